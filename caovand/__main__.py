@@ -137,7 +137,7 @@ async def _run(
 
     def stop() -> None:
         supervisor.notifier.stopping(supervisor.config.watch.shutdown_timeout_s + 30)
-        supervisor.command(events.Stop(at=time.monotonic(), quit=True))
+        supervisor.apply_operator_event(events.Stop(at=time.monotonic(), quit=True))
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
@@ -163,7 +163,7 @@ async def _run(
     supervisor.settle_servers()
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(supervisor.one_line)
-    supervisor.command(events.Start(at=time.monotonic()))
+    supervisor.apply_operator_event(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
     finally:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from caovand.core.gateway.naming import EFFORTS
+
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AUTO_SPEC = "CAOVAN_AUTO_SPEC"
@@ -304,6 +306,28 @@ class GatewaySection:
         low=1,
         high=4096,
         once=True,
+    )
+    aliases: Pairs = key(
+        (),
+        "More names clients may use, each with the served name it stands for.",
+        example='{ "gpt-4o" = "my-model", "thinker" = "my-model:high" }',
+    )
+    temperature: float | None = key(
+        None,
+        'Temperature of requests that set none; "auto" leaves it to the engine.',
+        low=0,
+        high=2,
+    )
+    max_tokens: int | None = key(
+        None,
+        'Limit of generated tokens in requests that set none; "auto" leaves it to the engine.',
+        low=1,
+        high=16_777_216,
+    )
+    reasoning_effort: str | None = key(
+        None,
+        'Reasoning effort of requests that set none; "auto" leaves it to the engine.',
+        choices=EFFORTS,
     )
 
 

@@ -90,6 +90,9 @@ def _page(config: Config) -> Iterable[str]:
 
 
 def _gateway(config: Config) -> Iterable[str]:
+    for alias, name in config.gateway.aliases:
+        if not alias.strip() or not name.strip():
+            yield "[gateway] aliases must not be empty, nor stand for an empty name"
     listen, port = config.gateway.listen, config.server.port
     if not addresses.is_endpoint(listen):
         return

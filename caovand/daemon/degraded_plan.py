@@ -37,11 +37,11 @@ class PlanMemory:
         self._fallback = plan if plan and plan.taken else None
         self._full = True
 
-    def no_way_back(self) -> None:
+    def discard_fallback(self) -> None:
         """The operator changed what the fallback was made for."""
         self._fallback = None
 
-    def take_way_back(self) -> Plan | None:
+    def take_fallback(self) -> Plan | None:
         """The plan to go back to after a failure, once; None where the ladder decides."""
         good, self._fallback, self._full = self._fallback, None, False
         return good

@@ -24,10 +24,10 @@ from caovand.adapters import (
     scales,
     trust,
 )
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
-from caovand.adapters.processes import Engines
 from caovand.core import limits
 from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config import Config, Mode
@@ -257,7 +257,7 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
     return engine
 
 
-def look(request: PlanRequest, directories: Directories) -> Inventory:
+def inspect(request: PlanRequest, directories: Directories) -> Inventory:
     """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
     # An installed engine may take a minute to answer; a missing one is known at once.
     if os.path.exists(request.python):

@@ -98,8 +98,8 @@ class DraftTuner:
 
     # -- what it does every few seconds -----------------------------------------------------
 
-    def look(self, serving: Serving | None, track: Track) -> bool:
-        """Take what was counted since the last look; whether the engine is to be planned anew."""
+    def poll(self, serving: Serving | None, track: Track) -> bool:
+        """Take what was counted since the last poll; return True to plan the engine again."""
         latest = track.recent[-1] if track.last else None
         if self.policy.tune == "off" or serving is None or latest is None:
             self._before, self._found, self._text = None, None, ""

@@ -126,8 +126,8 @@ def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(
         child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen], marks)
         running = asyncio.ensure_future(one.run())
         await turns()
-        one.command(events.Start(at=time.monotonic()))
-        one.command(events.Stop(at=time.monotonic(), quit=True))
+        one.apply_operator_event(events.Start(at=time.monotonic()))
+        one.apply_operator_event(events.Stop(at=time.monotonic(), quit=True))
         await running
         return one.slots[ONLY].snapshot.state.value, left.poll() is not None
 

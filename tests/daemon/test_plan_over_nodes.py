@@ -46,7 +46,7 @@ class World:
             self.plans += 1
             return planned_for(*asked)
 
-        monkeypatch.setattr(inspection, "look", look)
+        monkeypatch.setattr(inspection, "inspect", look)
         monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
         monkeypatch.setattr(inspection, "planned_for", counted)
         memory = PlanMemory(folder / "good", ENGINE.healing)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caovand.engines.vllm.memory.estimate import gpus_of, kv_bytes, load_of_plan
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning.decisions import forecast
@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
 )
 def test_what_is_planned_can_be_captured(sections: dict[str, Any]) -> None:
     found = plan(MACHINE, **sections)
-    load, gpus = load_of_plan(found, MACHINE), gpus_of(found, MACHINE)
+    load, gpus = candidate_of_plan(found, MACHINE), gpus_of(found, MACHINE)
     blocks = kv_bytes(MACHINE.model, load, gpus) // layout_for(MACHINE.model, load).block_bytes
     whole = not load.eager and "FULL" in graph_mode(load.compilation)
     assert load.sequences <= blocks or not whole

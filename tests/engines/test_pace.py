@@ -17,7 +17,7 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.estimate import gpus_of, load_of_plan
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
@@ -70,7 +70,7 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
         return None, inf
     if forecast(found, machine).fits is not True:
         return None, inf
-    load, gpus = load_of_plan(found, machine), gpus_of(found, machine)
+    load, gpus = candidate_of_plan(found, machine), gpus_of(found, machine)
     return found, Pace(machine.model, load, gpus, WORKLOADS[workload]).score(load)
 
 

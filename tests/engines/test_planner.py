@@ -17,7 +17,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.plan import Setting, Taken, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.memory.estimate import gpus_of, load_of_plan
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import choose_gpus, freest
 from caovand.engines.vllm.planning.fit import emptied
@@ -757,7 +757,7 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     again = plan(machine, policy=policy)
     assert again == found
     assert again.identity == found.identity
-    assert load_of_plan(found, machine).tensor_parallel == size
+    assert candidate_of_plan(found, machine).tensor_parallel == size
 
 
 @examples(60)

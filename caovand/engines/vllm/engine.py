@@ -22,7 +22,7 @@ from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
 from caovand.engines.vllm.machine.ranks import nodes_of
-from caovand.engines.vllm.memory.estimate import cards_of_plan, gpus_of, load_of_plan
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
 from caovand.engines.vllm.planning.advice import foreseen
@@ -60,11 +60,11 @@ def _paced(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -
     gpus = cards_of_plan(plan, inventory)
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()
-    load = load_of_plan(plan, inventory)
-    if at_once > load.sequences:  # some wait for others, which the model does not know
+    candidate = candidate_of_plan(plan, inventory)
+    if at_once > candidate.sequences:  # some wait for others, which the model does not know
         return Modelled()
-    pace = Pace(inventory.model, load, gpus, workload, nodes_of(inventory))
-    return Modelled(pace.reading(load), pace.answering(load, at_once))
+    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))
 
 
 def _coarse(plan: Plan, inventory: Inventory) -> bool:

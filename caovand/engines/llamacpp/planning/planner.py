@@ -26,13 +26,19 @@ OLDEST_CARD = (5, 0)
 EIGHT_BITS = "q8_0"
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
-IDLE_KEYS = (
-    ("policy", "dtype", "a GGUF file fixes the types it runs in"),
-    ("policy", "cuda_graphs", "llama.cpp decides on CUDA graphs itself"),
-    ("server", "tool_call_parser", "llama.cpp reads tool calls by the chat template"),
-    ("server", "reasoning_parser", "llama.cpp reads reasoning by the chat template"),
-    ("model", "revision", "the file itself is the revision"),
-)
+USED = frozenset({
+    "served_name", "max_model_len", "mtp", "gpu_memory_utilization", "kv_cache_dtype",
+    "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
+})  # fmt: skip
+"""The keys with "auto" as their default that this planner reads."""
+UNUSED = {
+    "dtype": "a GGUF file fixes the types it runs in",
+    "cuda_graphs": "llama.cpp decides on CUDA graphs itself",
+    "tool_call_parser": "llama.cpp reads tool calls by the chat template",
+    "reasoning_parser": "llama.cpp reads reasoning by the chat template",
+    "revision": "the file itself is the revision",
+}
+"""Why other keys do nothing here."""
 
 
 def make_plan(
@@ -385,7 +391,7 @@ def _warned(
     found += [str(lack) for lack in (old_driver(gpus, inventory.engine.cuda),) if lack]
     if not gpus and (small := small_host(inventory.model, inventory.host)):
         found.append(str(small))
-    found += idle_keys(config, IDLE_KEYS, "llama.cpp")
+    found += idle_keys(config, USED, UNUSED, "llama.cpp")
     if config.policy.gpu_memory_utilization is not None and not gpus:
         found.append("[policy] gpu_memory_utilization has no effect on a plan without a card")
     for one in words:

@@ -21,17 +21,22 @@ from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_l
 OLDEST_CARD = (5, 0)
 """Compute capability of the oldest cards that Ollama has kernels for."""
 EIGHT_BITS = "q8_0"
-IDLE_KEYS = (
-    ("policy", "dtype", "the file's types are those it runs in"),
-    ("policy", "cuda_graphs", "Ollama decides about graphs by itself"),
-    ("policy", "mtp", "Ollama decides about drafting by itself"),
-    ("policy", "max_num_batched_tokens", "only a Modelfile or a request names a batch"),
-    ("policy", "tensor_parallel_size", "Ollama uses as many of the cards as a model needs"),
-    ("server", "tool_call_parser", "tool calls are read by the model's template"),
-    ("server", "reasoning_parser", "reasoning is read by the model's template"),
-    ("model", "chat_template", "the template is part of the model"),
-    ("model", "revision", "a tag is part of the name"),
-)
+USED = frozenset({
+    "served_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs",
+})  # fmt: skip
+"""The keys with "auto" as their default that this planner reads."""
+UNUSED = {
+    "dtype": "the file's types are those it runs in",
+    "cuda_graphs": "Ollama decides about graphs by itself",
+    "mtp": "Ollama decides about drafting by itself",
+    "max_num_batched_tokens": "only a Modelfile or a request names a batch",
+    "tensor_parallel_size": "Ollama uses as many of the cards as a model needs",
+    "tool_call_parser": "tool calls are read by the model's template",
+    "reasoning_parser": "reasoning is read by the model's template",
+    "chat_template": "the template is part of the model",
+    "revision": "a tag is part of the name",
+}
+"""Why other keys do nothing here."""
 UNCOUNTED = (
     "Ollama reports no counters: a model's runner that hangs is found only by test completions; set"
     " [watch] idle_probe_s, and confirm_s to more than your longest answer takes"
@@ -238,7 +243,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
         found.append(UNCOUNTED)
     if inventory.gpus and not gpus:
         found.append("no card is used: Ollama has no CUDA libraries here, or the cards are too old")
-    found += idle_keys(config, IDLE_KEYS, "Ollama")
+    found += idle_keys(config, USED, UNUSED, "Ollama")
     if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
         found.append("without flash attention Ollama keeps the cache in half precision")
     if not is_loopback(config.server.host):

@@ -12,11 +12,11 @@ from caovand.engines.vllm import releases
 
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
-"""What a CUDA context takes before vLLM looks at the free memory."""
+"""What a CUDA context takes before vLLM reads the free memory."""
 
 
 @dataclass(frozen=True)
-class Load:
+class Candidate:
     """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
@@ -25,7 +25,7 @@ class Load:
     `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8. `stages` are the layers of each pipeline stage,
-    empty where there are none; the load of one stage says whether it is the `first` or `last`.
+    empty if there are none; the load of one stage says whether it is the `first` or `last`.
     """
 
     context: int
@@ -60,15 +60,15 @@ class Load:
         """Whether the drafting head runs here: on the last stage."""
         return self.mtp > 0 and self.last
 
-    def but(self, **changes: Any) -> Load:
+    def but(self, **changes: Any) -> Candidate:
         """The same with other values: `dataclasses.replace`, for the thousands that a search makes.
 
         That one sets all fields one by one, which took a quarter of a search.
         """
         assert changes.keys() <= self.__dict__.keys()
-        load = object.__new__(Load)
-        load.__dict__.update(self.__dict__, **changes)
-        return load
+        candidate = object.__new__(Candidate)
+        candidate.__dict__.update(self.__dict__, **changes)
+        return candidate
 
 
 def visible_mib(total_mib: float) -> float:
@@ -76,7 +76,7 @@ def visible_mib(total_mib: float) -> float:
     return total_mib * 0.9965 - 240
 
 
-def reserve_mib(load: Load, context: int | None = None) -> float:
+def reserve_mib(candidate: Candidate, context: int | None = None) -> float:
     """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
 
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
@@ -85,21 +85,21 @@ def reserve_mib(load: Load, context: int | None = None) -> float:
     """
     return (
         752
-        + (load.context if context is None else context) * 4 / 1024
-        + load.mtp * 128
-        + load.batch_tokens * 48 / 1024
-        + 256 * log2(load.tensor_parallel)
-        + load.sequences * 8
+        + (candidate.context if context is None else context) * 4 / 1024
+        + candidate.mtp * 128
+        + candidate.batch_tokens * 48 / 1024
+        + 256 * log2(candidate.tensor_parallel)
+        + candidate.sequences * 8
     )
 
 
-def utilization(load: Load, gpus: Sequence[Gpu], context: int | None = None) -> float:
+def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None = None) -> float:
     """AutoMem: the share of every card that leaves the reserve, and that is free at all.
 
     What is free is taken coarsely, since what others use comes and goes a little. It bounds the
     share always, so that less free memory or a longer context never give a larger one.
     """
-    reserve = reserve_mib(load, context)
+    reserve = reserve_mib(candidate, context)
     wanted = min(1 - reserve / gpu.total_mib for gpu in gpus)
     room = int(free_share(gpus) * 100 - 0.5) / 100
     return max(int(min(wanted, room) * 1000) / 1000, 0.0)

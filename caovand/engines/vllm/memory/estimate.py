@@ -28,13 +28,13 @@ from caovand.engines.vllm.memory import shards
 from caovand.engines.vllm.memory.candidate import (
     GIB,
     MIB,
-    Load,
+    Candidate,
     free_share,
     utilization,
     visible_mib,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for, pages
-from caovand.engines.vllm.memory.settings import load_of, stages_unknown, unmodelled
+from caovand.engines.vllm.memory.settings import candidate_of, stages_unknown, unmodelled
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overheads
 
@@ -47,84 +47,86 @@ class Share(NamedTuple):
     the cache of all layers is larger than its own."""
 
     model: ModelCard
-    load: Load
+    candidate: Candidate
     gpus: Sequence[Gpu]
     scale: float
 
 
-def shares(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> tuple[Share, ...]:
+def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple[Share, ...]:
     """Every stage, or the whole model where there are none."""
-    if not load.stages:
-        return (Share(model, load, gpus, 1.0),)
-    count, whole = len(load.stages), pages(model, load.mtp, 0, len(model.layer_types))
-    dealt = shards.models(model, load.stages, load.mtp > 0)
+    if not candidate.stages:
+        return (Share(model, candidate, gpus, 1.0),)
+    count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
+    dealt = shards.models(model, candidate.stages, candidate.mtp > 0)
     return tuple(
         Share(
             dealt[at],
-            load.but(stages=(), first=at == 0, last=at == count - 1),
-            shards.cards_of(gpus, at, count, load.tensor_parallel),
-            whole / max(pages(model, load.mtp, start, end), 1),
+            candidate.but(stages=(), first=at == 0, last=at == count - 1),
+            shards.cards_of(gpus, at, count, candidate.tensor_parallel),
+            whole / max(pages(model, candidate.mtp, start, end), 1),
         )
-        for at, (start, end) in enumerate(shards.ranges(load.stages))
+        for at, (start, end) in enumerate(shards.ranges(candidate.stages))
     )
 
 
 def left_bytes(share: Share) -> float:
     """What is left for the cache on its smallest card; negative where weights alone overflow."""
-    model, load, gpus, _ = share
-    if load.kv_bytes is not None:
-        return load.kv_bytes
-    room = load.utilization * _smallest_mib(gpus) * MIB
-    graphs_counted = load.version >= releases.GRAPHS_SUBTRACTED
-    spent = sum(size for name, size in overheads(model, load) if name != "graphs")
-    if graphs_counted and not load.eager:
-        spent += captured_mib(model, load, expected=True) * MIB
-    return room - weights_bytes(model, load) - spent
+    model, candidate, gpus, _ = share
+    if candidate.kv_bytes is not None:
+        return candidate.kv_bytes
+    room = candidate.utilization * _smallest_mib(gpus) * MIB
+    graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
+    spent = sum(size for name, size in overheads(model, candidate) if name != "graphs")
+    if graphs_counted and not candidate.eager:
+        spent += captured_mib(model, candidate, expected=True) * MIB
+    return room - weights_bytes(model, candidate) - spent
 
 
-def kv_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
     """What is left for the cache, of a pipeline as if each stage left as little as the one with
     the least room; negative where weights alone overflow."""
-    if load.kv_blocks is not None:
-        return load.kv_blocks * layout_for(model, load).block_bytes
-    return min(left_bytes(one) * one.scale for one in shares(model, load, gpus))
+    if candidate.kv_blocks is not None:
+        return candidate.kv_blocks * layout_for(model, candidate).block_bytes
+    return min(left_bytes(one) * one.scale for one in shares(model, candidate, gpus))
 
 
-def estimate(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> MemoryEstimate:
+def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
     """The forecast; without cards only the cache is forecast, from the bytes it was given."""
-    blocks = layout_for(model, load)
-    available = kv_bytes(model, load, gpus)
-    every = shares(model, load, gpus)
-    fullest = min(every, key=lambda one: left_bytes(one) * one.scale) if load.stages else every[0]
+    blocks = layout_for(model, candidate)
+    available = kv_bytes(model, candidate, gpus)
+    every = shares(model, candidate, gpus)
+    fullest = (
+        min(every, key=lambda one: left_bytes(one) * one.scale) if candidate.stages else every[0]
+    )
     longest = blocks.longest(int(available), model.max_model_len)
-    room = not gpus or load.utilization <= free_share(gpus) + 1e-9
-    if gpus and (load.kv_bytes is not None or load.kv_blocks is not None):
-        # vLLM allocates what it is told, and of given bytes the share means nothing to it.
+    room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
+    if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
+        # vLLM allocates as many blocks as are set; with bytes set it ignores the share.
         held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
-        room = held and (room or load.kv_bytes is not None)
-    states = lacks_states(model, load, gpus)
+        room = held and (room or candidate.kv_bytes is not None)
+    states = lacks_states(model, candidate, gpus)
     smallest = min((gpu.total_mib for gpu in gpus), default=0)
     return MemoryEstimate(
-        fits=room and load.context <= longest and not states,
-        gpu_memory_utilization=load.utilization if gpus else None,
-        weights_mib=weights_bytes(fullest.model, fullest.load) / MIB,
+        fits=room and candidate.context <= longest and not states,
+        gpu_memory_utilization=candidate.utilization if gpus else None,
+        weights_mib=weights_bytes(fullest.model, fullest.candidate) / MIB,
         kv_mib=available / fullest.scale / MIB,
-        needed_mib=blocks.needed(load.context) / fullest.scale / MIB,
-        kv_tokens=blocks.tokens(int(available), load.context, load.version),
+        needed_mib=blocks.needed(candidate.context) / fullest.scale / MIB,
+        kv_tokens=blocks.tokens(int(available), candidate.context, candidate.version),
         max_model_len=longest,
-        concurrency=blocks.concurrency(int(available), load.context),
-        reserve_mib=smallest * (1 - load.utilization) if gpus else 0.0,
+        concurrency=blocks.concurrency(int(available), candidate.context),
+        reserve_mib=smallest * (1 - candidate.utilization) if gpus else 0.0,
         parts=parts_of(fullest, available),
         lack=states,
     )
 
 
 def parts_of(share: Share, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """What a card holds in MiB, where the cache of all layers has so many bytes."""
+    """What a card holds in MiB if the cache of all layers has so many bytes."""
     total = min((gpu.total_mib for gpu in share.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
-        ("weights", weights_bytes(share.model, share.load)),
-        *overheads(share.model, share.load),
+        ("weights", weights_bytes(share.model, share.candidate)),
+        *overheads(share.model, share.candidate),
         ("kv", max(available / share.scale, 0)),
         ("others", max(map(in_use, share.gpus), default=0) * MIB),
     ]
@@ -136,40 +138,46 @@ def _used_mib(share: Share, available: float) -> float:
     return sum(size for name, size in parts_of(share, available) if name != "free")
 
 
-def lacks_states(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> str:
+def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
     """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
-    block of the cache for its state; empty where it can, or need not."""
-    if not model.hybrid or load.eager or not graph_mode(load.compilation).startswith("FULL"):
+    block of the cache for its state; empty if it can, or need not."""
+    if (
+        not model.hybrid
+        or candidate.eager
+        or not graph_mode(candidate.compilation).startswith("FULL")
+    ):
         return ""
-    blocks = int(kv_bytes(model, load, gpus) // layout_for(model, load).block_bytes)
-    if blocks < 1 or load.sequences <= blocks:
+    blocks = int(kv_bytes(model, candidate, gpus) // layout_for(model, candidate).block_bytes)
+    if blocks < 1 or candidate.sequences <= blocks:
         return ""
     return (
         f"the cache has {blocks} blocks, and full CUDA graphs of this model need one for each of"
-        f" {load.sequences} sequences; use max_num_seqs = {blocks} or less"
+        f" {candidate.sequences} sequences; use max_num_seqs = {blocks} or less"
     )
 
 
 def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """What is known where nothing is forecast: the share, and what it leaves."""
+    """What is known without a forecast: the share, and what it leaves."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
 
-def longest_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> int:
+def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> int:
     """The longest context that fits where the share follows from it (AutoMem); 0 for none."""
-    limit, blocks = model.max_model_len, layout_for(model, load)
-    varying = model.mla or load.kv_dtype in TURBOQUANT  # more of a step's memory with more context
-    told = load.kv_blocks is not None or load.kv_bytes is not None
+    limit, blocks = model.max_model_len, layout_for(model, candidate)
+    varying = (
+        model.mla or candidate.kv_dtype in TURBOQUANT
+    )  # more of a step's memory with more context
+    told = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [
         (_smallest_mib(one.gpus) * MIB, -left_bytes(one), one.scale)
-        for one in shares(model, load.but(utilization=0.0), gpus)
+        for one in shares(model, candidate.but(utilization=0.0), gpus)
     ]
 
     def fits(context: int) -> bool:
-        share = utilization(load, gpus, context)
+        share = utilization(candidate, gpus, context)
         if varying or told:
-            asked = load.but(context=context, utilization=share)
+            asked = candidate.but(context=context, utilization=share)
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
         return all(
@@ -197,27 +205,27 @@ def granular(context: int, limit: int) -> int:
 
 
 def spare(available: float) -> float:
-    """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
+    """How much of the cache our own context may fill: forecasts err, and a start takes minutes."""
     return available * 0.95 - 128 * MIB
 
 
-def room_for_context(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
     """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
-    if load.kv_blocks is not None:
-        return kv_bytes(model, load, gpus)
-    return min(spare(left_bytes(one)) * one.scale for one in shares(model, load, gpus))
+    if candidate.kv_blocks is not None:
+        return kv_bytes(model, candidate, gpus)
+    return min(spare(left_bytes(one)) * one.scale for one in shares(model, candidate, gpus))
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:
     return visible_mib(min(gpu.total_mib for gpu in gpus))
 
 
-def lacking_gib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
-    needed = layout_for(model, load).needed(load.context)
-    if load.kv_blocks is not None:
-        return max((needed - kv_bytes(model, load, gpus)) / GIB, 0.0)
-    each = shares(model, load, gpus)
+def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
+    """GiB of weights a rank has no room for next to one request of the context; 0 for none."""
+    needed = layout_for(model, candidate).needed(candidate.context)
+    if candidate.kv_blocks is not None:
+        return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
+    each = shares(model, candidate, gpus)
     return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
 
 
@@ -243,9 +251,9 @@ def _owned(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
     return serving(gpus_of(plan, inventory), inventory.others, _values(plan))
 
 
-def load_of_plan(plan: Plan, inventory: Inventory) -> Load:
+def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
     """What this plan asks of memory."""
-    return load_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
+    return candidate_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
 
 
 def _values(plan: Plan) -> dict[str, Any]:
@@ -285,7 +293,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     why = _unknown(plan, inventory, gpus)
     if why:
         return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
-    asked, gpus = load_of_plan(plan, inventory), cards_of_plan(plan, inventory)
+    asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
     if not model.limit_known or _is_longer_on_purpose(plan, model, asked.context):
         model = replace(model, max_model_len=asked.context)
     found = estimate(model, asked, gpus)
@@ -299,7 +307,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 
 def _ranks(
-    model: ModelCard, asked: Load, owned: tuple[tuple[str, Gpu], ...]
+    model: ModelCard, asked: Candidate, owned: tuple[tuple[str, Gpu], ...]
 ) -> Iterator[RankForecast]:
     """Every stage on each node that has cards of it."""
     cards = tuple(gpu for _, gpu in owned)
@@ -328,7 +336,7 @@ def _is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
 
 
 def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """Why nothing can be forecast; empty where it can."""
+    """Why nothing can be forecast; empty if it can."""
     model = inventory.model
     if not model.architecture:
         return "the model is not on this machine yet"
@@ -344,6 +352,6 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "replicas of a CPU build share the machine's memory, which is not forecast"
     if not gpus and inventory.engine.build == "cuda":
         return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
-    if not gpus and load_of_plan(plan, inventory).kv_bytes is None:
+    if not gpus and candidate_of_plan(plan, inventory).kv_bytes is None:
         return "the cache of a CPU build is as large as vLLM makes it"
     return ""

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from caovand.core.facts.inventory import ModelCard, Part, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
-from caovand.engines.vllm.memory.candidate import GIB, Load
+from caovand.engines.vllm.memory.candidate import GIB, Candidate
 
 Card = TypeVar("Card")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
@@ -142,66 +142,70 @@ ZERO_BITS, FLOAT_BITS = 4, 16
 """What a zero point takes in an AWQ file, and after Machete has multiplied it by its scale."""
 
 
-def weights_bytes(model: ModelCard, load: Load) -> float:
+def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
     """What loading leaves on one rank, buffers of the step and of the positions included."""
-    kept = [w for w in model.weights if _loaded(w, load)]
-    stored = sum(on_rank(w, model, load) for w in kept)
-    layers = sum(on_rank(w, model, load) for w in kept if w.part in OFFLOADED)
-    drafter = load.batch_tokens * model.hidden_size * load.activation if load.drafting else 0
-    rope = model.rope_elements * load.activation
-    more = _absorbed_bytes(model, load) + _zero_points_bytes(model, load)
-    return stored - min(load.offload_gib * GIB, layers) + drafter + rope + more
+    kept = [w for w in model.weights if _loaded(w, candidate)]
+    stored = sum(on_rank(w, model, candidate) for w in kept)
+    layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
+    drafter = (
+        candidate.batch_tokens * model.hidden_size * candidate.activation
+        if candidate.drafting
+        else 0
+    )
+    rope = model.rope_elements * candidate.activation
+    more = _absorbed_bytes(model, candidate) + _zero_points_bytes(model, candidate)
+    return stored - min(candidate.offload_gib * GIB, layers) + drafter + rope + more
 
 
-def _zero_points_bytes(model: ModelCard, load: Load) -> float:
+def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
     """What Machete adds to AWQ's zero points: it keeps each as a float, multiplied by its scale.
 
     Experts have another kernel.
     """
     group = model.group_size
-    if not load.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
+    if not candidate.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
         return 0.0
     numbers = 0.0
     for weights in model.weights:
         # Files have scales apart; of weights without files they are a part.
         shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + FLOAT_BITS}.get(weights.dtype)
         if weights.part == "layers" and shared:
-            numbers += on_rank(weights, model, load) * 8 / (4 + shared / group)
+            numbers += on_rank(weights, model, candidate) * 8 / (4 + shared / group)
     return numbers / group * (FLOAT_BITS - ZERO_BITS) / 8
 
 
-def _absorbed_bytes(model: ModelCard, load: Load) -> float:
+def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
     """MLA's projection of keys and values, which a quantised checkpoint has a second time.
 
     vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
     """
     if model.mla is None or "attention" in model.spared:
         return 0.0
-    if model.quantization is None and "layers" not in ONLINE.get(load.quantization, {}):
+    if model.quantization is None and "layers" not in ONLINE.get(candidate.quantization, {}):
         return 0.0
     widths = model.mla.key_dim + model.mla.value_dim
     size = model.heads * widths * model.mla.rank * len(model.layer_types)
-    return size * load.activation / load.tensor_parallel
+    return size * candidate.activation / candidate.tensor_parallel
 
 
-def _loaded(weights: Weights, load: Load) -> bool:
+def _loaded(weights: Weights, candidate: Candidate) -> bool:
     if weights.part == "mtp":
-        return load.mtp > 0
-    return weights.part != "vision" or load.vision
+        return candidate.mtp > 0
+    return weights.part != "vision" or candidate.vision
 
 
-def on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
     """Bytes that one rank holds of these weights once they are loaded."""
     size = float(weights.size)
     stored = FLOATS.get(weights.dtype) if model.quantization is None else None
-    left = ONLINE.get(load.quantization, {}).get(weights.part)
+    left = ONLINE.get(candidate.quantization, {}).get(weights.part)
     if stored and left and weights.sharding != "replicated":
         size *= left / stored
     elif stored:
-        size *= load.activation / stored  # float parameters are loaded as the activation type
+        size *= candidate.activation / stored  # float parameters are loaded as the activation type
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
         size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
-    return of_rank(size, weights, model, load.tensor_parallel)
+    return of_rank(size, weights, model, candidate.tensor_parallel)
 
 
 def _padded(width: int, multiple: int) -> float:

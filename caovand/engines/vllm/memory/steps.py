@@ -18,7 +18,7 @@ from typing import Any
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory.candidate import MIB, Load
+from caovand.engines.vllm.memory.candidate import MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 
 LARGEST_GRAPH, LARGEST_GRAPH_OF_GPT_OSS = 512, 1024
@@ -54,10 +54,10 @@ def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
 
 
 def _compiled(config: Mapping[str, Any], level: Any) -> str:
-    given = config.get("mode")
-    if given is None:
-        given = 0 if str(level) == "0" else COMPILED
-    return str(given).upper()
+    mode = config.get("mode")
+    if mode is None:
+        mode = 0 if str(level) == "0" else COMPILED
+    return str(mode).upper()
 
 
 def captured_sizes(
@@ -142,7 +142,7 @@ def _first_mib(experts: bool, largest: int) -> float:
 CUBLAS_MIB = 32
 """The workspace of matrix products, which stays."""
 STREAMS, STREAMS_OF_GEMMA = 4, 5
-"""Hidden states alive beside a layer's own: residual, input, output; Gemma has norms after too."""
+"""Hidden states alive along with a layer's own: residual, input, output; in Gemma norms, too."""
 FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
 """Hidden states alive while the first compiled piece runs for the first time, which copies the
 embeddings; the drafting head's runs while the model's are still there."""
@@ -151,7 +151,7 @@ SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
 SAMPLER_ROWS = 132
 """Rows of float32 logits that the kernel for top-k and top-p keeps, one a multiprocessor."""
 UNCOMPRESSED = 65536
-"""Tokens of earlier context that MLA decompresses at once, where contexts are that long."""
+"""Tokens of earlier context that MLA decompresses at once if contexts are that long."""
 
 
 def forward_bytes(
@@ -188,7 +188,7 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """The peak of the sampler's warm-up, where every sequence ends a step of so many tokens."""
+    """The peak of the sampler's warm-up, in which every sequence ends a step of so many tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)
@@ -249,61 +249,69 @@ UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 
 
-def overheads(model: ModelCard, load: Load) -> tuple[tuple[MemoryPart, float], ...]:
+def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart, float], ...]:
     """Bytes on one rank next to weights and cache, by what they are for."""
     forward = forward_bytes(
         model,
-        tokens=load.batch_tokens,
-        ranks=load.tensor_parallel,
-        activation=load.activation,
-        compiled=not load.eager,
-        embeds=load.first,
-        drafting=load.drafting,
-        experts_stay=model.quantization != "awq" or load.version >= releases.AWQ_EXPERTS_STAY,
-        uncompressed=uncompressed_tokens(load.context, load.sequences, load.alignment),
+        tokens=candidate.batch_tokens,
+        ranks=candidate.tensor_parallel,
+        activation=candidate.activation,
+        compiled=not candidate.eager,
+        embeds=candidate.first,
+        drafting=candidate.drafting,
+        experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,
+        uncompressed=uncompressed_tokens(
+            candidate.context, candidate.sequences, candidate.alignment
+        ),
     )
     sampler = 0.0
-    if load.last:
-        sampler = sampler_bytes(model, load.sequences, load.batch_tokens, load.drafting)
+    if candidate.last:
+        sampler = sampler_bytes(
+            model, candidate.sequences, candidate.batch_tokens, candidate.drafting
+        )
     fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
-    fixed += 0 if load.eager else COMPILED_MIB * MIB
-    groups = (load.tensor_parallel > 1) + (not (load.first and load.last))
+    fixed += 0 if candidate.eager else COMPILED_MIB * MIB
+    groups = (candidate.tensor_parallel > 1) + (not (candidate.first and candidate.last))
     fixed += COLLECTIVE_MIB * MIB * groups
     return (
         ("context", fixed),
-        ("activations", max(forward, sampler) + _special(model, load)),
-        ("graphs", 0 if load.eager else captured_mib(model, load) * MIB),
+        ("activations", max(forward, sampler) + _special(model, candidate)),
+        ("graphs", 0 if candidate.eager else captured_mib(model, candidate) * MIB),
     )
 
 
-def _special(model: ModelCard, load: Load) -> float:
+def _special(model: ModelCard, candidate: Candidate) -> float:
     """What only some models and cards need in a step."""
-    size = float(VISION_MIB * MIB) if load.vision and load.first else 0.0
-    if not load.first:  # what the stage before sends: hidden states and residual
-        size += 2 * load.batch_tokens * model.hidden_size * load.activation
+    size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
+    if not candidate.first:  # what the stage before sends: hidden states and residual
+        size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation
     if (
-        load.flashinfer or load.turing
+        candidate.flashinfer or candidate.turing
     ):  # its workspace; runs on Turing took as much with others, too
         size += FLASHINFER_MIB * MIB
-    if load.rounds_input:  # the MLP's inner vectors, the widest that are rounded
-        size += load.batch_tokens * model.intermediate_size / load.tensor_parallel
-    if load.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
-        heads = max(1, model.kv_heads // load.tensor_parallel)
-        size += load.context * heads * model.head_dim * 2 * load.activation * UNPACKED
+    if candidate.rounds_input:  # the MLP's inner vectors, the widest that are rounded
+        size += candidate.batch_tokens * model.intermediate_size / candidate.tensor_parallel
+    if candidate.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
+        heads = max(1, model.kv_heads // candidate.tensor_parallel)
+        size += candidate.context * heads * model.head_dim * 2 * candidate.activation * UNPACKED
     return size
 
 
-def captured_mib(model: ModelCard, load: Load, expected: bool = False) -> float:
-    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
-    mode = graph_mode(load.compilation)
+def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False) -> float:
+    """MiB that the graphs take, or that vLLM expects them to before it sizes the cache."""
+    mode = graph_mode(candidate.compilation)
     captured = captured_sizes(
-        load.sequences, load.mtp, load.batch_tokens, load.compilation, model.model_type
+        candidate.sequences,
+        candidate.mtp,
+        candidate.batch_tokens,
+        candidate.compilation,
+        model.model_type,
     )
-    layers = len(model.layer_types) + (model.mtp_layers if load.mtp else 0)
+    layers = len(model.layer_types) + (model.mtp_layers if candidate.mtp else 0)
     experts = bool(model.experts) and model.quantization != "mxfp4"
     largest, mamba = max(captured, default=0), model.mamba is not None
-    piecewise, full = graph_kinds(mode, captured, load.sequences, load.mtp)
-    drafter = DRAFTER_MIB if load.drafting and piecewise + full else 0
+    piecewise, full = graph_kinds(mode, captured, candidate.sequences, candidate.mtp)
+    drafter = DRAFTER_MIB if candidate.drafting and piecewise + full else 0
     if expected:
         made = expected_mib(piecewise, full, layers, experts, largest, mamba=mamba)
     else:

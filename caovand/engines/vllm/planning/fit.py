@@ -1,4 +1,4 @@
-"""Sizing a draft: the load its settings amount to, and what may give way for the context.
+"""Sizing a draft: the candidate its settings amount to, and what may give way for the context.
 
 TurboQuant caches are never chosen here: k8v4 unpacks whole contexts beside the cache, and in the
 published runs it held no more tokens than an 8-bit one. They are there for who names them.
@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from caovand.core.facts.inventory import Gpu, Inventory, Node
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.ranks import nodes_of, serving, stages
-from caovand.engines.vllm.memory.candidate import Load, free_share, utilization
+from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.settings import load_of
+from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.precision import variables
@@ -29,11 +30,11 @@ from caovand.engines.vllm.sizing.partition import partition
 from caovand.engines.vllm.sizing.search import (
     GENEROUS_BATCH,
     LEAN_BATCH,
-    choose,
+    best,
     longest_lean,
     sequences_for,
 )
-from caovand.engines.vllm.sizing.space import Sizing, Wishes, wishes_of
+from caovand.engines.vllm.sizing.space import Choice, Space
 
 UNKNOWN_CONTEXT = 131_072
 """What today's models take; the reserve of one that is not known is for that."""
@@ -48,8 +49,8 @@ MIN_ALONE = 4096
 
 
 def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
-    """The best of the draft and others, with its sizing; without limits where a flag keeps memory
-    from being forecast.
+    """The best of the draft and others, with its choice; without limits if a flag keeps memory from
+    being forecast.
 
     If the model fits without counting such a flag, the way of running that fits is kept.
     """
@@ -57,62 +58,58 @@ def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
         return _weighed([draft, *others])
     if not draft.weights_unknown:
         found = _weighed([draft])
-        if found.sizing and found.sizing.sound:
+        if found.choice and found.choice.sound:
             return found
-    return replace(draft, sizing=Sizing(_load_of_unknown(draft), True))
+    return replace(draft, choice=Choice(_candidate_of_unknown(draft), fits=True))
 
 
 def _weighed(drafts: Sequence[Draft]) -> Draft:
-    """The best of these drafts, with its sizing; the vision tower may give way, and the cache's own
-    type where it holds little."""
-    wishes, limit = _wishes(drafts[0]), drafts[0].model.max_model_len
-    own = [draft for draft in drafts if not draft.choice.cache]
-    best, bases = _best_of(own)
-    enough = best.sizing and best.sizing.load.context >= min(wishes.context or limit, ENOUGH_EXACT)
-    if len(own) < len(drafts) and not (best.sizing and best.sizing.sound and enough):
-        best, bases = _best_of(drafts)
-    if wishes.context is None or not (best.sizing and best.sizing.sound):
+    """The best of these drafts, with its choice; the vision tower may give way, and the cache's own
+    type if it holds little."""
+    fixed, limit = _fixed(drafts[0]), drafts[0].model.max_model_len
+    own = [draft for draft in drafts if not draft.cache]
+    draft, choice, bases = _best_of(own, fixed)
+    enough = choice.candidate.context >= min(fixed.context or limit, ENOUGH_EXACT)
+    if len(own) < len(drafts) and not (choice.sound and enough):
+        draft, choice, bases = _best_of(drafts, fixed)
+    if fixed.context is None or not choice.sound:
         _wait_for_others(bases, drafts[0])
-    return best
+    return replace(draft, choice=choice)
 
 
-def _best_of(drafts: Sequence[Draft]) -> tuple[Draft, Sequence[Load]]:
-    """The best of these drafts, with its sizing, and the loads that were weighed."""
-    draft, wishes = drafts[0], _wishes(drafts[0])
-    loads = [replace(asked_load(one), offload_gib=wishes.offload_gib) for one in drafts]
-    ways = list(zip(drafts, loads, strict=True))
-    if loads[0].vision and _text_only_may_help(draft):
-        ways += [(one, replace(load, vision=False)) for one, load in ways]
-    lean = replace(
-        loads[-1],
-        sequences=wishes.sequences or 1,
-        batch_tokens=wishes.batch_tokens or LEAN_BATCH,
-        eager=True,
+def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tuple[Candidate, ...]]:
+    """The best of these drafts, what was chosen for it, and the bases of the search."""
+    draft = drafts[0]
+    ways = [(one, asked_candidate(one)) for one in drafts]
+    if ways[0][1].vision and _text_only_may_help(draft):
+        ways += [(one, base.but(vision=False)) for one, base in ways]
+    lean = ways[len(drafts) - 1][1].but(
+        sequences=fixed.sequences or 1, batch_tokens=fixed.batch_tokens or LEAN_BATCH, eager=True
     )
-    dealt = _dealt(draft, lean)
-    bases = [replace(load, stages=dealt) for _, load in ways]
-    # Each replica keeps weights of its own.
-    ram_mib = draft.inventory.least_ram_mib // stages(draft.given)
-    number, best = choose(bases, draft.model, draft.cards, wishes, ram_mib)
-    dealt = _dealt(draft, best.load)
-    if dealt != best.load.stages:
-        again = [replace(base, stages=dealt) for base in bases]
-        found = choose(again, draft.model, draft.cards, wishes, ram_mib)
-        if (not found[1].fits, found[1].score) <= (not best.fits, best.score):
-            number, best = found
-    return replace(ways[number][0], sizing=best), bases
+
+    def choose(dealt: tuple[int, ...]) -> tuple[Choice, tuple[Candidate, ...]]:
+        bases = tuple(base.but(stages=dealt) for _, base in ways)
+        return best(replace(fixed, bases=bases), draft.model, draft.cards), bases
+
+    choice, bases = choose(_dealt(draft, lean))
+    dealt = _dealt(draft, choice.candidate)
+    if dealt != choice.candidate.stages:
+        again, _ = choose(dealt)
+        if (not again.fits, again.score) <= (not choice.fits, choice.score):
+            choice = again
+    return ways[choice.base][0], choice, bases
 
 
-def _dealt(draft: Draft, load: Load) -> tuple[int, ...]:
-    """The layers of each stage as they are best dealt for this load, unless that is typed."""
-    if not load.stages or PARTITION in dict(draft.config.engine.env):
-        return load.stages
+def _dealt(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
+    """The layers of each stage as they are best dealt for this candidate, unless that is typed."""
+    if not candidate.stages or PARTITION in dict(draft.config.engine.env):
+        return candidate.stages
     usual = WORKLOADS[draft.config.policy.workload]
-    return partition(draft.model, load, draft.cards, usual)
+    return partition(draft.model, candidate, draft.cards, usual)
 
 
 def graphs_for(draft: Draft) -> str:
-    """vLLM's mode of CUDA graphs, where there are any."""
+    """vLLM's mode of CUDA graphs, if any are captured."""
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
@@ -132,36 +129,39 @@ def cuts_graphs(draft: Draft) -> bool:
 
 def share_of_unknown(draft: Draft) -> float:
     """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
-    return _load_of_unknown(draft).utilization
+    return _candidate_of_unknown(draft).utilization
 
 
-def _load_of_unknown(draft: Draft) -> Load:
-    """What is asked where nothing is forecast."""
-    wishes = _wishes(draft)
-    batch = wishes.batch_tokens or GENEROUS_BATCH
+def _candidate_of_unknown(draft: Draft) -> Candidate:
+    """The candidate to start with if nothing is forecast."""
+    fixed = _fixed(draft)
+    batch = fixed.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(draft.model, draft.cards, draft.turing), batch)
-    load = replace(
-        asked_load(draft),
-        context=wishes.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
-        sequences=wishes.sequences or few,
+    candidate = asked_candidate(draft).but(
+        context=fixed.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
+        sequences=fixed.sequences or few,
         batch_tokens=batch,
-        eager=wishes.eager,
+        eager=fixed.graphs == "none",
     )
-    share = wishes.utilization
-    return replace(load, utilization=utilization(load, draft.cards) if share is None else share)
+    share = fixed.utilization
+    return candidate.but(
+        utilization=utilization(candidate, draft.cards) if share is None else share
+    )
 
 
 def block_tokens(draft: Draft) -> int:
-    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
-    return layout_for(draft.model, replace(asked_load(draft), aligned_states=True)).block_tokens
+    """Tokens in one block of the cache if a hybrid's states are kept at block borders."""
+    return layout_for(
+        draft.model, replace(asked_candidate(draft), aligned_states=True)
+    ).block_tokens
 
 
 def holders(
     gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
 ) -> str:
-    """Who holds memory of these cards, how much, and where; empty where nobody holds much.
+    """The processes that use memory of these cards, how much, and on which; empty for little.
 
-    Those cards of `others` count that a plan with these values uses. Who holds them is not known.
+    Of `others` the cards count that a plan with these values uses; their processes are not known.
     """
     told = []
     for gpu in gpus:
@@ -184,19 +184,19 @@ def _unnamed(gpu: Gpu) -> str:
 
 
 def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as they are when nobody else uses them."""
+    """The cards as if nobody else used them."""
     return tuple(
         replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
     )
 
 
 def all_emptied(inventory: Inventory) -> Inventory:
-    """The cards of all nodes as they are when nobody else uses them."""
+    """The cards of all nodes as if nobody else used them."""
     others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
     return replace(inventory, gpus=emptied(inventory.gpus), others=others)
 
 
-def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
+def _wait_for_others(bases: Sequence[Candidate], draft: Draft) -> None:
     """Raise Unplannable where the model would run here but for other processes' memory."""
     gpus, model = draft.cards, draft.model
     free = emptied(gpus)
@@ -213,21 +213,49 @@ def _wait_for_others(bases: Sequence[Load], draft: Draft) -> None:
         )
 
 
-def _wishes(draft: Draft) -> Wishes:
-    """What the operator asked for, as far as it can be had.
+def _fixed(draft: Draft) -> Space:
+    """What the operator fixed, by typed keys and by verbatim flags, which win over them.
 
     A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
     """
-    wishes = replace(wishes_of(draft.config, draft.given), nodes=nodes_of(draft.inventory))
-    typed = "gpu_memory_utilization" not in draft.given
-    room = int(free_share(draft.cards) * 1000) / 1000
-    if wishes.utilization is None or not typed or draft.pinned("gpu_memory_utilization"):
-        return wishes
-    return replace(wishes, utilization=min(wishes.utilization, room))
+    config, verbatim = draft.config, draft.verbatim
+    policy = config.policy
+    share = verbatim.get("gpu_memory_utilization", policy.gpu_memory_utilization)
+    share = float(share) if isinstance(share, (int, float)) else None
+    typed = "gpu_memory_utilization" not in verbatim and not draft.pinned("gpu_memory_utilization")
+    if share is not None and typed:
+        share = min(share, int(free_share(draft.cards) * 1000) / 1000)
+
+    def fixed(name: str, typed: int | None) -> int | None:
+        return count(verbatim[name]) if name in verbatim else typed
+
+    return Space(
+        context=fixed("max_model_len", config.model.max_model_len),
+        sequences=fixed("max_num_seqs", policy.max_num_seqs),
+        batch_tokens=fixed("max_num_batched_tokens", policy.max_num_batched_tokens),
+        utilization=share,
+        graphs=_graphs(draft),
+        workload=WORKLOADS[policy.workload],
+        nodes=nodes_of(draft.inventory),
+        # Each replica keeps weights of its own.
+        ram_mib=draft.inventory.least_ram_mib // stages(verbatim),
+    )
 
 
-def asked_load(draft: Draft) -> Load:
-    """The load of what is decided and asked for so far."""
+def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:
+    """Whether the policy may run eagerly to save memory."""
+    verbatim, typed = draft.verbatim, draft.config.policy.cuda_graphs
+    if verbatim.get("enforce_eager") or typed == "none":
+        return "none"
+    if verbatim.get("enforce_eager") is False or "compilation_config" in verbatim:
+        return "kept"
+    if typed is None:
+        return "open"
+    return "kept" if draft.pinned("cuda_graphs") else "preferred"
+
+
+def asked_candidate(draft: Draft) -> Candidate:
+    """The candidate of what is decided and asked for so far."""
     policy, model = draft.config.policy, draft.model
     text_only = draft.config.model.text_only
     if text_only is None and model.weights and not model.size("vision"):
@@ -239,8 +267,8 @@ def asked_load(draft: Draft) -> Load:
         "compilation_config": {"cudagraph_mode": graphs_for(draft)},
         **draft.values,
     }
-    return load_of(values, draft.inventory, draft.cards, variables(draft))
+    return candidate_of(values, draft.inventory, draft.cards, variables(draft))
 
 
 def _text_only_may_help(draft: Draft) -> bool:
-    return "language_model_only" not in draft.given and draft.config.model.text_only is None
+    return "language_model_only" not in draft.verbatim and draft.config.model.text_only is None

@@ -15,14 +15,19 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.memory.candidate import MIB, Load
+from caovand.engines.vllm.memory.candidate import MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import Layout, layout_for
 from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
-from caovand.engines.vllm.planning.fit import asked_load, block_tokens, graphs_for, share_of_unknown
+from caovand.engines.vllm.planning.fit import (
+    asked_candidate,
+    block_tokens,
+    graphs_for,
+    share_of_unknown,
+)
 from caovand.engines.vllm.planning.precision import cannot_build, own_type
 from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
-from caovand.engines.vllm.sizing.space import Sizing
+from caovand.engines.vllm.sizing.space import Choice
 
 MAX_OF_RAM = 16
 REQUESTS = 2
@@ -31,7 +36,7 @@ UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the lon
 
 
 def _layout_on_cpu(draft: Draft, model: ModelCard) -> Layout:
-    return layout_for(model, asked_load(draft))
+    return layout_for(model, asked_candidate(draft))
 
 
 def _cache_bytes_on_cpu(draft: Draft) -> int:
@@ -40,7 +45,7 @@ def _cache_bytes_on_cpu(draft: Draft) -> int:
 
 def _max_model_len_on_cpu(draft: Draft) -> Setting | None:
     model = draft.model
-    if not model.layer_types or "kv_cache_memory_bytes" in draft.given:
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.verbatim:
         return None
     if not model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
@@ -97,9 +102,9 @@ def dtype(draft: Draft) -> Setting | None:
 
 def kv_cache_dtype(draft: Draft) -> Setting | None:
     typed = draft.config.policy.kv_cache_dtype
-    if not typed and draft.choice.cache:
+    if not typed and draft.cache:
         return policy(
-            draft.choice.cache,
+            draft.cache,
             "twice the context in the same memory is worth more here, though 8 bits have no"
             f' calibrated scales: set [policy] kv_cache_dtype = "{own_type(draft)}" for the'
             " model's own",
@@ -119,7 +124,7 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
-    step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
+    step = draft.verbatim.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
     if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):
         return policy(
@@ -185,7 +190,7 @@ def language_model_only(draft: Draft) -> Setting | None:
         return user(typed, "[model] text_only")
     if draft.model.weights and not draft.model.size("vision"):
         return policy(True, "the model's folder holds no weights of a vision tower")
-    if draft.sizing and not draft.unweighed and not draft.sizing.load.vision:
+    if draft.choice and not draft.unweighed and not draft.choice.candidate.vision:
         return policy(True, "with the vision tower loaded the context would be cut short")
     return None
 
@@ -193,7 +198,7 @@ def language_model_only(draft: Draft) -> Setting | None:
 def max_model_len(draft: Draft) -> Setting | None:
     typed, limit = draft.config.model.max_model_len, draft.model.max_model_len
     if typed is not None:
-        if beyond_limit(draft.model, typed, draft.given, dict(draft.config.engine.env)):
+        if beyond_limit(draft.model, typed, draft.verbatim, dict(draft.config.engine.env)):
             raise Unplannable(
                 f"cannot serve a context of {typed} tokens: the model's own limit is {limit}; "
                 f"set max_model_len = {limit} or less"
@@ -201,41 +206,44 @@ def max_model_len(draft: Draft) -> Setting | None:
         return user(typed, "[model] max_model_len")
     if not draft.cuda:
         return _max_model_len_on_cpu(draft)
-    if draft.sizing is None:
+    if draft.choice is None:
         return None
-    context = draft.sizing.load.context
+    context = draft.choice.candidate.context
     if not draft.model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
     if draft.unweighed:
         return policy("auto", f"vLLM takes the longest that fits: {draft.unweighed}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
-    if draft.sizing.offloaded:
+    if draft.choice.offloaded:
         return policy(
             context,
             "a longer one would move so many more weights to host memory that it costs more time"
             " than it is worth; set [model] max_model_len for more",
         )
-    if not draft.sizing.fits:
+    if not draft.choice.fits:
         return policy(context, "no context fits; this is the least that is worth a start")
-    return policy(context, _why_no_longer(draft.sizing, limit))
+    return policy(context, _why_no_longer(draft.choice, limit))
 
 
-def _why_no_longer(sizing: Sizing, limit: int) -> str:
+def _why_no_longer(choice: Choice, limit: int) -> str:
     """The reason of a context under the model's limit, and what the next best way would hold."""
-    load, rival = sizing.load, sizing.rival
-    if sizing.longest <= load.context and rival is None:
+    candidate, second = choice.candidate, choice.runner_up
+    if choice.longest <= candidate.context and second is None:
         return f"the longest that fits; the model's own limit is {limit}"
-    graphs = "" if load.eager else "CUDA graphs and "
-    reason = f"the longest that fits with {graphs}{count_of(load.sequences)}"
-    if rival:
-        reason += f"; {_differing(load, rival.load)} would hold {rival.load.context} tokens, "
-        even = 0.98 < rival.slower < 1.02
-        reason += "as fast per token" if even else f"at {rival.slower:.2f} times the time per token"
-    if sizing.longest > load.context:
+    graphs = "" if candidate.eager else "CUDA graphs and "
+    reason = f"the longest that fits with {graphs}{count_of(candidate.sequences)}"
+    if second:
+        other = second.candidate
+        reason += f"; {_differing(candidate, other)} would hold {other.context} tokens, "
+        even = 0.98 < second.slower < 1.02
         reason += (
-            f"; up to {sizing.longest} fit if other settings give way: set [model] max_model_len ="
-            f" {sizing.longest}"
+            "as fast per token" if even else f"at {second.slower:.2f} times the time per token"
+        )
+    if choice.longest > candidate.context:
+        reason += (
+            f"; up to {choice.longest} fit if other settings give way: set [model] max_model_len ="
+            f" {choice.longest}"
         )
     return reason
 
@@ -244,16 +252,16 @@ def count_of(sequences: int) -> str:
     return "one sequence" if sequences == 1 else f"{sequences} sequences at once"
 
 
-def _differing(load: Load, other: Load) -> str:
+def _differing(candidate: Candidate, other: Candidate) -> str:
     """What another way does otherwise, in a few words."""
     told = []
-    if load.eager != other.eager:
+    if candidate.eager != other.eager:
         told.append("CUDA graphs off" if other.eager else "CUDA graphs")
-    if load.mtp != other.mtp:
+    if candidate.mtp != other.mtp:
         told.append(f"MTP {other.mtp}")
-    if load.kv_dtype != other.kv_dtype:
+    if candidate.kv_dtype != other.kv_dtype:
         told.append(f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}")
-    if load.vision != other.vision:
+    if candidate.vision != other.vision:
         told.append("the vision tower" if other.vision else "text alone")
     return " and ".join(told)
 
@@ -262,10 +270,10 @@ def max_num_seqs(draft: Draft) -> Setting | None:
     typed = draft.config.policy.max_num_seqs
     if typed is not None:
         return user(typed, "[policy] max_num_seqs")
-    if draft.sizing is None:
+    if draft.choice is None:
         return None
-    count = draft.sizing.load.sequences
-    if "sequences" not in draft.sizing.spared:
+    count = draft.choice.candidate.sequences
+    if "sequences" not in draft.choice.spared:
         few = "these cards are fast only for a few users at once"
         return policy(count, few if draft.turing else "sampling more takes memory")
     if draft.turing:
@@ -281,11 +289,13 @@ def max_num_batched_tokens(draft: Draft) -> Setting | None:
     typed = draft.config.policy.max_num_batched_tokens
     if typed is not None:
         return user(typed, "[policy] max_num_batched_tokens")
-    if draft.sizing is None:
+    if draft.choice is None:
         return None
-    if "batch" in draft.sizing.spared:
-        return policy(draft.sizing.load.batch_tokens, "memory is short: a smaller step needs less")
-    return policy(draft.sizing.load.batch_tokens, "large steps read long prompts fastest")
+    if "batch" in draft.choice.spared:
+        return policy(
+            draft.choice.candidate.batch_tokens, "memory is short: a smaller step needs less"
+        )
+    return policy(draft.choice.candidate.batch_tokens, "large steps read long prompts fastest")
 
 
 def enforce_eager(draft: Draft) -> Setting | None:
@@ -295,7 +305,7 @@ def enforce_eager(draft: Draft) -> Setting | None:
         return user(True, "[policy] cuda_graphs is none")
     if not draft.cuda:
         return policy(True, "compiling for a CPU takes longer than it saves")
-    if draft.sizing and draft.sizing.load.eager:
+    if draft.choice and draft.choice.candidate.eager:
         return policy(True, "memory is short: compiled steps and graphs need more of it")
     return None
 
@@ -322,7 +332,7 @@ def compilation_config(draft: Draft) -> Setting | None:
 def gpu_memory_utilization(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
-    share = draft.sizing.load.utilization if draft.sizing else share_of_unknown(draft)
+    share = draft.choice.candidate.utilization if draft.choice else share_of_unknown(draft)
     typed = draft.config.policy.gpu_memory_utilization
     if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")
@@ -334,16 +344,16 @@ def gpu_memory_utilization(draft: Draft) -> Setting | None:
 
 
 def cpu_offload_gb(draft: Draft) -> Setting | None:
-    if draft.sizing is None or not draft.sizing.offloaded:
+    if draft.choice is None or not draft.choice.offloaded:
         return None
-    amount = draft.sizing.load.offload_gib
+    amount = draft.choice.candidate.offload_gib
     return policy(
         amount, "this much of the weights does not fit on a card and stays in host memory"
     )
 
 
 def additional_config(draft: Draft) -> Setting | None:
-    own = draft.given.get("additional_config")
+    own = draft.verbatim.get("additional_config")
     own = dict(own) if isinstance(own, Mapping) else {}
     if not draft.cuda:
         return user(own, "passed verbatim") if own else None

@@ -24,7 +24,7 @@ from caovand.engines.vllm.machine.ranks import (
     all_reduce_s,
     transfer_s,
 )
-from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
 from caovand.engines.vllm.memory.shards import OFFLOADED, cards_of, on_rank
 from caovand.engines.vllm.memory.steps import graph_mode
@@ -51,13 +51,13 @@ def read_of_offloaded(model: ModelCard, tokens: float) -> float:
 def step_seconds(
     offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1
 ) -> float:
-    """How much longer a step of so many tokens takes."""
+    """Seconds that a step of so many tokens takes longer."""
     read = offload_gib * GB_A_GIB * read_of_offloaded(model, tokens)
     return read / host_link(gpus)[2]
 
 
 def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1) -> str:
-    """How much longer each step takes, in words."""
+    """The text of how much longer each step takes."""
     generation, lanes, rate = host_link(gpus)
     seconds = step_seconds(offload_gib, model, gpus, tokens)
     shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
@@ -77,7 +77,7 @@ LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
 instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
 every kernel is launched."""
 STEP_TOKENS = 256
-"""So many tokens' work each step of a prompt costs besides its own: launches, partial tiles."""
+"""Overhead of each step of a prompt, in tokens' work: launches, partial tiles."""
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
 """What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
 published runs show no loss by an fp8 cache, but not of every model."""
@@ -119,7 +119,7 @@ class Pace:
     def __init__(
         self,
         model: ModelCard,
-        base: Load,
+        base: Candidate,
         gpus: Sequence[Gpu],
         workload: Workload,
         nodes: Nodes = ALONE,
@@ -142,48 +142,48 @@ class Pace:
             1.0 if exact else WORTH_OF_EXACT_CACHE
         )
 
-    def score(self, load: Load, context: int | None = None) -> float:
+    def score(self, candidate: Candidate, context: int | None = None) -> float:
         """Seconds for a token that users get of this way, weighed by what it cannot do; with a
         context in the place of the load's."""
-        workload, context = self._workload, context or load.context
+        workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
-        served = load.sequences / (load.sequences + workload.users * USERS_SPREAD)
-        return self.seconds(load) / (reached * served * self._worth)
+        served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
+        return self.seconds(candidate) / (reached * served * self._worth)
 
-    def seconds(self, load: Load) -> float:
+    def seconds(self, candidate: Candidate) -> float:
         """Seconds for a token of the workload, its users served together as far as can be."""
         workload = self._workload
-        together = min(workload.users, load.sequences)
-        steps = workload.answer / tokens_of_step(load.mtp)
-        turn = together * self._prompt_s(load) + steps * self._step_s(load, together)
+        together = min(workload.users, candidate.sequences)
+        steps = workload.answer / tokens_of_step(candidate.mtp)
+        turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
         return turn / (together * workload.answer)
 
-    def answering(self, load: Load, users: int = 1) -> float:
+    def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of so many answers while nobody else asks."""
-        return users * tokens_of_step(load.mtp) / self._step_s(load, users)
+        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, users)
 
-    def reading(self, load: Load) -> float:
+    def reading(self, candidate: Candidate) -> float:
         """Tokens a second of the workload's prompts."""
-        return self._workload.prompt / self._prompt_s(load)
+        return self._workload.prompt / self._prompt_s(candidate)
 
-    def _step_s(self, load: Load, users: int) -> float:
+    def _step_s(self, candidate: Candidate, users: int) -> float:
         """One decode step of so many users."""
-        tokens = users * (1 + load.mtp)
+        tokens = users * (1 + candidate.mtp)
         experts = self._bytes["experts"] * experts_read(self._model, tokens)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
-        read += load.mtp * (drafter + self._head)
-        read += users * (self._cache + self._state) - load.offload_gib * 2**30
+        read += candidate.mtp * (drafter + self._head)
+        read += users * (self._cache + self._state) - candidate.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
-        return work + self._waiting_s(load, tokens) + tokens * self._exchanged_s
+        return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
 
-    def _prompt_s(self, load: Load) -> float:
+    def _prompt_s(self, candidate: Candidate) -> float:
         """Reading the workload's prompt."""
-        steps = ceil(self._workload.prompt / load.batch_tokens)
-        tokens = self._workload.prompt * (1 + STEP_TOKENS / load.batch_tokens)
+        steps = ceil(self._workload.prompt / candidate.batch_tokens)
+        tokens = self._workload.prompt * (1 + STEP_TOKENS / candidate.batch_tokens)
         work = self._flops(tokens) / self._flop_s
         work += self._workload.prompt * self._exchanged_s
-        return work + steps * self._waiting_s(load, load.batch_tokens)
+        return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
         model = self._model
@@ -191,48 +191,46 @@ class Pace:
         weights = self._bytes["layers"] + self._bytes["experts"] * active
         return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
-    def _waiting_s(self, load: Load, tokens: float) -> float:
+    def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
         """What a step waits for the host, the bus and the other cards."""
-        mode = "eager" if load.eager else graph_mode(load.compilation)
+        mode = "eager" if candidate.eager else graph_mode(candidate.compilation)
         waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._exchange_s
-        if load.offload_gib:
-            waits += step_seconds(load.offload_gib, self._model, self._gpus, tokens)
+        if candidate.offload_gib:
+            waits += step_seconds(candidate.offload_gib, self._model, self._gpus, tokens)
         return waits
 
 
 def _exchange(
-    model: ModelCard, load: Load, gpus: Sequence[Gpu], nodes: Nodes
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: Nodes
 ) -> tuple[float, float]:
     """Seconds that cards exchange data in a step, and for each of its tokens.
 
     Between nodes their link carries it, whatever joins the cards of one of them.
     """
-    ranks, stages = load.tensor_parallel, max(len(load.stages), 1)
+    ranks, stages = candidate.tensor_parallel, max(len(candidate.stages), 1)
     here = max(len(gpus) // nodes.count, 1)
-    sums, size = (
-        ALL_REDUCES * (len(model.layer_types) + load.mtp),
-        model.hidden_size * load.activation,
-    )
+    all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
+    size = model.hidden_size * candidate.activation
     inside, spanned = gpus[: min(ranks, here)], ceil(ranks / here)
     step_s = token_s = 0.0
     if len(inside) > 1:
-        step_s += sums * (LINKED_S if linked(inside) else UNLINKED_S)
+        step_s += all_reduces * (LINKED_S if linked(inside) else UNLINKED_S)
     if spanned > 1:
-        step_s += sums * all_reduce_s(spanned, nodes.link)
-        token_s += sums * transfer_s(spanned, nodes.link, size)
+        step_s += all_reduces * all_reduce_s(spanned, nodes.link)
+        token_s += all_reduces * transfer_s(spanned, nodes.link, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
     token_s += hops * SENT * size / nodes.link.bytes_s
     return step_s, token_s
 
 
-def _speed(load: Load, gpus: Sequence[Gpu]) -> Speed:
-    """That of the slowest card; of stages, which work one after the other, the mean by layers."""
-    if not load.stages:
+def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
+    """The speed of the slowest card; of stages, which work one by one, the mean by layers."""
+    if not candidate.stages:
         return slowest(gpus)
-    count, layers = len(load.stages), sum(load.stages)
-    each = [slowest(cards_of(gpus, at, count, load.tensor_parallel)) for at in range(count)]
-    dealt = list(zip(load.stages, each, strict=True))
+    count, layers = len(candidate.stages), sum(candidate.stages)
+    each = [slowest(cards_of(gpus, at, count, candidate.tensor_parallel)) for at in range(count)]
+    dealt = list(zip(candidate.stages, each, strict=True))
     return Speed(
         layers / sum(held / speed.gb_s for held, speed in dealt),
         layers / sum(held / speed.tflop_s for held, speed in dealt),
@@ -244,25 +242,25 @@ def tokens_of_step(mtp: int) -> float:
     return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))
 
 
-def _cache_read(model: ModelCard, load: Load, workload: Workload) -> float:
+def _cache_read(model: ModelCard, candidate: Candidate, workload: Workload) -> float:
     """Bytes of the cache that one request reads in a step on one rank."""
     held = workload.prompt + workload.answer / 2
-    ranks, layers = load.tensor_parallel, model.cached_layers
+    ranks, layers = candidate.tensor_parallel, model.cached_layers
     whole = sum(kind == FULL for kind in layers)
-    read = whole * held * token_bytes(model, load.kv_dtype, ranks, load.activation)
+    read = whole * held * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)
     windows = sum(kind == WINDOW for kind in layers)
     if windows:
         seen = min(held, model.sliding_window or held)
-        each = token_bytes(model, load.kv_dtype, ranks, load.activation, WINDOW)
+        each = token_bytes(model, candidate.kv_dtype, ranks, candidate.activation, WINDOW)
         read += windows * seen * each
     return float(read)
 
 
-def _state_moved(model: ModelCard, load: Load) -> float:
+def _state_moved(model: ModelCard, candidate: Candidate) -> float:
     """Bytes of recurrent states: read once, and written after every token of the step."""
     count = sum(map(model.cached_layers.count, STATE))
     if not count or not (model.linear or model.mamba):
         return 0.0
-    ranks = load.tensor_parallel
-    one = state_bytes(model, load.mtp, ranks, load.activation, load.state_dtype)
-    return float(count * one * (2 + load.mtp))
+    ranks = candidate.tensor_parallel
+    one = state_bytes(model, candidate.mtp, ranks, candidate.activation, candidate.state_dtype)
+    return float(count * one * (2 + candidate.mtp))

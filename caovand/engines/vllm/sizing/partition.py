@@ -10,7 +10,7 @@ from functools import lru_cache
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import slowest
 from caovand.engines.vllm.machine.ranks import alike
-from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import Share, left_bytes
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
@@ -135,7 +135,7 @@ def _best_dealing(
 
 
 def anchors(model: ModelCard) -> list[int]:
-    """Layers of which every stage needs one: attention, where there is any.
+    """Layers of which every stage needs one: attention, if there is any.
 
     Stages with and without it support other layouts of the cache, and vLLM takes one for all.
     """
@@ -146,12 +146,12 @@ def anchors(model: ModelCard) -> list[int]:
 class Stages:
     """The stages that a load has on these cards, with what each would hold of other layers."""
 
-    def __init__(self, model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> None:
-        self._model, self._load = model, load
-        count = len(load.stages)
-        self.gpus = [cards_of(gpus, at, count, load.tensor_parallel) for at in range(count)]
-        self._layout = layout_for(model, load)
-        self._width = pages(model, load.mtp, 0, len(model.layer_types))
+    def __init__(self, model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> None:
+        self._model, self._load = model, candidate
+        count = len(candidate.stages)
+        self.gpus = [cards_of(gpus, at, count, candidate.tensor_parallel) for at in range(count)]
+        self._layout = layout_for(model, candidate)
+        self._width = pages(model, candidate.mtp, 0, len(model.layer_types))
         self.share = lru_cache(maxsize=None)(self._share)
         self.room = lru_cache(maxsize=None)(self._room)
         self.seconds = lru_cache(maxsize=None)(self._seconds)
@@ -163,10 +163,10 @@ class Stages:
         return not all(alike(first, gpu) for gpus in self.gpus for gpu in gpus)
 
     def _share(self, stage: int, start: int, end: int) -> Share:
-        load, layers = self._load, len(self._model.layer_types)
-        held = stage_model(self._model, start, end, drafting=load.mtp > 0)
-        own = load.but(stages=(), first=start == 0, last=end == layers)
-        width = max(pages(self._model, load.mtp, start, end), 1)
+        candidate, layers = self._load, len(self._model.layer_types)
+        held = stage_model(self._model, start, end, drafting=candidate.mtp > 0)
+        own = candidate.but(stages=(), first=start == 0, last=end == layers)
+        width = max(pages(self._model, candidate.mtp, start, end), 1)
         return Share(held, own, self.gpus[stage], self._width / width)
 
     def _room(self, stage: int, start: int, end: int) -> float:
@@ -177,11 +177,13 @@ class Stages:
 
     def _seconds(self, stage: int, start: int, end: int) -> float:
         """How long a stage with these layers reads weights for a token."""
-        model, load, gpus, _ = self.share(stage, start, end)
-        parts = {"layers": 1.0, "experts": experts_read(model, 1), "mtp": load.mtp}
-        if load.last:
+        model, candidate, gpus, _ = self.share(stage, start, end)
+        parts = {"layers": 1.0, "experts": experts_read(model, 1), "mtp": candidate.mtp}
+        if candidate.last:
             parts["head" if self._model.size("head") else "embedding"] = 1.0
-        read = sum(parts.get(one.part, 0.0) * on_rank(one, model, load) for one in model.weights)
+        read = sum(
+            parts.get(one.part, 0.0) * on_rank(one, model, candidate) for one in model.weights
+        )
         return read / (slowest(gpus).gb_s * 1e9)
 
     def enough(self, usual: Workload) -> float:
@@ -192,13 +194,13 @@ class Stages:
 
 
 def partition(
-    model: ModelCard, load: Load, gpus: Sequence[Gpu], usual: Workload
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], usual: Workload
 ) -> tuple[int, ...]:
     """The layers of each stage of this load; vLLM's own rule where the cards are alike."""
-    own = own_partition(len(model.layer_types), len(load.stages))
+    own = own_partition(len(model.layer_types), len(candidate.stages))
     if not gpus:
         return own
-    stages = Stages(model, load, gpus)
+    stages = Stages(model, candidate, gpus)
     if not stages.differ:
         return own
     return deal(own, anchors(model), stages.room, stages.seconds, stages.enough(usual))

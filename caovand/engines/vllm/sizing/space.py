@@ -2,42 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from caovand.core.config import Config, PolicySection
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.ranks import ALONE, Nodes
-from caovand.engines.vllm.memory.candidate import Load
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
-class Rival:
-    """The runner-up, and its time per token relative to the best configuration's."""
+class Space:
+    """The candidates that are open, on cards of these nodes and for this workload.
 
-    load: Load
+    They are the `bases`, which differ in drafts, cache type and vision tower, the most generous one
+    first, each with every context, number of sequences, step size and share, unless one is fixed.
+    CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
+    the host memory of one rank's node for weights that do not fit on the cards.
+    """
+
+    bases: tuple[Candidate, ...] = ()
+    context: int | None = None
+    sequences: int | None = None
+    batch_tokens: int | None = None
+    utilization: float | None = None
+    graphs: Literal["open", "preferred", "kept", "none"] = "open"
+    workload: Workload = WORKLOADS["chat"]
+    nodes: Nodes = ALONE
+    ram_mib: int = 0
+
+    @property
+    def eager(self) -> tuple[bool, ...]:
+        """Whether candidates may run without graphs, the better way first."""
+        if self.graphs == "none" or self.bases[0].eager:
+            return (True,)
+        return (False,) if self.graphs == "kept" else (False, True)
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """The second-best candidate, and its time per token relative to the best one's."""
+
+    candidate: Candidate
     slower: float
 
 
 @dataclass(frozen=True)
-class Sizing:
-    """The load that was chosen, its score, and whether it fits.
+class Choice:
+    """The best candidate: which base it has, whether it fits, its score (lower is better).
 
-    `offloaded` says that weights had to leave the cards; `spared` what is less than these cards
-    would have with memory enough ("sequences", "batch", "speed"); `longest` is the context that
-    the leanest way would hold.
+    `offloaded`: weights had to leave the cards. `spared` is what is less than these cards would
+    have with memory enough ("sequences", "batch", "speed"); `longest` is the context that the
+    leanest candidate would hold.
     """
 
-    load: Load
+    candidate: Candidate
     fits: bool
+    base: int = 0
     score: float = float("inf")
     offloaded: bool = False
     spared: frozenset[str] = frozenset()
     longest: int = 0
-    rival: Rival | None = None
+    runner_up: RunnerUp | None = None
 
     @property
     def sound(self) -> bool:
@@ -46,55 +72,6 @@ class Sizing:
 
     def unbounded(self, model: ModelCard) -> bool:
         """Whether no other split could be worth more."""
-        whole = self.load.context >= model.max_model_len and self.load.vision == model.vision
+        chosen = self.candidate
+        whole = chosen.context >= model.max_model_len and chosen.vision == model.vision
         return self.sound and whole and "speed" not in self.spared
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the operator asked for, None where the policy decides; `graphs` keeps CUDA graphs,
-    `typed_graphs` keeps them where anything fits with them, `nodes` are those to serve."""
-
-    context: int | None = None
-    sequences: int | None = None
-    batch_tokens: int | None = None
-    utilization: float | None = None
-    eager: bool = False
-    graphs: bool = False
-    typed_graphs: bool = False
-    offload_gib: float = 0.0
-    workload: Workload = WORKLOADS["chat"]
-    nodes: Nodes = ALONE
-
-
-def wishes_of(config: Config, given: Mapping[str, Any]) -> Wishes:
-    """Typed keys, and verbatim flags, which win over them."""
-    policy = config.policy
-    share = given.get("gpu_memory_utilization", policy.gpu_memory_utilization)
-    offload = given.get("cpu_offload_gb")
-
-    def count(name: str, typed: int | None) -> int | None:
-        if name not in given:
-            return typed
-        number = whole_number(given[name])
-        return number if number and number > 0 else None  # -1 and "auto" leave it to vLLM
-
-    return Wishes(
-        context=count("max_model_len", config.model.max_model_len),
-        sequences=count("max_num_seqs", policy.max_num_seqs),
-        batch_tokens=count("max_num_batched_tokens", policy.max_num_batched_tokens),
-        utilization=float(share) if isinstance(share, (int, float)) else None,
-        eager=bool(given.get("enforce_eager")) or policy.cuda_graphs == "none",
-        graphs=_keeps_graphs(policy, given),
-        typed_graphs=policy.cuda_graphs not in (None, "none"),
-        offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
-        workload=WORKLOADS[policy.workload],
-    )
-
-
-def _keeps_graphs(policy: PolicySection, given: Mapping[str, Any]) -> bool:
-    """Whether the policy may not run eagerly to save memory."""
-    if given.get("enforce_eager") is False or "compilation_config" in given:
-        return True
-    pinned = policy.strict or "cuda_graphs" in policy.pinned
-    return pinned and policy.cuda_graphs not in (None, "none")
