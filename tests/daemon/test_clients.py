@@ -154,7 +154,7 @@ def test_a_revoked_key_is_news_at_once(tmp_path: Path) -> None:
         world.keys.add(ClientKey("alice", ""))
         first = await world.clients.next(0, 0.0)
         waits = asyncio.ensure_future(world.clients.next(first["seq"], 60.0))
-        await asyncio.sleep(0)
+        await turns()
         world.keys.revoke("alice")
         assert (await waits)["keys"] == []
 
