@@ -31,7 +31,7 @@ Known = tuple[tuple[str, int, int | None], ...]
 async def facts(name: str, slot: Slot, inventory: Inventory, head: str) -> NodeFacts:
     """The facts of this node, called `name`.
 
-    Raises Obstacle if it has no route to `head`, and Unplannable if ranks can use none of its cards.
+    Raises Obstacle if it has no route to `head`, and Unplannable if ranks can use no card here.
     """
     config, nodes = slot.config(), slot.engine.nodes
     assert nodes is not None

@@ -48,9 +48,7 @@ async def serving(world: World) -> AtWorker:
     return worker
 
 
-def test_it_reports_what_its_log_says_of_memory_and_nccl_while_its_rank_is_there(
-    world: World,
-) -> None:
+def test_it_reports_memory_and_nccl_by_its_log_while_its_rank_is_there(world: World) -> None:
     async def story() -> None:
         worker = await world.worker()
         worker.slot.reported = {"stage_1_weights_gib": 4.32, "kv_gib": 70, "nccl_1_0": "IB/0"}

@@ -169,8 +169,8 @@ _PERCENT = re.compile(r"(\d{1,3})%(?:\||\ Completed)")
 _BAR = 400  # characters at the end of a line that contain a bar's last state
 _LOGO = re.compile(r"[█▄▀ ]+  (?:version (?P<version>\S+)|model   (?P<model>\S+))$")
 _NCCL = re.compile(
-    r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> (?P<to>\d{1,4})\[\w{1,16}\]"
-    r" \[send\] via NET/(?P<network>[\w/-]{1,40})"
+    r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> "
+    r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
 )
 """What a rank sends over to one of another node; NCCL names it if NCCL_DEBUG is INFO."""
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
