@@ -61,8 +61,10 @@ def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Pa
         one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
         one._shared.kernel._log = SimpleNamespace(read=lambda: (ours, other, disk))  # type: ignore[assignment]
         one._shared.kernel.read()
-        watching: Any = SimpleNamespace(evidence=tuple, buses={"00000000:01:00.0"})
-        return one.slots[ONLY]._case(Finding("illegal-access", "x"), watching).kernel
+        watching: Any = SimpleNamespace(
+            causes=SimpleNamespace(evidence=tuple), buses={"00000000:01:00.0"}
+        )
+        return one.slots[ONLY].failures._case(Finding("illegal-access", "x"), watching).kernel
 
     found = asyncio.run(kernel())
     assert [line for line in (ours, other, disk) if line in found] == [ours, disk]

@@ -22,7 +22,7 @@ from tests.real_engine import configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 QUESTION = {"prompt": "hello there, tell me", "max_tokens": 24, "ignore_eos": True}
-LONG = {**QUESTION, "max_tokens": 1900}
+LONG = {**QUESTION, "max_tokens": 900}
 
 
 def ranks(two: Pair) -> dict[str, dict[str, int]]:
