@@ -169,7 +169,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
     elif found.build == "cuda" and found.python_h is None:
         release = ".".join(found.python_version.split(".")[:2])
-        text = f"there is no Python.h of Python {release}: Triton cannot build its launchers"
+        text = f"Python.h is missing for Python {release}: Triton cannot build its launchers"
         yield CheckResult("engine", "FAIL", text, f"sudo apt install python{release}-dev")
     elif found.build == "cuda" and found.nvcc and found.cxx is None:
         text = "there is no C++ compiler: nvcc cannot build FlashInfer's kernels"

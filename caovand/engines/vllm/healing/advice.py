@@ -92,29 +92,30 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A process of the engine stopped answering: end the whole process group and start again.",
     ),
     "draft-collapse": (
-        "No draft is accepted, or hardly any where many were before, so drafting only costs "
-        "time: start again.",
+        "Drafts are no longer accepted, or hardly ever, so drafting only costs time: start "
+        "again.",
     ),
     "answers-changed": (
-        "A fixed prompt is not answered as at the plan's first start, so the engine computes "
-        "wrongly: start again.",
+        "The answer to a fixed prompt differs from that at the plan's first start, so the engine "
+        "computes wrongly: start again.",
         "Check the card's memory, overclocking and peer access: `nvidia-smi -q -d ECC`, "
         "`journalctl -k`.",
     ),
     "answers-degenerate": (
-        "A fixed prompt is answered with logits that are not numbers, or with one token again and "
-        "again, so the engine computes wrongly: start again.",
+        "The answer to a fixed prompt has logits that are not numbers, or repeats one token, so "
+        "the engine computes wrongly: start again.",
         "If every start does so, try other kernels, an 8-bit cache off, or another data type: "
         "float16 overflows where a model was trained in bfloat16.",
     ),
     "allreduce-wrong": (
-        "Sums over the cards come back wrong before the engine starts, so its answers would be "
-        "nonsense: move data through the host.",
+        "An all-reduce over the cards gave wrong sums before the engine started, so its answers "
+        "would be nonsense: move data through the host.",
         "Check peer access: `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe "
         "bridges, and any patch of the driver that enables peer-to-peer.",
     ),
     "allreduce-hung": (
-        "Sums over the cards do not end, so the engine would hang: move data through the host.",
+        "An all-reduce over the cards hangs, so the engine would, too: move data through the "
+        "host.",
         "Check peer access as `nvidia-smi topo -p2p r` shows it, and /dev/shm.",
     ),
     "node-missing": (
@@ -123,7 +124,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "node-unfit": (
         "A check keeps another node of the cluster out: `caovanctl cluster check` on the head "
-        "names what is wrong, each with its fix. After that the engine starts.",
+        "names each problem with its fix. After that the engine starts.",
     ),
     "node-lost": (
         "A node of the cluster left while it served: all nodes end their ranks and start again "
