@@ -82,6 +82,11 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
     return Finished(child.returncode, b"".join(output).decode(errors="replace"))
 
 
+def pip(python: Path) -> list[str]:
+    """The command of this Python's pip."""
+    return [str(python), "-I", "-m", "pip", "--disable-pip-version-check"]
+
+
 def anchored(environ: Mapping[str, str]) -> dict[str, str]:
     """Make the paths in pip's and uv's variables absolute.
 
