@@ -42,17 +42,15 @@ def acquire(
 
     With `keep` its archive stays there, with the uv that knows its sha256, for `carry`.
     """
-    if not keep and (uv := trust.program("uv", environ)):
-        return _install(version, root, uv, run)
-    if not keep:
-        with _locked_uv(version, root, run) as uv:
-            return _install(version, root, uv, run)
-    archives = root / ARCHIVES
+    if not keep and (own := trust.program("uv", environ)):
+        return _install(version, root, own, run)
+    archives = root / ARCHIVES if keep else None
     try:
         with _locked_uv(version, root, run, archives) as uv:
-            return _install(version, root, uv, run, ["--reinstall"], archives)
+            return _install(version, root, uv, run, ["--reinstall"] * keep, archives)
     except EngineError:
-        shutil.rmtree(archives, ignore_errors=True)  # uv keeps what it refuses, too
+        if archives:
+            shutil.rmtree(archives, ignore_errors=True)  # uv keeps what it refuses, too
         raise
 
 
