@@ -93,7 +93,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
     ("engine_steps", "Steps of the engine.", _total("steps")),
     (
         "prefix_cache_query_tokens",
-        "Prompt tokens looked for in the prefix cache.",
+        "Prompt tokens looked up in the prefix cache.",
         _total("prefix_queries"),
     ),
     (
