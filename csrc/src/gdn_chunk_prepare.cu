@@ -9,10 +9,9 @@
 // Rows past the end of a sequence are zero in K and Q and have g = beta = 0: T and P get zeros.
 //
 // Shared memory 24.5 KiB: K and Q tiles 16 KiB (reused for A, 4 KiB a warp), products 8.3 KiB.
-// Model, RTX 2080 Ti (68 SMs, 1.545 GHz), a token and layer, 24 value and 8 key heads of 128:
-// substitution 992 + 140 issue cycles x 24 / 32 tokens / 272 sub-partitions = 2.0 ns; gates,
-// exponentials, T and P 2 ns; mma 256 x 16 cycles x 8 heads / 32 / 272 = 2.4 ns; q, k in and
-// records out 7.5 KiB = 13 ns at 602 GB/s. Memory bound: 13-17 ns.
+// Modelled on an RTX 2080 Ti (card_model): two blocks an SM take 21,400 cycles, 26 ns a token and layer
+// with 24 value and 8 key heads of 128; the load units are 60 % busy, with the two-byte stores of T and P
+// first, memory 54 %.
 #include "gates.cuh"
 #include "gdn_chunk.cuh"
 #include "kernels.h"

@@ -17,14 +17,10 @@
 // operand; X, V' likewise; decays fp32. Relative error about 5e-4 against float64.
 // Shared memory, a stage: K 8 + Q 8 + T 2 + P 2 + V 4 + scalars 0.5 = 24.5 KiB; two: 49 KiB.
 //
-// Model, RTX 2080 Ti (68 SMs x 4 sub-partitions, 1.545 GHz, HMMA.1688.F32 16 cycles), TP 2 (24
-// value heads of 128 a card): 24 x 8 = 192 computing warps, each alone on its sub-partition.
-// A chunk is 64 (K S) + 64 (Q S) + 10 (T X) + 10 (P V') + 64 (K^T V') = 212 HMMA = 3,392 cycles
-// = 69 ns a token. fp32 -> fp16 packing, 128 conversions at 8 cycles, is 21 ns when nothing of it
-// overlaps; ldmatrix, scaling, barrier about 600 cycles, 12 ns. So 69 to 102 ns, and with
-// gdn_chunk_prepare's 13-17 ns 0.08 to 0.12 us a token and layer; TP 4 takes as long (12 heads
-// fill 96 sub-partitions), TP 1 or a second sequence twice as long (a block fills an SM, and 96
-// blocks are two waves on 68). Memory: q, k, v, out, records 19 KiB a token, 32 ns at 602 GB/s, hidden.
+// A chunk is 64 (K S) + 64 (Q S) + 10 (T X) + 10 (P V') + 64 (K^T V') = 212 HMMA a warp, 3,392 cycles
+// of an RTX 2080 Ti's tensor cores; modelled there, 4,484 (card_model): 24 value heads of 128 (TP 2) are 192
+// computing warps, each alone on its partition. TP 4 takes as long (96 partitions), TP 1 or a second
+// sequence twice as long (a block fills an SM, and 96 blocks are two waves on 68).
 #include "gdn_chunk.cuh"
 #include "kernels.h"
 #include "ptx.cuh"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "plugin"), str(ROOT / "csrc" / "bench")]
+sys.path[:0] = [str(ROOT / "plugin"), str(ROOT / "csrc"), str(ROOT / "csrc" / "bench")]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,166 @@
+"""The kernels that the model was tried on, and ours: what each takes of an SM, how warps run it.
+
+The published ones are those of carjorvaz/qwen38-27b-rtx2080ti (patches-turing, vLLM 0.28); none of
+their code is here. Each was compiled for sm_75 with nvcc 13.0.88, prefill attention from PyTorch
+2.13's template and CUTLASS 4.2; branches are named by their addresses in that code. `cycles` is
+what `python -m card_model` counts of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from card_model import card
+from card_model.sm import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    symbol: str
+    """Part of the mangled name."""
+    threads: int
+    registers: int
+    shared: int
+    """Bytes a CTA."""
+    cycles: int
+    """Of a lap of the main loop; without one, of the CTAs that fit an SM, from end to end."""
+    path: Callable[[int], Path]
+    """Of a warp, by its number."""
+    alone: bool = False
+    """Whether other SMs and CTAs leave it all bandwidth."""
+
+    @property
+    def resident(self) -> int:
+        """CTAs that share an SM."""
+        return 1 if self.alone else card.resident(self.threads, self.registers, self.shared)
+
+
+def _set(rule: int, *addresses: int) -> dict[int, int]:
+    return dict.fromkeys(addresses, rule)
+
+
+_SCORES = {**_set(True, 0x9730, 0xA4B0), 0xA450: -3}
+_STATE_4 = {
+    **_set(True, 0x1810, 0x2210, 0x3C10, 0x4970),
+    **_set(7, 0x2160, 0x48B0),
+    **_set(15, 0x2D80, 0x6C90),
+}
+_STATE_16 = {
+    **_set(True, 0x1690, 0x1FC0, 0x32A0, 0x3FE0),
+    **_set(1, 0x1F00, 0x3F20),
+    **_set(3, 0x2A80, 0x61F0),
+}
+_OUTPUT = {
+    **_set(True, 0x330, 0xCB0, 0x1EC0, 0x33A0, 0x3CB0, 0x4C80, 0x5980),
+    **_set(3, 0x1E40, 0x2740, 0x3C20, 0x44D0, 0x5810, 0x6360),
+    **_set(False, 0x310),
+    **_set(1, 0x31C0),
+}
+_PREFILL = {
+    **_set(True, 0x3660, 0x40A0, 0xAD00),
+    **_set(7, 0x35D0, 0xAEE0),
+}
+_PREPARE = {
+    **_set(True, 0x350, 0xA50, 0x1800, 0x1890, 0x2620, 0x9D80),
+    **_set(-1, 0x17A0, 0x25C0),
+    **_set(False, 0x320),
+}
+
+KERNELS: Mapping[str, Kernel] = {
+    "verify_shared": Kernel(
+        symbol="partial_kernel",
+        threads=128,
+        registers=172,
+        shared=26240,
+        cycles=16477,
+        path=lambda w: Path(
+            0xD480,
+            {**_SCORES, 0x6370: w >= 1},
+            scattered=frozenset({0x6840, 0x6850}),
+            cached=frozenset({0x6610}),
+        ),
+    ),
+    "verify_registers": Kernel(
+        symbol="partial_kernel",
+        threads=128,
+        registers=172,
+        shared=22144,
+        cycles=11679,
+        path=lambda w: Path(
+            0xCEE0,
+            {0x6390: w >= 1, 0x9B00: w % 2 == 1},
+            scattered=frozenset({0x6860, 0x6870}),
+            cached=frozenset({0x6630}),
+        ),
+    ),
+    "prefill": Kernel(
+        symbol="prefill",
+        threads=128,
+        registers=254,
+        shared=50688,
+        cycles=27078,
+        path=lambda w: Path(0xAFB0, {**_PREFILL, 0x5D80: w >= 1, 0x90D0: w >= 1}, all_cached=True),
+    ),
+    "state_4": Kernel(
+        symbol="state_kernel",
+        threads=128,
+        registers=130,
+        shared=48128,
+        cycles=75718,
+        path=lambda w: Path(0x7AF0, _STATE_4),
+    ),
+    "state_16": Kernel(
+        symbol="state_kernel",
+        threads=512,
+        registers=96,
+        shared=48128,
+        cycles=24398,
+        path=lambda w: Path(0x6680, {**_STATE_16, 0x2AD0: w >= 8}),
+    ),
+    "output": Kernel(
+        symbol="o_kernel",
+        threads=256,
+        registers=88,
+        shared=45312,
+        cycles=33904,
+        path=lambda w: Path(None, {**_OUTPUT, 0x130: w >= 2}),
+    ),
+    "gdn_chunk_scan": Kernel(
+        symbol="chunk_scan_kernelILi128E",
+        threads=256,
+        registers=222,
+        shared=50176,
+        cycles=4484,
+        path=lambda w: Path(0x3A40 if w < 4 else 0x5250, all_cached=True),
+    ),
+    "gdn_chunk_prepare": Kernel(
+        symbol="chunk_prepare_kernelILi128E",
+        threads=128,
+        registers=154,
+        shared=25092,
+        cycles=21390,
+        path=lambda w: Path(None, {**_PREPARE, 0xC0: w >= 1, 0x3420: w == 3}),
+    ),
+    "gdn_decode_1": Kernel(
+        symbol="decode_kernelILi128ELi4ELi1ELi1ELi1E",
+        threads=128,
+        registers=78,
+        shared=2640,
+        cycles=4722,
+        path=lambda w: Path(),
+        alone=True,
+    ),
+    "gdn_decode_4": Kernel(
+        symbol="decode_kernelILi128ELi8ELi1ELi4ELi3E",
+        threads=256,
+        registers=78,
+        shared=7744,
+        cycles=10786,
+        path=lambda w: Path(None, {0x5E10: 1}),
+        alone=True,
+    ),
+}
+OURS = {
+    k: f"csrc/src/{k.removesuffix('_1').removesuffix('_4')}.cu" for k in KERNELS if k[:3] == "gdn"
+}

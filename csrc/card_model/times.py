@@ -1,0 +1,131 @@
+"""How long a launch takes: cycles of its CTAs, times the waves in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from card_model import card
+from card_model.kernels import KERNELS
+
+_TILE_32, _TILE_256 = 131_072 // 32, 131_072 // 256  # tiles of 131,072 keys
+_KV_HEADS, _HEADS, _GROUP = 4, 24, 6
+_PACKED, _UNPACKED = 264, 1024  # bytes of a key and its value, int4 with scales and fp16
+
+
+@dataclass(frozen=True)
+class Prediction:
+    what: str
+    predicted_ms: float
+    measured_ms: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_ms / self.measured_ms - 1
+
+
+def launch_ms(name: str, ctas: int, laps: float = 1) -> float:
+    kernel = KERNELS[name]
+    waves = -(-ctas // (card.SMS * kernel.resident))
+    return waves * laps * kernel.cycles / card.CLOCK_GHZ / 1e6
+
+
+def copy_ms(size: float) -> float:
+    """Bytes read and written, together."""
+    return size / card.COPY_GB_S / 1e6
+
+
+def split_kv_ms(name: str, queries: int, segments: Sequence[int]) -> float:
+    """Attention of some queries to 131,072 keys, 32 rows a CTA, the best number of segments."""
+    tiles = -(-queries // (32 // _GROUP))
+    return min(launch_ms(name, tiles * _KV_HEADS * n, _TILE_32 // n) for n in segments)
+
+
+def gathered_ms(queries: int) -> float:
+    """The same keys unpacked to fp16, then 32 queries and 256 keys at a time."""
+    unpacking = copy_ms(131_072 * _KV_HEADS * (_PACKED + _UNPACKED))
+    return unpacking + launch_ms("prefill", -(-queries // 32) * _HEADS, _TILE_256)
+
+
+def weights_gb(*, lm_head_bytes: float) -> float:
+    """What a step of the 27B reads: int4 in groups of 128, and the head."""
+    hidden, layers, vocabulary = 5120, 64, 248_320
+    mlp = 3 * hidden * 17_408 * layers
+    gdn = 48 * hidden * (2 * 2048 + 3 * 6144 + 96)
+    attention = 16 * hidden * (2 * 6144 + 2 * 1024 + 6144)
+    return (
+        (mlp + gdn + attention) * (4 + 16 / 128) / 8 + hidden * vocabulary * lm_head_bytes
+    ) / 1e9
+
+
+def published() -> tuple[Prediction, ...]:
+    """Every time of a real card that could be predicted: of a layer, or of a step's weights."""
+    sweep = (8, 16, 32, 64)
+    return (
+        Prediction(
+            "verify attention, scores in shared memory",
+            split_kv_ms("verify_shared", 5, [32]),
+            1.726,
+        ),
+        Prediction(
+            "the same, scores in registers", split_kv_ms("verify_registers", 5, [32]), 1.223
+        ),
+        *(
+            Prediction(
+                f"split-KV extend, {n} queries", split_kv_ms("verify_registers", n, sweep), ms
+            )
+            for n, ms in ((16, 4.67), (32, 8.14), (64, 14.61), (256, 55.40))
+        ),
+        *(
+            Prediction(f"gathered extend, {n} queries", gathered_ms(n), ms)
+            for n, ms in ((16, 9.67), (32, 9.78), (64, 9.98), (256, 28.04))
+        ),
+        Prediction(
+            "prefill attention", launch_ms("prefill", 64 * _HEADS, (253_952 - 1024) / 256), 402.1
+        ),
+        Prediction("chunk state, 4 warps", launch_ms("state_4", 48 * 4, 32), 5.67),
+        Prediction("chunk state, 16 warps", launch_ms("state_16", 48 * 4, 32), 1.98),
+        Prediction("chunk output", launch_ms("output", 512 * 48 * 2), 14.8),
+        Prediction("weights of a step", copy_ms(weights_gb(lm_head_bytes=2) * 1e9), 24),
+    )
+
+
+def gdn_prefill_us(value_heads: int) -> tuple[float, float]:
+    """Our gdn_chunk_scan and gdn_chunk_prepare, a token of one long sequence and a layer."""
+    chunks = 1024
+    scan = launch_ms("gdn_chunk_scan", value_heads * 2, chunks)
+    prepare = launch_ms("gdn_chunk_prepare", chunks * value_heads // 3)
+    return scan / chunks / 32 * 1e3, prepare / chunks / 32 * 1e3
+
+
+def gdn_decode_us(tokens: int, value_heads: int = 24) -> tuple[float, float]:
+    """Our gdn_decode, one sequence: the state at the copy rate, and what a CTA takes by itself."""
+    state = value_heads * 128 * 128 * 4
+    return copy_ms(state * (1 + tokens)) * 1e3, launch_ms(f"gdn_decode_{tokens}", 1) * 1e3
+
+
+def our_table() -> str:
+    """What the notebook shows of our kernels, in microseconds."""
+    rows = ["| | 24 value heads | 48 value heads |", "| --- | --- | --- |"]
+    few, many = gdn_prefill_us(24), gdn_prefill_us(48)
+    rows += [
+        f"| {name}, a token | {a:.3f} | {b:.3f} |"
+        for name, a, b in zip(("gdn_chunk_scan", "gdn_chunk_prepare"), few, many, strict=True)
+    ]
+    rows.append(f"| **prefill, a token** | **{sum(few):.2f}** | **{sum(many):.2f}** |")
+    for tokens in (1, 4):
+        cells = (gdn_decode_us(tokens, heads) for heads in (24, 48))
+        shown = (f"{max(c):.1f} to {sum(c):.1f}" for c in cells)
+        rows.append(f"| decode, {tokens} token{'s' * (tokens > 1)} | {' | '.join(shown)} |")
+    return "\n".join(rows)
+
+
+def table() -> str:
+    """What the notebook shows of the published kernels."""
+    rows = ["| | predicted, ms | measured, ms | error |", "| --- | --- | --- | --- |"]
+    for p in published():
+        digits = 3 if p.measured_ms < 3 else 2 if p.measured_ms < 100 else 0
+        rows.append(
+            f"| {p.what} | {p.predicted_ms:.{digits}f} | {p.measured_ms:g} | {p.error:+.0%} |"
+        )
+    return "\n".join(rows)
