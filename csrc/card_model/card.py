@@ -24,6 +24,12 @@ L2_LATENCY = 236  # sjfeng; Jia: 188
 DRAM_LATENCY = 372  # Jia: 296 where the TLB hits, by sjfeng's clock: 296 x 236 / 188
 BARRIER_LATENCY = 20  # assumed
 
+LINE = 128  # bytes of code
+L0_LINES = 128  # of a partition: 16 KiB (Jia)
+LINE_FETCH = (
+    16  # cycles to fetch one from the SM's cache: 2 an instruction of 16 bytes (Jia, figure 3.7)
+)
+
 
 def resident(threads: int, registers: int, shared: int) -> int:
     """CTAs that fit an SM."""

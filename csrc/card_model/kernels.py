@@ -73,7 +73,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=128,
         registers=172,
         shared=26240,
-        cycles=16477,
+        cycles=17274,
         path=lambda w: Path(
             0xD480,
             {**_SCORES, 0x6370: w >= 1},
@@ -86,7 +86,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=128,
         registers=172,
         shared=22144,
-        cycles=11679,
+        cycles=12427,
         path=lambda w: Path(
             0xCEE0,
             {0x6390: w >= 1, 0x9B00: w % 2 == 1},
@@ -99,7 +99,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=128,
         registers=254,
         shared=50688,
-        cycles=27078,
+        cycles=27318,
         path=lambda w: Path(0xAFB0, {**_PREFILL, 0x5D80: w >= 1, 0x90D0: w >= 1}, all_cached=True),
     ),
     "state_4": Kernel(
@@ -107,7 +107,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=128,
         registers=130,
         shared=48128,
-        cycles=75718,
+        cycles=75890,
         path=lambda w: Path(0x7AF0, _STATE_4),
     ),
     "state_16": Kernel(
@@ -123,7 +123,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=256,
         registers=88,
         shared=45312,
-        cycles=33904,
+        cycles=34181,
         path=lambda w: Path(None, {**_OUTPUT, 0x130: w >= 2}),
     ),
     "gdn_chunk_scan": Kernel(
@@ -139,7 +139,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=128,
         registers=154,
         shared=25092,
-        cycles=21390,
+        cycles=21476,
         path=lambda w: Path(None, {**_PREPARE, 0xC0: w >= 1, 0x3420: w == 3}),
     ),
     "gdn_decode_1": Kernel(
@@ -147,7 +147,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=128,
         registers=78,
         shared=2640,
-        cycles=4722,
+        cycles=4857,
         path=lambda w: Path(),
         alone=True,
     ),
@@ -156,7 +156,7 @@ KERNELS: Mapping[str, Kernel] = {
         threads=256,
         registers=78,
         shared=7744,
-        cycles=10786,
+        cycles=10962,
         path=lambda w: Path(None, {0x5E10: 1}),
         alone=True,
     ),

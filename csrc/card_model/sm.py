@@ -1,17 +1,16 @@
 """Run warps on one SM, instruction by instruction as the compiler scheduled them, and count cycles.
 
 A warp issues in order. What delays it: the stall its last instruction asks for, the scoreboards the
-next one waits for, another warp of its partition that issues (of those that could, the one that
-issued longest ago does), a busy pipe, a barrier. Pipes:
-tensor, fma, alu, half, special and branch of a partition; lsu (shared memory and L1) and dram of
-the SM.
-Not modelled: instruction caches, register banks, bank conflicts, L2 bandwidth, TLB misses.
+next one waits for, another warp of its partition that issues (of those that could, the one that has
+waited longest goes first), a busy pipe, code not in the L0 instruction cache, a barrier. Pipes of a
+partition: tensor, fma, alu, half, special, branch, fetch; of the SM: lsu (shared memory, L1), dram.
+Not modelled: what a taken branch costs, register banks, bank conflicts, L2 bandwidth, TLB misses.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +27,8 @@ _PIPES = {
 }
 _PIPE = {name: pipe for pipe, names in _PIPES.items() for name in names.split()}
 _LOADS = ("LDG", "LD", "LDL")
-_ENDLESS = 200_000
+ENDLESS = 200_000
+"""Instructions of one name after which a run is taken for one without end."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class _Sm:
         self.busy: dict[tuple[str, int], float] = defaultdict(float)
         self.waiting: dict[int, list[_Warp]] = defaultdict(list)
         self.issued: Counter[str] = Counter()
+        self.lines: list[OrderedDict[int, float]] = [OrderedDict() for _ in range(card.PARTITIONS)]
         self.heap = [(w.ready, 0.0, n) for n, w in enumerate(self.warps)]
 
     def head(self, path: Path) -> int:
@@ -130,12 +131,23 @@ class _Sm:
         return Result(cycles, busy, self.issued)
 
     def earliest(self, warp: _Warp, i: Instruction, at: float) -> float:
-        when = max(at, self.free["issue", warp.partition])
+        when = max(at, self.free["issue", warp.partition], self.fetched(warp, i, at))
         for board in range(6):
             if i.waits >> board & 1:
                 when = max(when, warp.boards[board])
         pipe = _pipe(i)
         return when if pipe in ("shared", "global") else max(when, self.free[pipe, warp.partition])
+
+    def fetched(self, warp: _Warp, i: Instruction, at: float) -> float:
+        """When the instruction is in the L0 cache; the line after it is asked for, too."""
+        lines, line = self.lines[warp.partition], i.address // card.LINE
+        for needed in (line, line + 1):
+            if needed not in lines:
+                lines[needed] = self.occupy("fetch", warp.partition, at, card.LINE_FETCH)
+            lines.move_to_end(needed)
+        while len(lines) > card.L0_LINES:
+            lines.popitem(last=False)
+        return lines[line]
 
     def occupy(self, pipe: str, partition: int, start: float, cycles: float) -> float:
         self.busy[pipe, partition] += cycles
@@ -145,7 +157,7 @@ class _Sm:
     def issue(self, warp: _Warp, i: Instruction, when: float) -> bool:
         """Issue; return whether the warp goes on by itself."""
         self.issued[i.name] += 1
-        if self.issued[i.name] > _ENDLESS:
+        if self.issued[i.name] > ENDLESS:
             raise RuntimeError(
                 f"cannot end: a warp circles at {i.address:#x}; say how often it branches there"
             )

@@ -9,7 +9,7 @@
 // Rows past the end of a sequence are zero in K and Q and have g = beta = 0: T and P get zeros.
 //
 // Shared memory 24.5 KiB: K and Q tiles 16 KiB (reused for A, 4 KiB a warp), products 8.3 KiB.
-// Modelled on an RTX 2080 Ti (card_model): two blocks an SM take 21,400 cycles, 26 ns a token and layer
+// Modelled on an RTX 2080 Ti (card_model): two blocks an SM take 21,500 cycles, 26 ns a token and layer
 // with 24 value and 8 key heads of 128; the load units are 60 % busy, with the two-byte stores of T and P
 // first, memory 54 %.
 #include "gates.cuh"

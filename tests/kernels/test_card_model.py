@@ -5,20 +5,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from card_model import card, times
+from card_model import card, sm, times
 from card_model.__main__ import count
 from card_model.kernels import KERNELS, OURS
 from card_model.sass import NONE, Instruction, Kernel, parse
 from card_model.sm import Path as WarpPath
-from card_model.sm import Result, simulate
+from card_model.sm import simulate
 
 from tests.kernels.test_library import LIMITS, ROOT, kernel_of, kernels
-
-LOOP = 0xFF0
-WARP = WarpPath(LOOP)
 
 LISTING = """\
 //--------------------- .text._Z5otherv --------------------------
@@ -35,28 +33,33 @@ LISTING = """\
 """
 
 
-def op(opcode: str, *, stall: int = 1, sets: int = NONE, waits: Sequence[int] = ()) -> Instruction:
+def op(
+    opcode: str, *, stall: int = 1, sets: int = NONE, waits: Sequence[int] = (), at: int = 0
+) -> Instruction:
     mask = sum(1 << board for board in waits)
-    return Instruction(0, opcode, False, None, stall, sets, NONE, mask)
+    return Instruction(at, opcode, False, None, stall, sets, NONE, mask)
 
 
-def loop(*body: Instruction) -> Kernel:
-    """A main loop of these instructions."""
-    branch = Instruction(LOOP, "BRA", True, ".L", 1, NONE, NONE, 0)
-    return Kernel((*body, branch), {".L": 0})
+def branch(at: int, label: str) -> Instruction:
+    return Instruction(at, "BRA", True, label, 1, NONE, NONE, 0)
 
 
-def lap(kernel: Kernel, *, warps: int = 1, ctas: int = 1, laps: int = 8, sms: int = 1) -> Result:
-    return simulate(kernel, [[WARP] * warps] * ctas, laps=laps, active_sms=sms)
+def lap(*body: Instruction, warps: int = 1, ctas: int = 1, laps: int = 8, sms: int = 1) -> float:
+    """Cycles of a main loop of these instructions."""
+    placed = [replace(i, address=16 * n) for n, i in enumerate(body)]
+    end = 16 * len(body)
+    kernel = Kernel((*placed, branch(end, ".L")), {".L": 0})
+    cta = [WarpPath(end)] * warps
+    return simulate(kernel, [cta] * ctas, laps=laps, active_sms=sms).cycles
 
 
 def test_a_listing_is_read_with_the_compilers_schedule() -> None:
     kernel = parse(LISTING, "sum")
-    load, branch = kernel.instructions
+    load, jump = kernel.instructions
     assert (load.opcode, load.name, load.sets, load.reads, load.waits) == (
         "LDG.E.128.SYS", "LDG", 2, NONE, 0,
     )  # fmt: skip
-    assert (branch.predicated, branch.target, branch.waits, branch.stall) == (True, ".L_x_1", 4, 5)
+    assert (jump.predicated, jump.target, jump.waits, jump.stall) == (True, ".L_x_1", 4, 5)
     assert kernel.labels == {".L_x_1": 0}
 
 
@@ -81,44 +84,50 @@ def test_a_listing_is_read_with_the_compilers_schedule() -> None:
 def test_a_lap_takes_what_its_slowest_pipe_or_its_chain_takes(
     body: list[Instruction], warps: int, cycles: float
 ) -> None:
-    assert lap(loop(*body), warps=warps).cycles == pytest.approx(cycles, rel=0.05)
+    assert lap(*body, warps=warps) == pytest.approx(cycles, rel=0.05)
 
 
 def test_a_second_cta_hides_the_latency_of_the_first_but_shares_its_pipes() -> None:
-    waits = loop(op("LDG.E.SYS", sets=0), op("FADD", waits=[0]))
-    assert lap(waits, ctas=2).cycles == pytest.approx(lap(waits).cycles, rel=0.05)
-    works = loop(*[op("HMMA.1688.F32")] * 8)
-    assert lap(works, warps=4, ctas=2).cycles == pytest.approx(
-        2 * lap(works, warps=4).cycles, rel=0.05
-    )
+    waits = [op("LDG.E.SYS", sets=0), op("FADD", waits=[0])]
+    assert lap(*waits, ctas=2) == pytest.approx(lap(*waits), rel=0.05)
+    works = [op("HMMA.1688.F32")] * 8
+    assert lap(*works, warps=4, ctas=2) == pytest.approx(2 * lap(*works, warps=4), rel=0.05)
+
+
+@pytest.mark.parametrize(("kib", "cycles"), [(15, 1), (20, 2)])
+def test_a_loop_beyond_the_instruction_cache_is_fetched_at_two_cycles_an_instruction(
+    kib: int, cycles: int
+) -> None:
+    count = kib * 1024 // 16
+    assert lap(*[op("NOP")] * count) == pytest.approx(cycles * count, rel=0.05)
 
 
 def test_a_barrier_waits_for_the_slowest_warp() -> None:
-    slow, fast = LOOP, LOOP + 0x10
-    kernel = Kernel(
-        (
-            op("HMMA.1688.F32", stall=15), *[op("HMMA.1688.F32")] * 9, op("BAR.SYNC"),
-            Instruction(slow, "BRA", True, ".slow", 1, NONE, NONE, 0),
-            op("IADD3"), op("BAR.SYNC"),
-            Instruction(fast, "BRA", True, ".fast", 1, NONE, NONE, 0),
-        ),
-        {".slow": 0, ".fast": 12},
+    slow, fast = 0x100, 0x200
+    code = (
+        *[op("HMMA.1688.F32")] * 10, op("BAR.SYNC"), branch(slow, ".slow"),
+        op("IADD3"), op("BAR.SYNC"), branch(fast, ".fast"),
     )  # fmt: skip
+    kernel = Kernel(code, {".slow": 0, ".fast": 12})
     both = simulate(kernel, [[WarpPath(slow), WarpPath(fast)]], laps=8, active_sms=1)
     assert both.cycles == pytest.approx(9 * 16 + card.BARRIER_LATENCY, rel=0.05)
 
 
 def test_memory_gives_each_sm_its_share_of_the_copy_rate() -> None:
-    streams = loop(*[op("LDG.E.128.SYS", sets=0)] * 64, op("FADD", waits=[0]))
+    streams = [*[op("LDG.E.128.SYS", sets=0)] * 64, op("FADD", waits=[0])]
     gb = 64 * 512 * 16 / 1e9
-    seconds = lap(streams, warps=16, sms=card.SMS).cycles / card.CLOCK_GHZ / 1e9
+    seconds = lap(*streams, warps=16, sms=card.SMS) / card.CLOCK_GHZ / 1e9
     assert gb * card.SMS / seconds == pytest.approx(card.COPY_GB_S, rel=0.05)
 
 
-def test_a_warp_that_circles_is_an_error_that_names_the_branch() -> None:
-    inner = Instruction(0x20, "BRA", True, ".L", 1, NONE, NONE, 0)
+def test_a_warp_that_circles_is_an_error_that_names_the_branch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sm, "ENDLESS", 1000)
+    code = (op("NOP"), branch(0x20, ".inner"), branch(0x30, ".outer"))
+    kernel = Kernel(code, {".inner": 0, ".outer": 0})
     with pytest.raises(RuntimeError, match="cannot end: a warp circles at 0x"):
-        lap(loop(inner))
+        simulate(kernel, [[WarpPath(0x30)]])
 
 
 def test_no_prediction_is_25_percent_off() -> None:
