@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files
-from caovand.adapters.child import CannotSpawn, Child, end_orphans, named
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
 from caovand.adapters.http import Endpoint
-from caovand.adapters.processes import Engines, engine_cgroup, former_cgroup, inherited
+from caovand.adapters.processes import engine_cgroup, former_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core import limits, secrets
 from caovand.core.config import Config, Mode, WatchSection

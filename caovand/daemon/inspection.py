@@ -24,10 +24,10 @@ from caovand.adapters import (
     scales,
     trust,
 )
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
-from caovand.adapters.processes import Engines
 from caovand.core import limits
 from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config import Config, Mode

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import config_file, wall_clock
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
-from caovand.adapters.processes import Engines
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, unapplied
@@ -30,6 +30,7 @@ from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
+from caovand.daemon.keys import Keys
 from caovand.daemon.own_server import OwnServer
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
@@ -66,6 +67,8 @@ class Supervisor:
         self._quit = False
         self._fault: BaseException | None = None
         self._shown = ""
+        changes = Changes(self._show_status)
+        self.keys = Keys(directories.state, self.notice, changes.wake)
         kernel, configs = Kernel(), slots_of(config) if slots is None else slots
         self._shared = Shared(
             config_path=config_path,
@@ -74,7 +77,7 @@ class Supervisor:
             log=log,
             echo=echo,
             publish=self._notice_of,
-            changes=Changes(self._show_status),
+            changes=changes,
             tasks=Tasks(self._give_up),
             shortage=Shortage(self.notice),
             unwritten=Unwritten(directories, self.notice),
@@ -82,6 +85,7 @@ class Supervisor:
             cards=Cards(config.watch.gpu_sample_s, kernel.kept.append),
             engines=Engines(),
             history=History(directories.state, config.history.days, self.notice),
+            keys=self.keys,
             all_reduce=asyncio.Lock(),
             several=len(configs) > 1,
         )
@@ -207,6 +211,8 @@ class Supervisor:
         """End the page and the gateway."""
         self.page.close()
         self.gateway.close()
+        with limits.absent():
+            self.keys.save()
 
     # -- what people see --------------------------------------------------------------------
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.processes import Engines
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
+from caovand.daemon.keys import Keys
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.tasks import Tasks
 from caovand.daemon.unwritten import Unwritten
@@ -58,6 +59,7 @@ class Shared:
     cards: Cards
     engines: Engines
     history: History
+    keys: Keys
     all_reduce: asyncio.Lock
     """Locked by the slot that checks all-reduce."""
     several: bool

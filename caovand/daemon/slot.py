@@ -103,6 +103,7 @@ class Slot:
                 key=self._key,
                 planning=self.engine.planning,
                 starts=self._memory.starts,
+                keys=shared.keys,
                 changes=shared.changes,
                 notice=self.notice,
             )

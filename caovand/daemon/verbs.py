@@ -14,9 +14,10 @@ from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.printable import one_line
+from caovand.core.problem import ProblemError
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon import evidence_verbs
+from caovand.daemon import evidence_verbs, keys
 from caovand.daemon.arguments import VerbError, argument
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.slot import Slot
@@ -258,9 +259,40 @@ async def _gateway_report(slot: Slot, args: Mapping[str, Any]) -> Result:
     return {}
 
 
+async def _gateway_used(supervisor: Supervisor, request: Request) -> Result:
+    """Take what the keys have used since the gateway's last report."""
+    try:
+        is_time = supervisor.keys.take(argument(request.args, "used", list, []))
+    except (TypeError, ValueError) as problem:
+        raise VerbError("bad-argument", "argument used must be rows of usage") from problem
+    if is_time:
+        await asyncio.to_thread(supervisor.keys.save)
+    return {}
+
+
+async def _keys(supervisor: Supervisor, request: Request) -> Result:
+    return supervisor.keys.describe()
+
+
+async def _key_add(supervisor: Supervisor, request: Request) -> Result:
+    """Make a key; its secret is in this answer alone."""
+    try:
+        return {"key": supervisor.keys.add(keys.wanted(request.args))}
+    except ProblemError as found:
+        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
+
+
+async def _key_revoke(supervisor: Supervisor, request: Request) -> Result:
+    try:
+        supervisor.keys.revoke(argument(request.args, "name", str, ""))
+    except ProblemError as found:
+        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
+    return supervisor.keys.describe()
+
+
 async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
-    if argument(args, "measure", bool, False):
-        await slot.part.measure()
+    if argument(args, "probe", bool, False):
+        await slot.part.check_links()
     return slot.part.describe()
 
 
@@ -269,6 +301,10 @@ OF_DAEMON: Mapping[str, OfDaemon] = {
     "version": _version,
     "reload": _reload,
     "events": evidence_verbs.events,
+    "gateway_used": _gateway_used,
+    "keys": _keys,
+    "key_add": _key_add,
+    "key_revoke": _key_revoke,
 }
 OF_SLOT: Mapping[str, OfSlot] = {
     "plan": _plan,
@@ -299,7 +335,10 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "retry": frozenset({"full"}),
     "gateway": frozenset({"since", "wait_s"}),
     "gateway_report": frozenset({"seq", "waiting", "at_engine", "endings"}),
-    "cluster": frozenset({"measure"}),
+    "gateway_used": frozenset({"used"}),
+    "key_add": frozenset({"name", "models", "rpm", "tokens_per_day", "band"}),
+    "key_revoke": frozenset({"name"}),
+    "cluster": frozenset({"probe"}),
     "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),
 }

@@ -33,6 +33,7 @@ from caovand.core.gateway.events import (
 )
 from caovand.core.gateway.naming import rewritten
 from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
 from caovand.gateway.desk import Desk, Refused, Ticket
 
@@ -61,6 +62,7 @@ class Call:
     body: bytes
     fields: Fields
     form: Form
+    key: str = ""  # the name of the client's
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Exchange:
         self._request, self._ticket, self._call = request, ticket, call
         self._response: web.StreamResponse | None = None
         self._fault: _Head | None = None  # an engine's own, not passed on yet
+        self._meter = Meter()
 
     async def run(self) -> web.StreamResponse:
         """Wait for an engine, and pass its answer on."""
@@ -204,10 +207,17 @@ class Exchange:
 
     async def _stream(self, got: ClientResponse, head: _Head) -> bool:
         """Pass the answer on, chunk by chunk as they come."""
+        try:
+            return await self._pass(got, head)
+        finally:
+            self._desk.spend(self._call.key, self._meter.used(len(self._call.body)))
+
+    async def _pass(self, got: ClientResponse, head: _Head) -> bool:
         response = await self._begin(head.status, head.headers, got.content_length)
         ticket, read, write = self._ticket, got.content.readany, response.write
-        chunk = head.first
+        chunk, meter = head.first, self._meter.take
         while chunk:
+            meter(chunk)
             ticket.writing_since = self._desk.now()
             await write(chunk)  # an error here is the client's end
             ticket.writing_since = None

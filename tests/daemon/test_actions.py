@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import processes, state_file
+from caovand.adapters import state_file
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -45,6 +45,7 @@ from caovand.daemon.loop import Supervisor
 from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
+from tests.daemon_process import lives
 from tests.patience import soon
 
 FOR_EVER = "exec sleep 600"
@@ -171,11 +172,6 @@ def play(world: World, story: Callable[[Running], Coroutine[Any, Any, None]], **
             await running.task
 
     asyncio.run(whole())
-
-
-def lives(pid: int) -> bool:
-    process = processes.read(pid)
-    return process is not None and not process.zombie
 
 
 def test_a_start_is_an_inspection_then_an_engine_then_its_proof(world: World) -> None:

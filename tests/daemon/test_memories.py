@@ -195,9 +195,9 @@ def test_a_lowered_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_
     for document in damaged(GOOD[degraded_plan.FILE]):
         usable = degraded.well_formed(document, HEALING)
         used += usable
-        wishes = PlanRequest(CONFIG, None, {}, document)
+        request = PlanRequest(CONFIG, None, {}, document)
         try:
-            plan = inspection._planned(wishes, HERE, MARK, None)
+            plan = inspection._planned(request, HERE, MARK, None)
         except Unplannable:
             continue
         json.dumps([plan.identity, plan.rungs], allow_nan=False)

@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
     monkeypatch.setattr(inspection.trust, "require", lambda *_: None)
     monkeypatch.setattr("caovand.adapters.safe_files.read", exhausted)
-    wishes = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
+    request = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.inspect(wishes, inspection.Directories(*[tmp_path] * 4))
+        inspection.inspect(request, inspection.Directories(*[tmp_path] * 4))
     assert caught.value.hold

@@ -27,6 +27,7 @@ from caovand.core.slot import ONLY
 from caovand.daemon import evidence_verbs, verbs
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.figures import SlotFigures
+from caovand.daemon.keys import Keys
 from caovand.daemon.loop import Supervisor
 from caovand.engines.registry import engine_of
 
@@ -56,6 +57,7 @@ class FakeSupervisor:
         self.engine = engine_of()
         self.part = Part()
         self.environ: dict[str, str] = {}
+        self.keys = Keys(folder, lambda _kind, _text: None, lambda: None)
 
     async def read(
         self, slot: str, seconds: float, points: int, until: float | None

@@ -34,8 +34,10 @@ class FakeDaemon:
             "returns": True, "phase": "", "names": ["tiny"], "context": 4096,
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
+            "keys": None, "used": {"day": 0, "tokens": {}},
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
+        self.used: list[list[Any]] = []
         self.deaf = 0
         """How many reports it does not take."""
         self._news = asyncio.Event()
@@ -68,6 +70,8 @@ class FakeDaemon:
             return  # it closes the connection
         if request.op == "gateway_report":
             self.reports.append(dict(request.args))
+        elif request.op == "gateway_used":
+            self.used += request.args["used"]
         else:
             if request.args["since"] == self.seq:
                 with contextlib.suppress(asyncio.TimeoutError):

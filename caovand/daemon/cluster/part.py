@@ -150,8 +150,8 @@ class Part:
         """What `status` shows of the cluster, None without one."""
         return None
 
-    async def measure(self) -> None:
-        """Find out what only a trial shows, if no engine runs."""
+    async def check_links(self) -> None:
+        """Check whether the nodes reach each other, if no engine runs."""
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""

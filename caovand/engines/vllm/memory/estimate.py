@@ -101,7 +101,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
-        # vLLM allocates what it is told, and of given bytes the share means nothing to it.
+        # vLLM allocates as many blocks as are set; with bytes set it ignores the share.
         held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
         room = held and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
@@ -122,7 +122,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
 
 
 def parts_of(share: Share, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """What a card holds in MiB, where the cache of all layers has so many bytes."""
+    """What a card holds in MiB if the cache of all layers has so many bytes."""
     total = min((gpu.total_mib for gpu in share.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
         ("weights", weights_bytes(share.model, share.candidate)),
@@ -140,7 +140,7 @@ def _used_mib(share: Share, available: float) -> float:
 
 def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
     """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
-    block of the cache for its state; empty where it can, or need not."""
+    block of the cache for its state; empty if it can, or need not."""
     if (
         not model.hybrid
         or candidate.eager
@@ -157,7 +157,7 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
 
 
 def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """What is known where nothing is forecast: the share, and what it leaves."""
+    """What is known without a forecast: the share, and what it leaves."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
@@ -205,7 +205,7 @@ def granular(context: int, limit: int) -> int:
 
 
 def spare(available: float) -> float:
-    """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
+    """How much of the cache our own context may fill: forecasts err, and a start takes minutes."""
     return available * 0.95 - 128 * MIB
 
 
@@ -221,7 +221,7 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
+    """GiB of weights a rank has no room for next to one request of the context; 0 for none."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
@@ -336,7 +336,7 @@ def _is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
 
 
 def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """Why nothing can be forecast; empty where it can."""
+    """Why nothing can be forecast; empty if it can."""
     model = inventory.model
     if not model.architecture:
         return "the model is not on this machine yet"

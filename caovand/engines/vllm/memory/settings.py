@@ -116,13 +116,13 @@ OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral
 """Load formats whose weights are not those that the folder's safetensors show."""
 
 
-def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
+def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """What keeps a forecast from being made: a flag, or the model's states; empty for nothing."""
-    why = weights_unknown(given, model)
+    why = weights_unknown(verbatim, model)
     if why:
         return why
     for name, reason in UNFORESEEN.items():
-        if _is_set(given.get(name)):
+        if _is_set(verbatim.get(name)):
             return _told(name, reason)
     if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
         return "config.json does not tell the attention heads"
@@ -131,31 +131,31 @@ def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
     if model.mamba and not model.hybrid:
         return "layers with attention and a recurrent state in one are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
-    if windows and given.get("disable_hybrid_kv_cache_manager"):
+    if windows and verbatim.get("disable_hybrid_kv_cache_manager"):
         return _told("disable_hybrid_kv_cache_manager", "every layer then keeps the whole context")
-    if _drafts_with_a_model(given.get("speculative_config")):
+    if _drafts_with_a_model(verbatim.get("speculative_config")):
         return _told("speculative_config", "the drafting model takes memory of its own")
     return ""
 
 
-def weights_unknown(given: Mapping[str, Any], model: ModelCard) -> str:
-    """Why it is not known what a rank will hold of the weights; empty where it is."""
-    if _is_set(given.get("hf_overrides")):
+def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+    """Why it is not known what a rank will hold of the weights; empty if it is."""
+    if _is_set(verbatim.get("hf_overrides")):
         return _told("hf_overrides", "it changes the model that config.json describes")
-    kind, form = given.get("quantization"), given.get("load_format")
+    kind, form = verbatim.get("quantization"), verbatim.get("load_format")
     if kind and model.quantization is None and str(kind) not in ONLINE:
         return _told(f"quantization {kind}", "what it leaves of these weights is not known")
     if str(form) in OTHER_WEIGHTS:
         return _told(f"load_format {form}", "it loads other weights than safetensors")
-    if replicas(given) > 1 and model.experts:
+    if replicas(verbatim) > 1 and model.experts:
         return _told("data_parallel_size", "experts are then spread over the replicas")
-    if replicas(given) > 1 and spans_machines(given):
+    if replicas(verbatim) > 1 and spans_machines(verbatim):
         return _told("data_parallel_size", "replicas may be on other machines")
     return ""
 
 
 def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
-    """Why it is not known what the pipeline stages hold; empty where it is, or without stages."""
+    """Why it is not known what the pipeline stages hold; empty if it is, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
     if count < 2:

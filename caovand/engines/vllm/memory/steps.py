@@ -54,10 +54,10 @@ def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
 
 
 def _compiled(config: Mapping[str, Any], level: Any) -> str:
-    given = config.get("mode")
-    if given is None:
-        given = 0 if str(level) == "0" else COMPILED
-    return str(given).upper()
+    mode = config.get("mode")
+    if mode is None:
+        mode = 0 if str(level) == "0" else COMPILED
+    return str(mode).upper()
 
 
 def captured_sizes(
@@ -142,7 +142,7 @@ def _first_mib(experts: bool, largest: int) -> float:
 CUBLAS_MIB = 32
 """The workspace of matrix products, which stays."""
 STREAMS, STREAMS_OF_GEMMA = 4, 5
-"""Hidden states alive beside a layer's own: residual, input, output; Gemma has norms after too."""
+"""Hidden states alive along with a layer's own: residual, input, output; in Gemma norms, too."""
 FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
 """Hidden states alive while the first compiled piece runs for the first time, which copies the
 embeddings; the drafting head's runs while the model's are still there."""
@@ -151,7 +151,7 @@ SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
 SAMPLER_ROWS = 132
 """Rows of float32 logits that the kernel for top-k and top-p keeps, one a multiprocessor."""
 UNCOMPRESSED = 65536
-"""Tokens of earlier context that MLA decompresses at once, where contexts are that long."""
+"""Tokens of earlier context that MLA decompresses at once if contexts are that long."""
 
 
 def forward_bytes(
@@ -188,7 +188,7 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """The peak of the sampler's warm-up, where every sequence ends a step of so many tokens."""
+    """The peak of the sampler's warm-up, in which every sequence ends a step of so many tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)
@@ -298,7 +298,7 @@ def _special(model: ModelCard, candidate: Candidate) -> float:
 
 
 def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False) -> float:
-    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
+    """MiB that the graphs take, or that vLLM expects them to before it sizes the cache."""
     mode = graph_mode(candidate.compilation)
     captured = captured_sizes(
         candidate.sequences,

@@ -31,8 +31,8 @@ from caovand.engines.vllm.planning.fit import all_emptied, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
-Planner = Callable[[Config, Inventory], "Plan | None"]
-"""Makes the plan of a changed configuration or machine; None where there is none."""
+Alternative = Callable[[Config, Inventory], "Plan | None"]
+"""Decides for a changed configuration or machine, without warnings or advice; None for no plan."""
 FREE = "free the cards"
 MAX_CARDS = 64
 STEP = 256  # tokens
@@ -47,13 +47,13 @@ STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 
 @dataclass(frozen=True)
 class Case:
-    """A plan that does not fit, what it was made from, and how another one is made."""
+    """A plan that does not fit, what it was made from, and what would be decided otherwise."""
 
     config: Config
     inventory: Inventory
     plan: Plan
     memory: MemoryEstimate
-    planner: Planner
+    alternative: Alternative
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -64,12 +64,12 @@ class Case:
     ) -> tuple[Plan, MemoryEstimate] | None:
         """The plan with these settings changed (None leaves one to the policy), if it fits."""
         inventory = inventory or self.inventory
-        plan = self.planner(changed(self.config, self.inventory, changes), inventory)
+        plan = self.alternative(changed(self.config, self.inventory, changes), inventory)
         found = forecast(plan, inventory) if plan else None
         return (plan, found) if plan and found and found.fits is not False else None
 
     def said(self, name: str, value: Any) -> str:
-        """The change as it would be typed: a flag where the operator gave one."""
+        """The change as one would type it: a flag if the operator passed one."""
         if name in self.plan.verbatim or name == "cpu_offload_gb":
             return f"{option(name)} {value}"
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
@@ -92,19 +92,19 @@ def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) ->
 
 
 def advise(case: Case) -> tuple[str, ...]:
-    """Everything that would do; what is missing where nothing would."""
+    """Return every remedy, or what is missing if there is none."""
     found = [text for remedy in REMEDIES for text in remedy(case)]
     return tuple(found or _together(case) or [_too_large(case)])
 
 
 def in_fewer_bits(case: Case) -> str:
-    """The checkpoints to take where weights would be offloaded; empty for none."""
+    """Name the checkpoints that would need no offloading; empty for none."""
     found = " or ".join(_quantised(case))
     return f"take {found}" if found else ""
 
 
 def sparing(case: Case) -> str:
-    """What the operator decided without which nothing would be offloaded; empty for nothing."""
+    """Name the operator's settings without which nothing would be offloaded; empty for none."""
     asked = [name for name in (*EASING, *HINDERING) if _asked(case, name)]
     for names in (*((name,) for name in asked), asked):
         found = case.tried(dict.fromkeys(names)) if names else None
@@ -137,7 +137,7 @@ def _cache_type(case: Case) -> Iterator[str]:
 
 
 def _share(case: Case) -> Iterator[str]:
-    """The smallest share that holds it, else what the policy would take."""
+    """Advise the smallest share that holds it, else what the policy would take."""
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
         return
@@ -198,7 +198,7 @@ def _differing(plan: Plan, other: Plan) -> list[str]:
 
 
 def _flags(case: Case) -> Iterator[str]:
-    """Any one verbatim flag that stands in the way, alone."""
+    """Advise leaving out any one verbatim flag that stands in the way."""
     remedied = {"max_num_seqs", "max_model_len", "gpu_memory_utilization"}
     for name in (*EASING, *HINDERING):
         if name not in case.plan.verbatim or name in remedied:
@@ -211,7 +211,7 @@ def _flags(case: Case) -> Iterator[str]:
 
 
 def _cards(case: Case) -> Iterator[str]:
-    """More cards like the first; the split has to divide the model's heads."""
+    """Advise more cards like the first; the split has to divide the model's heads."""
     if not case.gpus or case.memory.conflicts or case.inventory.others:
         return
     card = replace(case.gpus[0], free_mib=max(gpu.free_mib for gpu in case.gpus))
@@ -272,7 +272,7 @@ def _offload(case: Case) -> Iterator[str]:
 
 
 def _together(case: Case) -> list[str]:
-    """Where no single change does: all that the operator decided, left to the policy."""
+    """If no single change does: leave everything the operator decided to the policy."""
     ours = [name for name in EASING if _asked(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
     found = case.tried(dict.fromkeys(names)) if names else None

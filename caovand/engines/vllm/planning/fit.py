@@ -109,7 +109,7 @@ def _dealt(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
 
 
 def graphs_for(draft: Draft) -> str:
-    """vLLM's mode of CUDA graphs, where there are any."""
+    """vLLM's mode of CUDA graphs, if any are captured."""
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
@@ -133,7 +133,7 @@ def share_of_unknown(draft: Draft) -> float:
 
 
 def _candidate_of_unknown(draft: Draft) -> Candidate:
-    """What is asked if nothing is forecast."""
+    """The candidate to start with if nothing is forecast."""
     fixed = _fixed(draft)
     batch = fixed.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(draft.model, draft.cards, draft.turing), batch)
@@ -150,7 +150,7 @@ def _candidate_of_unknown(draft: Draft) -> Candidate:
 
 
 def block_tokens(draft: Draft) -> int:
-    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
+    """Tokens in one block of the cache if a hybrid's states are kept at block borders."""
     return layout_for(
         draft.model, replace(asked_candidate(draft), aligned_states=True)
     ).block_tokens
@@ -159,9 +159,9 @@ def block_tokens(draft: Draft) -> int:
 def holders(
     gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
 ) -> str:
-    """Who holds memory of these cards, how much, and where; empty where nobody holds much.
+    """The processes that use memory of these cards, how much, and on which; empty for little.
 
-    Those cards of `others` count that a plan with these values uses. Who holds them is not known.
+    Of `others` the cards count that a plan with these values uses; their processes are not known.
     """
     told = []
     for gpu in gpus:
@@ -184,14 +184,14 @@ def _unnamed(gpu: Gpu) -> str:
 
 
 def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as they are when nobody else uses them."""
+    """The cards as if nobody else used them."""
     return tuple(
         replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
     )
 
 
 def all_emptied(inventory: Inventory) -> Inventory:
-    """The cards of all nodes as they are when nobody else uses them."""
+    """The cards of all nodes as if nobody else used them."""
     others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
     return replace(inventory, gpus=emptied(inventory.gpus), others=others)
 
@@ -218,16 +218,16 @@ def _fixed(draft: Draft) -> Space:
 
     A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
     """
-    config, given = draft.config, draft.given
+    config, verbatim = draft.config, draft.verbatim
     policy = config.policy
-    share = given.get("gpu_memory_utilization", policy.gpu_memory_utilization)
+    share = verbatim.get("gpu_memory_utilization", policy.gpu_memory_utilization)
     share = float(share) if isinstance(share, (int, float)) else None
-    typed = "gpu_memory_utilization" not in given and not draft.pinned("gpu_memory_utilization")
+    typed = "gpu_memory_utilization" not in verbatim and not draft.pinned("gpu_memory_utilization")
     if share is not None and typed:
         share = min(share, int(free_share(draft.cards) * 1000) / 1000)
 
     def fixed(name: str, typed: int | None) -> int | None:
-        return count(given[name]) if name in given else typed
+        return count(verbatim[name]) if name in verbatim else typed
 
     return Space(
         context=fixed("max_model_len", config.model.max_model_len),
@@ -238,16 +238,16 @@ def _fixed(draft: Draft) -> Space:
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(draft.inventory),
         # Each replica keeps weights of its own.
-        ram_mib=draft.inventory.least_ram_mib // stages(given),
+        ram_mib=draft.inventory.least_ram_mib // stages(verbatim),
     )
 
 
 def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:
     """Whether the policy may run eagerly to save memory."""
-    given, typed = draft.given, draft.config.policy.cuda_graphs
-    if given.get("enforce_eager") or typed == "none":
+    verbatim, typed = draft.verbatim, draft.config.policy.cuda_graphs
+    if verbatim.get("enforce_eager") or typed == "none":
         return "none"
-    if given.get("enforce_eager") is False or "compilation_config" in given:
+    if verbatim.get("enforce_eager") is False or "compilation_config" in verbatim:
         return "kept"
     if typed is None:
         return "open"
@@ -271,4 +271,4 @@ def asked_candidate(draft: Draft) -> Candidate:
 
 
 def _text_only_may_help(draft: Draft) -> bool:
-    return "language_model_only" not in draft.given and draft.config.model.text_only is None
+    return "language_model_only" not in draft.verbatim and draft.config.model.text_only is None

@@ -135,7 +135,7 @@ def _best_dealing(
 
 
 def anchors(model: ModelCard) -> list[int]:
-    """Layers of which every stage needs one: attention, where there is any.
+    """Layers of which every stage needs one: attention, if there is any.
 
     Stages with and without it support other layouts of the cache, and vLLM takes one for all.
     """
