@@ -7,13 +7,17 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
+from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
 from caovand.core.log import Explanation
+from caovand.core.reporting import answer_text
+from caovand.engines.common.answer import answer_of
+from caovand.engines.common.whole_log import planned
 from caovand.engines.writer import engines, explained
 
 # Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
@@ -65,13 +69,16 @@ def run(args: argparse.Namespace) -> int:
         message = f"{args.logfile} is not the log of an engine, nor the kernel's"
         raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
     writer, explanation = found
+    answer = None
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=explanation.finding.line + skipped)
         explanation = replace(explanation, finding=finding)
+        answer = answer_of(writer.engine, finding, planned(explanation.configured))
     if args.json:
-        print(json.dumps(as_json(explanation, writer.name), indent=2, default=str))
+        told = as_json(explanation, writer.name, answer)
+        print(json.dumps(told, indent=2, default=str))
     else:
-        print("\n".join(page(explanation, writer.title)))
+        print("\n".join(page(explanation, writer.title, answer)))
     return Exit.DONE
 
 
@@ -97,7 +104,7 @@ def _end_of(log: BinaryIO) -> tuple[bytes, int]:
     return raw, skipped
 
 
-def as_json(explanation: Explanation, writer: str) -> dict[str, Any]:
+def as_json(explanation: Explanation, writer: str, answer: Answer | None = None) -> dict[str, Any]:
     """The explanation for programs; absent things are null or empty."""
     finding = explanation.finding
     return {
@@ -111,13 +118,14 @@ def as_json(explanation: Explanation, writer: str) -> dict[str, Any]:
         "text": finding.text if finding else None,
         "captures": dict(finding.captures) if finding else {},
         "advice": list(explanation.advice),
+        "answer": asdict(answer) if answer else None,
         "figures": dict(explanation.figures),
         "configured": dict(explanation.configured),
         "harmless": dict(explanation.harmless),
     }
 
 
-def page(explanation: Explanation, title: str) -> Iterator[str]:
+def page(explanation: Explanation, title: str, answer: Answer | None = None) -> Iterator[str]:
     """The explanation for people, line by line; `title` is the engine's."""
     yield _whose(explanation, title)
     finding = explanation.finding
@@ -125,6 +133,7 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         shown = explanation.phases or finding.phase == "serving"
         yield f"{finding.failure}{_when(finding) if shown else ''}"
         yield f"  line {finding.line}: {finding.text}"
+        yield from answer_text.evidence(asdict(answer)) if answer else ()
     elif explanation.reached == "serving":
         yield "no failure: the engine served"
     elif explanation.reached:
@@ -135,6 +144,10 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         yield ""
         yield "What to do"
         yield from (f"  {number}. {text}" for number, text in enumerate(explanation.advice, 1))
+    if answer:
+        yield ""
+        yield "Remedy"
+        yield from answer_text.remedy(asdict(answer))
     yield from _table("Phases", {p.phase: _seconds(p.seconds) for p in explanation.phases})
     yield from _table("Figures", _figures(explanation))
     yield from _table("Configured", {k: str(v) for k, v in explanation.configured.items()})

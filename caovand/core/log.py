@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from caovand.core.healing.failure import Finding
@@ -51,6 +51,7 @@ class Log:
     `launches` are phases after whose last line another process is launched and loads the engine.
     `fingerprint` matches lines that no other program begins like that; an engine whose runner is
     another one's program `embeds` that engine's lines.
+    `kinds` says of each text that the engine prints how far it explains a failure, by its id.
     """
 
     module: str
@@ -62,4 +63,5 @@ class Log:
     find_cause: FindCause
     fingerprint: re.Pattern[str]
     embeds: str = ""
+    kinds: Mapping[str, str] = field(default_factory=dict)
     launches: frozenset[str] = frozenset()

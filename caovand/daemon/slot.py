@@ -66,6 +66,7 @@ from caovand.daemon.starts import Starts
 from caovand.daemon.tasks import Task, cancel
 from caovand.daemon.tuning import DraftTuner, Serving
 from caovand.daemon.watching import Watching
+from caovand.engines.common.answer import answer_of
 
 CHOICES = 3
 """How often an attempt plans anew because what it planned for has changed meanwhile."""
@@ -243,9 +244,12 @@ class Slot:
             # Unless more memory becomes free, the full plan would fail again.
             good = replace(good, others_mib=others if good.others_mib else {})
             return Decision("lower", good, text="back to the plan that served")
-        healing, conflicts = self.engine.healing, self._planner.conflicts
-        rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
+        rules = self._ladder(others)
         return self._tuner.after(plan, ladder.decide(plan, finding, repeats, rules))
+
+    def _ladder(self, others: occupancy.Used | None = None) -> ladder.LadderRules:
+        healing, conflicts = self.engine.healing, self._planner.conflicts
+        return ladder.rules_of(healing, self.config.policy, conflicts, others)
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Inspect):
@@ -563,6 +567,7 @@ class Slot:
             status=self.describe(),
             plan=plan,
             decision=snapshot.remedy if child else None,
+            answer=answer_of(self.engine, snapshot.finding, plan, self._ladder()),
             inventory=self._planner.inventory,
             argv=run.argv if child else (),
             extra_args=self.engine.arguments.shown(plan.extra_args) if plan else (),

@@ -25,6 +25,11 @@ class Writer:
     name: str
     title: str
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, None for the kernel and where it is not certain."""
+        return registry.engine_of(self.name) if self.name in registry.MODULES else None
+
 
 HOST = Writer("host", "Kernel and driver")
 UNCERTAIN = Writer("", "Engine not certain")

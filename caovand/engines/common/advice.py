@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 
@@ -138,9 +139,7 @@ def of_ladder(
 
     `way` is the setting by which a person changes the same. Of a known `plan`, only what it has.
     """
-    if finding.signature in DISK or LIMIT in finding.captures or blames_nothing(finding, healing):
-        return []
-    rungs = healing.against(finding)
+    rungs = suspects(finding, healing)
     if plan is not None:
         rungs = tuple(rung for rung in rungs if rung.step(plan, finding))
     changes = "; ".join(f"{rung.does} ({way(rung)})" for rung in rungs)
@@ -148,12 +147,6 @@ def of_ladder(
         return []
     at_once = REACTIONS[finding.failure].kind == "rung"
     return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
-
-
-def blames_nothing(finding: Finding, healing: Healing) -> bool:
-    """Whether no setting is suspected: the ladder may try some, but nobody is advised to."""
-    blamed = healing.blamed.get(finding.captures.get("component", ""))
-    return finding.failure == "unknown" and blamed is None
 
 
 def _fill(sentence: str, known: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from caovand.core.log import Log
 from caovand.engines.common.wrapping import unwrapped
 from caovand.engines.llamacpp.log.cause import NEAR, announces, find_cause
 from caovand.engines.llamacpp.log.phases import read
+from caovand.engines.llamacpp.log.signatures import SIGNATURES
 
 
 def _plain(line: str) -> Sequence[str]:
@@ -34,4 +35,5 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    kinds={row.id: row.kind for row in SIGNATURES},
 )

@@ -17,7 +17,7 @@ FIRST_OVERHEAD, MAX_OVERHEAD = 1 << 30, 16 << 30
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
     """Half of it; a shorter one than a conversation needs is no remedy."""
-    now = plan.value(CONTEXT)
+    now = plan.value(CONTEXT) or 0  # a log does not show it
     goal = now // 2 // 256 * 256
     if goal < MIN_CONTEXT:
         return None

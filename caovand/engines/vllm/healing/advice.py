@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.advice import blames_nothing, of_ladder, sentences
+from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
 from caovand.engines.vllm.planning.spelling import option
@@ -309,9 +310,7 @@ def usable_context(fits: str) -> int:
 
 def _passed(finding: Finding, plan: Plan) -> list[str]:
     """Which of the settings that matter here were passed to the engine."""
-    if blames_nothing(finding, HEALING):
-        return []
-    rungs = [rung for rung in HEALING.against(finding) if rung.step(plan, finding)]
+    rungs = [rung for rung in suspects(finding, HEALING) if rung.step(plan, finding)]
     names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
     passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]
     if not passed:
