@@ -215,6 +215,7 @@ bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tab
 	$(PY) -m tests.bench.daemon
 	$(PY) -m tests.bench.page
 	$(PY) -m tests.bench.planner
+	$(PY) -m tests.bench.explain
 
 .PHONY: kernels
 kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels

@@ -51,6 +51,7 @@ class Log:
     `launches` are phases after whose last line another process is launched and loads the engine.
     `fingerprint` matches lines that no other program begins like that; an engine whose runner is
     another one's program `embeds` that engine's lines.
+    `begins` are texts of a start's first lines.
     `kinds` says of each text that the engine prints how far it explains a failure, by its id.
     """
 
@@ -64,4 +65,5 @@ class Log:
     fingerprint: re.Pattern[str]
     embeds: str = ""
     kinds: Mapping[str, str] = field(default_factory=dict)
+    begins: tuple[str, ...] = ()
     launches: frozenset[str] = frozenset()

@@ -40,6 +40,12 @@ def engines() -> str:
     return ", ".join(registry.engine_of(name).title for name in registry.MODULES)
 
 
+def starts() -> tuple[str, ...]:
+    """Texts of the first lines of a start, of every engine."""
+    engines = map(registry.engine_of, registry.MODULES)
+    return tuple(text for engine in engines for text in engine.log.begins)
+
+
 def explained(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is no engine's and not the kernel's."""
     lines = lines_of(text)

@@ -35,5 +35,6 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("llama_server: initializing", "main: starting", "main: build"),
     kinds={row.id: row.kind for row in SIGNATURES},
 )

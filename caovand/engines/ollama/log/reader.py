@@ -36,6 +36,7 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("server config",),
     kinds={row.id: row.kind for row in SIGNATURES},
     embeds="llamacpp",
 )

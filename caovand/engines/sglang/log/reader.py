@@ -37,5 +37,6 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("server_args=",),
     kinds={row.id: row.kind for row in SIGNATURES},
 )

@@ -30,6 +30,7 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("non-default args: ", "█     █     █▄   ▄█"),
     kinds={row.id: row.kind for row in SIGNATURES},
     launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
 )
