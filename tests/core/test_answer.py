@@ -55,6 +55,7 @@ def test_each_change_names_key_option_and_value() -> None:
         ("network", "yes", "waiting for the network: the same plan again"),
         ("illegal-access", "yes", "the same plan again, once; then CUDA graphs"),
         ("vram-busy", "waits", "the same plan again, up to 3 times, and on until it has passed"),
+        ("jit-toolchain", "yes", "FlashInfer's sampler off; then"),
         ("plugin-error", "yes", "caovan's kernels off"),
     ],
 )
@@ -64,6 +65,16 @@ def test_what_caovan_does_by_itself_is_what_the_ladder_decides(
     found = vllm(Finding(failure, "x", "serving"))
     assert found.heals == heals
     assert found.how.startswith(how)
+
+
+@pytest.mark.parametrize("name", ["llamacpp", "ollama", "sglang"])
+def test_without_a_plan_the_ladder_is_named_and_not_what_defaults_allow(name: str) -> None:
+    engine = engine_of(name)
+    finding = Finding("illegal-access", "x", "serving")
+    rungs = "; ".join(rung.does for rung in engine.healing.against(finding))
+    found = answer_of(engine, finding)
+    assert found.heals == "yes"
+    assert found.how == f"the same plan again, once; then as far as the plan allows: {rungs}"
 
 
 def test_a_pinned_key_is_no_remedy() -> None:

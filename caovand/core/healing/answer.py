@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import (
+    BEYOND_CARD,
     DISK,
     LIMIT,
     MORE_PATIENCE,
@@ -18,6 +19,7 @@ from caovand.core.healing.ladder import (
     Decision,
     LadderRules,
     decide,
+    is_final,
 )
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
@@ -27,6 +29,9 @@ from caovand.core.plan import Plan
 Certainty = Literal["certain", "likely", "effect", "unknown"]
 # waits: for the world, then it starts the same plan again. depends: the engine is unknown.
 Heals = Literal["yes", "waits", "no", "depends"]
+_FAILED = "the state is FAILED until you change something"
+_DEFAULTS = Plan("", {}, {}, device="cuda")
+"""For a log that does not show its arguments: the engine's own."""
 MAX_STEPS = 3  # rungs that a forecast of the ladder names
 
 _SURE: Mapping[str, Certainty] = {
@@ -70,15 +75,18 @@ class Answer:
 def answer(
     finding: Finding,
     kind: str,
-    plan: Plan,
+    plan: Plan | None,
     rules: LadderRules,
     resembles: Sequence[str] = (),
 ) -> Answer:
-    """The answer for a plan; `kind` is that of the row that took the line, "" without one."""
+    """The answer for a plan, None if it is not known.
+
+    `kind` is that of the row that took the line, "" without one.
+    """
     sure = _certainty(finding, kind)
     heals, how = _forecast(plan, finding, rules)
     why = _WHY[sure] if finding.line else "no single line: the log's course shows it"
-    changes = tuple(_changes(plan, finding, rules.healing))
+    changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
     return Answer(sure, why, changes, heals, how, tuple(resembles))
 
 
@@ -107,33 +115,41 @@ def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]
             yield Change(rung.key, option, value, rung.does)
 
 
-def _forecast(plan: Plan, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
+def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
     """What the ladder does if the failure comes back as often as it likes."""
-    at_once = decide(plan, finding, 1, rules)
-    if at_once.verdict == "fail":
-        return "no", f"{at_once.text}; the state is FAILED until you change something"
+    known = plan or _DEFAULTS
+    at_once = decide(known, finding, 1, rules)
+    if is_final(finding, rules.healing):
+        return "no", f"{at_once.text}; {_FAILED}"
     if at_once.excused:
         return ("waits" if at_once.verdict == "hold" else "yes"), at_once.text
-    if at_once.verdict == "lower":
-        return "yes", _steps(at_once, finding, rules)
-    patience = REACTIONS[finding.failure].patience
-    patience += MORE_PATIENCE if finding.maybe_killed else 0
-    later = decide(plan, finding, patience + 1, rules)
+    patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"
-    first = f"the same plan again, {times}"
-    if later.verdict == "lower":
-        return "yes", f"{first}; then {_steps(later, finding, rules)}"
-    if at_once.verdict == "hold":
+    first = f"the same plan again, {times}" if patience else ""
+    rungs = rules.healing.against(finding)
+    later = decide(known, finding, patience + 1, rules)
+    if plan is None and rungs:
+        steps = f"as far as the plan allows: {'; '.join(rung.does for rung in rungs)}"
+    elif later.verdict == "lower":
+        steps = _steps(later, finding, rules)
+    elif later.verdict == "hold":
         return "waits", f"{first}, and on until it has passed"
-    return "no", f"{first}; no rung of the ladder is left after that"
+    else:
+        left = later.text if patience == 0 else "no rung of the ladder is left"
+        return "no", f"{first}; then {left}" if first else f"{left}; {_FAILED}"
+    return "yes", f"{first}; then {steps}" if first else steps
+
+
+def _patience(finding: Finding) -> int:
+    more = MORE_PATIENCE if finding.maybe_killed else 0
+    return (BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]).patience + more
 
 
 def _steps(decision: Decision, finding: Finding, rules: LadderRules) -> str:
     """The changes of this decision and of those after it, the first ones by name."""
-    patience = REACTIONS[finding.failure].patience + 1
     told: list[str] = []
     while decision.verdict == "lower" and decision.plan is not None and len(told) < MAX_STEPS:
         told.append(decision.text)
-        decision = decide(decision.plan, finding, patience, rules)
+        decision = decide(decision.plan, finding, _patience(finding) + 1, rules)
     more = ", and so on" if decision.verdict == "lower" else ""
     return "; then ".join(told) + more

@@ -16,8 +16,6 @@ from caovand.engines.common.public_reports import REPORTS
 
 _OF_KERNEL = {row.id: row.kind for row in ROWS}
 _NOBODYS = Healing(rungs=(), cures={}, option=str)
-_DEFAULTS = Plan("", {}, {}, device="cuda")
-"""For a log that does not show its arguments."""
 
 
 def answer_of(
@@ -31,7 +29,7 @@ def answer_of(
     rules = rules or LadderRules(engine.healing if engine else _NOBODYS)
     reports = resembling(engine.name if engine else "", finding)
     kind = kinds.get(finding.signature, "")
-    found = answers.answer(finding, kind, plan or _DEFAULTS, rules, reports)
+    found = answers.answer(finding, kind, plan, rules, reports)
     if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
         return replace(found, heals="depends", how="the log does not show which engine it is")
     return found

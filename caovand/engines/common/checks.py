@@ -8,6 +8,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.shortfalls import old_driver
 
 PLAN, SERVER = "plan", "server"
+MIN_LINK_ERRORS = 1000  # a sound link has a few, when it trains
 
 
 def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -20,6 +21,17 @@ def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("driver", "FAIL", lack.fact, lack.remedy)
     else:
         yield CheckResult("driver", "PASS", f"driver {name} serves CUDA {has}")
+
+
+def link_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Cards whose PCIe link corrects errors all the time, until one of them is fatal."""
+    for index, count in facts.link_errors.items():
+        if count >= MIN_LINK_ERRORS:
+            yield CheckResult(
+                "GPU", "WARN", f"{index}: {count:,} corrected errors of its PCIe link since boot",
+                "check the card's seat, riser or cable, or lower the slot's PCIe generation in the "
+                "firmware; pcie_aspm=off on the kernel's command line if the link sleeps",
+            )  # fmt: skip
 
 
 def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -9,6 +9,7 @@ from caovand.core.facts.shortfalls import more_swap, small_host
 from caovand.engines.common.checks import (
     cache_checks,
     driver_checks,
+    link_checks,
     memory_checks,
     orphan_checks,
     plan_checks,
@@ -35,6 +36,7 @@ def _engine(facts: DoctorFacts) -> Iterator[CheckResult]:
 def _driver(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.engine is not None and facts.engine.build == "cuda":
         yield from driver_checks(facts)
+        yield from link_checks(facts)
 
 
 def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.engines.common.checks import (
     cache_checks,
+    link_checks,
     memory_checks,
     orphan_checks,
     plan_checks,
@@ -19,8 +20,8 @@ ENGINE, MODEL = "engine", "model"
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     """Each check's result."""
     checks = (
-        _engine, _cards, _model, memory_checks, plan_checks, port_checks, orphan_checks,
-        cache_checks,
+        _engine, _cards, link_checks, _model, memory_checks, plan_checks, port_checks,
+        orphan_checks, cache_checks,
     )  # fmt: skip
     return tuple(result for check in checks for result in check(facts))
 
