@@ -13,6 +13,7 @@ from caovand.engines import registry
 from caovand.engines.common.advice import GENERAL, sentences
 from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
 from caovand.engines.common.whole_log import lines_of, public
+from caovand.engines.common.wrapping import joined
 
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
@@ -48,6 +49,7 @@ def starts() -> tuple[str, ...]:
 
 def explained(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is no engine's and not the kernel's."""
+    text = joined(text)
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines))
