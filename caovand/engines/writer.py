@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
 from caovand.engines.common.whole_log import lines_of, public
 from caovand.engines.common.wrapping import joined
 
+_UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
+"""journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 
@@ -52,7 +55,7 @@ def explained(text: str) -> tuple[Writer, Explanation] | None:
     text = joined(text)
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
-    counts = Counter(_written_by(engines, lines))
+    counts = Counter(_written_by(engines, lines, text.split("\n")))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return Writer(engine.name, engine.title), engine.explain(text)
@@ -61,14 +64,22 @@ def explained(text: str) -> tuple[Writer, Explanation] | None:
     return _by_its_words([(engine, engine.explain(text)) for engine in engines.values()])
 
 
-def _written_by(engines: Mapping[str, Engine], lines: Sequence[str]) -> list[str]:
-    """The engine of each line that has one; the runner's lines are its server's."""
+def _written_by(
+    engines: Mapping[str, Engine], lines: Sequence[str], printed: Sequence[str]
+) -> list[str]:
+    """The engine of each line that has one; the runner's lines are its server's.
+
+    Where lines show no engine, or only one that another embeds, the names of units decide.
+    """
     found = [
         name
         for line in lines
         for name, engine in engines.items()
         if engine.log.fingerprint.match(line)
     ]
+    if {engines[name].log.embeds for name in engines} >= set(found):
+        units = (_UNIT.match(line[:200]) for line in printed)
+        found += [unit[1] for unit in units if unit and unit[1] in engines]
     servers = {e.log.embeds: name for name, e in engines.items() if e.log.embeds and name in found}
     return [servers.get(name, name) for name in found]
 

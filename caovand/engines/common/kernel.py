@@ -15,9 +15,11 @@ MAX_TEXT = 500  # characters kept of a line
 
 CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
-         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
+         r"(?P<xid>48|62|63|64|74|79|94|95|109|119|120"
+         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|Drain))),"),
     signature("gpu.lost", "cause", "gpu-lost",
-         r"fallen off the bus|GPU is lost"
+         r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
          r"|CUDA-capable device\(s\) is/are busy or unavailable"
          r"|Unable to determine the device handle"),

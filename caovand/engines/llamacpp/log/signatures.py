@@ -26,7 +26,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
+         r"unable to allocate backend buffer"
+         r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
@@ -111,7 +112,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|CUDA error)"),
+         r"GGML_ABORT|CUDA error)|^GGML_ASSERT: (?P<path>\S{1,300}:\d{1,6}): "
+         r"|: Assertion [`'].{1,300}' failed"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),

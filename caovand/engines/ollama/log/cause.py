@@ -24,8 +24,9 @@ _DRIVER = "ollama.driver"
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
     r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|SIG[A-Z]{3,5}: |\"?llama[ -](?:runner|server) process |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
+_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """How a line without a level begins that can be evidence."""
 
@@ -90,4 +91,6 @@ def _is_evidence(parts: Parts, line: str) -> bool:
         return parts.level == "ERROR" or driver or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
-    return bool(_RAW.match(line) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line))
+    return bool(
+        _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line)
+    )

@@ -139,6 +139,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
+    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
@@ -258,6 +259,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "prompt.short": (
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
+    ),
+    "start.timeout": (
+        "The start took longer than the engine waits for its own processes: kernels are still "
+        "compiled, or the disk is slow. Start again, which finds them compiled, or set "
+        "VLLM_ENGINE_READY_TIMEOUT_S to more seconds.",
     ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
