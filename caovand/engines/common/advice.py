@@ -113,6 +113,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "--flash-attn off (Ollama: OLLAMA_FLASH_ATTENTION=0) with a cache of f16, and "
         "--split-mode layer where tensors are split.",
     ),
+    "nvrm.init": (
+        "The driver cannot start the card: power the machine off and on. If that does not help, "
+        "install another driver release, update the firmware, and check the card's seat, power "
+        "and, in a virtual machine, how it is passed through.",
+    ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
         "PCIe generation in the firmware; reboot to get the card back.",

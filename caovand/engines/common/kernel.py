@@ -33,7 +33,9 @@ XID_APP = signature("xid.app", "consequence", "illegal-access",
 HOST_KILLED = signature("host.killed", "cause", "host-oom",
     r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
     r"\((?P<name>[^)]*)")  # fmt: skip
-ROWS = (*CARD_LOST, XID_APP, HOST_KILLED)
+NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
+    r"RmInitAdapter failed|NVRM: No NVIDIA (?:graphics adapter|GPU) found")  # fmt: skip
+ROWS = (*CARD_LOST, XID_APP, HOST_KILLED, NOT_STARTED)
 
 # How a line of the kernel begins, also when an engine's log repeats it.
 KERNEL_LINE = re.compile(
