@@ -95,7 +95,7 @@ test-oldest: .venv/ready ## tests that use the libraries, on the oldest supporte
 test-oldest-all: .venv/ready
 	@$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF) \
 		tests/core tests/engines tests/kernels/test_states.py \
-		tests/adapters tests/cli tests/daemon tests/scenarios \
+		tests/adapters tests/cli tests/daemon tests/lab tests/scenarios \
 		$(addprefix --deselect=,$(USES_LIBRARIES) $(WHOLE_DAEMONS))
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
@@ -211,9 +211,10 @@ test-daemons: .venv/ready
 		--ignore=tests/packaging --ignore=tests/kernels --ignore=tests/faults/test_strangers.py
 
 .PHONY: bench
-bench: engine $(MODELS)/hybrid_copy ## what the daemon and planning cost, as tables
+bench: engine $(MODELS)/hybrid_copy ## what daemon, page, gateway and planning cost, as tables
 	$(PY) -m tests.bench.daemon
 	$(PY) -m tests.bench.page
+	$(PY) -m tests.bench.gateway
 	$(PY) -m tests.bench.planner
 	$(PY) -m tests.bench.explain
 

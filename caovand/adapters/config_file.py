@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
-from caovand.adapters import safe_files, secret_file, store
+from caovand.adapters import safe_files, secret_file, state_file
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
 from caovand.core import toml_syntax
@@ -29,7 +29,7 @@ SIMILAR = 0.75
 
 
 def load(path: Path) -> Config:
-    """The configuration in `path`; raises ConfigError where it cannot be read or used."""
+    """Load the configuration in `path`; raises ConfigError if it cannot be read or used."""
     try:
         # Editors on Windows begin a file with a BOM.
         text = safe_files.read(path, MAX_BYTES).decode("utf-8-sig")
@@ -44,7 +44,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """How to make an unreadable file readable."""
+    """Return how to make an unreadable file readable."""
     if isinstance(problem, PermissionError):
         return "run this as a user who may read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):
@@ -57,7 +57,7 @@ def _remedy(path: Path, problem: OSError) -> str:
 
 
 def loads(text: str, path: Path) -> Config:
-    """The configuration in a text, which is or will be that of `path`; raises ConfigError."""
+    """Parse the present or future text of `path`; raises ConfigError."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
@@ -121,11 +121,11 @@ class ModeMemory:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        content = store.read_json(path)
+        content = state_file.read_or_none(path)
         mode = content.get("mode") if isinstance(content, dict) else None
         self.mode: Mode | None = cast(Mode, mode) if mode in MODES else None
 
     def choose(self, mode: Mode | None) -> None:
         """Store a mode, or None to clear it; on OSError nothing changes."""
-        store.write_json(self._path, {"mode": mode})
+        state_file.write(self._path, {"mode": mode})
         self.mode = mode

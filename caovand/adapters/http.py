@@ -1,6 +1,7 @@
-"""HTTP requests to the engine: bounded in time and size, one connection a call.
+"""HTTP requests to servers on this machine: bounded in time and size, one connection a request.
 
-The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered.
+The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered. Hubs on
+the internet need proxies, certificates and redirects: `model_pull.client` leaves those to requests.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class Answer:
 
 
 Vet = Callable[[socket.socket, threading.Event], None]
-"""Checks who is at the other end of a connection, until the event is set; raises Stranger."""
+"""Check who is at the other end of a connection, until the event is set; raises Stranger."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the engine listens; `key` is the API key it requires, empty for none.
+    """An address where a server listens; `key` is the API key it requires, empty for none.
 
     With `tls` its certificate is not checked: `vet` makes sure, before anything is sent, that the
     other end is our own child.
@@ -68,7 +69,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where its paths begin."""
+        """The URL to which paths are appended."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http{'s' * self.tls}://{host}:{self.port}"
 
@@ -82,30 +83,57 @@ def call(
 ) -> Answer:
     """GET `path`, or POST `body` as JSON, for an answer of `most` bytes; raises Unanswered."""
     most = most or MAX_ANSWER_BYTES
+    max_bytes = most + MAX_HEAD_BYTES
+    with connected(
+        endpoint, path, timeout_s, within_s=timeout_s, max_bytes=max_bytes
+    ) as connection:
+        answer = ask(connection, endpoint, path, body)
+        data = answer.read(most + 1)
+    if len(data) > most:
+        raise Unanswered(f"{path}: more than {most} bytes")
+    if answer.length:  # announced bytes that never came
+        raise Unanswered(f"{path}: an incomplete answer")
+    return Answer(answer.status, data.decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def connected(
+    endpoint: Endpoint,
+    path: str,
+    silence_s: float,
+    *,
+    within_s: float | None = None,
+    max_bytes: int | None = None,
+) -> Iterator[http.client.HTTPConnection]:
+    """Connect in order to ask for `path`; whatever then fails is raised as Unanswered.
+
+    The other end may be silent for `silence_s`. The connection is cut after `within_s`, and after
+    `max_bytes`.
+    """
     if endpoint.key and not api_key.usable(endpoint.key):
         raise Unanswered(f"{path}: cannot send the API key: it {api_key.RULE}")
-    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=timeout_s)
-    connection.response_class = partial(_response, most + MAX_HEAD_BYTES)  # type: ignore[assignment]
+    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=silence_s)
+    if max_bytes is not None:
+        connection.response_class = partial(_response, max_bytes)  # type: ignore[assignment]
     expired = threading.Event()
 
     def expire() -> None:
         expired.set()
-        with contextlib.suppress(OSError):
-            # SSLSocket's own shutdown would leave a reader with a socket without TLS.
-            socket.socket.shutdown(link, socket.SHUT_RDWR)
+        shut(link)
 
     # A socket's timeout only limits silence: a peer that trickles bytes would outlast it.
-    timer = threading.Timer(timeout_s, expire)
+    timer = threading.Timer(within_s, expire) if within_s is not None else None
     try:
         connection.connect()
         link = connection.sock
-        timer.start()
+        if timer is not None:
+            timer.start()
         if endpoint.vet is not None:
             endpoint.vet(link, expired)
         if endpoint.tls:
             connection.sock = link = secure = _tls(link, endpoint.address)
             secure.do_handshake()  # here, where the timer applies
-        answer, data = _exchange(connection, endpoint.key, path, body, most)
+        yield connection
     except Unanswered:
         raise
     except Exception as problem:  # http.client may raise anything on a malformed answer
@@ -115,48 +143,34 @@ def call(
             cause = problem if limits.reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
         connection.close()
     if expired.is_set():
-        raise Unanswered(f"{path}: no complete answer within {timeout_s:g} s")
-    if len(data) > most:
-        raise Unanswered(f"{path}: more than {most} bytes")
-    if answer.length:  # announced bytes that never came
-        raise Unanswered(f"{path}: an incomplete answer")
-    return Answer(answer.status, data.decode("utf-8", "replace"))
+        raise Unanswered(f"{path}: no complete answer within {within_s:g} s")
 
 
-@contextlib.contextmanager
-def connected(endpoint: Endpoint, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
-    """An open connection whose peer may be silent for this long; OSError where none listens."""
-    if endpoint.key and not api_key.usable(endpoint.key):
-        raise Unanswered(f"cannot send the API key: it {api_key.RULE}")
-    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=timeout_s)
-    try:
-        connection.connect()
-        if endpoint.tls:
-            connection.sock = secure = _tls(connection.sock, endpoint.address)
-            secure.do_handshake()
-        yield connection
-    finally:
-        connection.close()
-
-
-def _exchange(
+def ask(
     connection: http.client.HTTPConnection,
-    key: str,
+    endpoint: Endpoint,
     path: str,
-    body: Mapping[str, Any] | None,
-    most: int,
-) -> tuple[http.client.HTTPResponse, bytes]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    body: Mapping[str, Any] | None = None,
+) -> http.client.HTTPResponse:
+    """GET `path`, or POST `body` as JSON; the answer's body is still to be read."""
+    headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     if body is None:
         connection.request("GET", path, headers=headers)
     else:
         headers["Content-Type"] = "application/json"
         connection.request("POST", path, json.dumps(body), headers)
-    answer = connection.getresponse()
-    return answer, answer.read(most + 1)
+    return connection.getresponse()
+
+
+def shut(link: socket.socket) -> None:
+    """End a connection that another thread is reading from."""
+    with contextlib.suppress(OSError):
+        # SSLSocket's own shutdown would leave a reader with a socket without TLS.
+        socket.socket.shutdown(link, socket.SHUT_RDWR)
 
 
 def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
@@ -166,7 +180,7 @@ def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
 
 
 class _Metered(io.RawIOBase):
-    """Reads at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
+    """Read at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
 
     def __init__(self, link: socket.socket, most: int) -> None:
         self._raw, self._left = link.makefile("rb", buffering=0), most
@@ -195,13 +209,13 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
 
 
 def quoted(endpoint: Endpoint, text: str) -> str:
-    """An answer, safe to show in a message: whoever received our key may echo it."""
+    """Make an answer safe for a message: whoever received our key may echo it."""
     text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
     return one_line(text[:QUOTED])
 
 
 def counted(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
-    """The count under `key` in the JSON answer at `path`, None without one."""
+    """Read the count under `key` in the JSON answer at `path`; None if there is none."""
     answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
     return _count(answer.body, key) if answer.status == 200 else None
 
@@ -214,9 +228,9 @@ def complete(
     tokens: int,
     timeout_s: float,
 ) -> int:
-    """Generate `tokens` tokens after `prompt`, a text or token ids; how many came, or Unanswered.
+    """Generate `tokens` tokens after `prompt`, a text or token ids; return how many came.
 
-    `ignore_eos` makes a model generate them all, even if it would stop at once.
+    `ignore_eos` makes a model generate them all, even if it would stop at once. Raises Unanswered.
     """
     text = continued(endpoint, path, model, prompt, tokens, timeout_s)
     came = _count(text, "usage", "completion_tokens")
@@ -234,7 +248,7 @@ def continued(
     timeout_s: float,
     **more: Any,
 ) -> str:
-    """The JSON of a completion as `complete` asks for it, with `more` fields; or Unanswered."""
+    """Return the JSON of such a completion, asked for with `more` fields; raises Unanswered."""
     body = {
         "model": model,
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
@@ -250,7 +264,7 @@ def continued(
 
 
 def _count(text: str, *path: str) -> int | None:
-    """The count under these keys of a JSON text, None without one."""
+    """Find the count under these keys of a JSON text; None if there is none."""
     try:
         return count_in(json.loads(text), *path)
     except (ValueError, RecursionError):
@@ -258,7 +272,7 @@ def _count(text: str, *path: str) -> int | None:
 
 
 def count_in(found: Any, *path: str) -> int | None:
-    """The count under these keys of a JSON document, None without one."""
+    """Find the count under these keys of a JSON document; None if there is none."""
     try:
         for key in path:
             found = found[key]

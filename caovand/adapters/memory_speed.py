@@ -1,4 +1,4 @@
-"""How fast the host's memory is: measured once in a process of its own, and kept.
+"""The speed of the host's memory: measured once in a process of its own, and kept.
 
 Copies between buffers larger than any cache, one thread a core, is what engines reach that read
 weights from host memory: each byte copied is read once and written once.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import state_file
 from caovand.core.facts.inventory import Host
 
 FILE = "memory-speed.json"
@@ -46,7 +46,7 @@ def known(host: Host, *folders: Path, measure_in: Path | None = None) -> Host:
 
 def _kept(host: Host, folders: tuple[Path, ...]) -> float | None:
     for folder in folders:
-        found = store.read_json(folder / FILE)
+        found = state_file.read_or_none(folder / FILE)
         if isinstance(found, dict) and found.get("machine") == _machine(host):
             speed = found.get("gb_s")
             if isinstance(speed, float) and SLOWEST <= speed <= FASTEST:
@@ -61,14 +61,14 @@ def _measured(host: Host, folder: Path) -> float | None:
         speed = float(done.stdout)
         if not SLOWEST <= speed <= FASTEST:
             return None
-        store.write_json(folder / FILE, {"machine": _machine(host), "gb_s": speed})
+        state_file.write(folder / FILE, {"machine": _machine(host), "gb_s": speed})
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return speed
 
 
 def _machine(host: Host) -> dict[str, Any]:
-    """What tells machines apart: the measurement is of these cores and this memory."""
+    """Identify the machine: the measurement is of these cores and this memory."""
     return {"cpus": host.cpus, "ram_mib": host.ram_mib}
 
 

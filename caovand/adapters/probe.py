@@ -1,4 +1,4 @@
-"""Asks an engine's own Python what is installed there.
+"""Ask an engine's own Python what is installed there.
 
 The versions cost 0.2 s and are asked each time. The details need the engine imported (8 s and more,
 half a minute from a cold disk): they are kept in a file named by a fingerprint of the environment.
@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store, trust
+from caovand.adapters import lock_file, state_file, trust
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.printable import one_line
@@ -54,7 +54,7 @@ def probe_engine(
     also_kept_in: Path | None = None,
     before_details: Callable[[], None] = lambda: None,
 ) -> EngineInfo:
-    """What this Python has of the engine; slow answers are kept in `cache_dir` where one is given.
+    """Probe this Python for the engine; slow answers are cached in `cache_dir`, if set.
 
     `named_by` is the file that names it: if another user could have, root asks as that user only.
     Answers `also_kept_in` another's folder are read there; `before_details` is called where none
@@ -109,8 +109,8 @@ def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> 
 
 
 def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
-    """The slow answers of an earlier time, None where there are none."""
-    answer = store.read_json(path)
+    """Read the cached slow answers; None if there are none."""
+    answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
 
 
@@ -177,11 +177,11 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
     try:
         with suppress(OSError):  # then nothing is cached, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
-            store.take_lock(place.with_suffix(".lock"))
+            lock_file.take(place.with_suffix(".lock"))
         # Who asked before us may have just kept it.
         found = _kept(asks, place) or _ask_and_keep(asks, python, place, float(timeout_s), namer)
         text = json.dumps(found)
-    except store.LockTaken:
+    except lock_file.LockTaken:
         text = "{}"  # another one is asking already, and keeps a core busy
     except EngineMissing as problem:
         text, status = json.dumps(asdict(problem.problem)), REFUSED
@@ -194,7 +194,7 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
     """Best effort: a cache that cannot be written costs time only."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(path, answer)
+        state_file.write(path, answer)
 
 
 def _ask(

@@ -1,4 +1,4 @@
-"""A secret in a file of its own: the API key of the server, or the token of the page."""
+"""Read a secret from a file of its own: the server's API key, or the page's token."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def check(path: str, key: str) -> None:
         return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
-    if found.st_mode & 0o007:
-        exposed = f"every user of this machine can open it (mode {found.st_mode & 0o777:04o})"
+    if exposed := safe_files.exposure(found):
         place = path if _is_path(path) else "that file"
         group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
         replace = "replace the secret if others may know it"
@@ -58,7 +57,7 @@ def read(path: str, key: str) -> str:
 
 
 def _is_for_root_alone(found: os.stat_result) -> bool:
-    """Whether the service's user could not read a file any more that is closed to others."""
+    """Whether the service's user could no longer read the file once it is closed to others."""
     try:
         return found.st_uid == 0 and found.st_gid != grp.getgrnam(GROUP).gr_gid
     except KeyError:  # not installed as a service
@@ -66,7 +65,7 @@ def _is_for_root_alone(found: os.stat_result) -> bool:
 
 
 def _is_path(path: str) -> bool:
-    """Whether the text can be shown: someone may have put the secret itself there."""
+    """Whether this is a path, and may be shown: someone may have typed the secret itself."""
     return path.startswith(("/", "./", "../", "~"))
 
 

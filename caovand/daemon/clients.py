@@ -19,6 +19,7 @@ from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
+from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.starts import Starts
 
@@ -41,6 +42,7 @@ class Slot:
     key: Callable[[], str]
     planning: Planning
     starts: Starts
+    keys: Keys
     changes: Changes
     notice: Callable[[str, str], None]
 
@@ -100,10 +102,16 @@ class Clients:
             "key": endpoint.key if endpoint else self._key(),
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
+            "aliases": dict(section.aliases),
+            "temperature": section.temperature,
+            "max_tokens": section.max_tokens,
+            "effort": section.reasoning_effort,
+            "keys": self._slot.keys.for_gateway(),
         }
         if said != self._said:
             self._seq, self._said = self._seq + 1, said
-        return {**said, "seq": self._seq, "expected_s": self._expected_s(snapshot)}
+        now_known = {"expected_s": self._expected_s(snapshot), "used": self._slot.keys.used_today()}
+        return {**said, "seq": self._seq, **now_known}
 
     def _key(self) -> str:
         """The key before there is an engine that asks for it."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import config_file, wall_clock
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
-from caovand.adapters.processes import Engines
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, unapplied
@@ -30,6 +30,7 @@ from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
+from caovand.daemon.keys import Keys
 from caovand.daemon.own_server import OwnServer
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
@@ -66,6 +67,8 @@ class Supervisor:
         self._quit = False
         self._fault: BaseException | None = None
         self._shown = ""
+        changes = Changes(self._show_status)
+        self.keys = Keys(directories.state, self.notice, changes.wake)
         kernel, configs = Kernel(), slots_of(config) if slots is None else slots
         self._shared = Shared(
             config_path=config_path,
@@ -74,7 +77,7 @@ class Supervisor:
             log=log,
             echo=echo,
             publish=self._notice_of,
-            changes=Changes(self._show_status),
+            changes=changes,
             tasks=Tasks(self._give_up),
             shortage=Shortage(self.notice),
             unwritten=Unwritten(directories, self.notice),
@@ -82,6 +85,7 @@ class Supervisor:
             cards=Cards(config.watch.gpu_sample_s, kernel.kept.append),
             engines=Engines(),
             history=History(directories.state, config.history.days, self.notice),
+            keys=self.keys,
             sums=asyncio.Lock(),
             several=len(configs) > 1,
         )
@@ -107,11 +111,11 @@ class Supervisor:
             if at >= next_poll:
                 next_poll = at + self._poll_s()
                 try:
-                    self._look()
+                    self._poll()
                 except Exception as problem:
                     if not self._shared.shortage.met("look after the engine", problem):
                         raise
-                self._shared.shortage.look()
+                self._shared.shortage.refresh()
             deadlines = (slot.snapshot.deadline for slot in self._working())
             due = min((at for at in deadlines if at is not None), default=at + beat_s)
             wait_s = min(beat_s, self._poll_s(), max(due - at, 0.01))
@@ -122,7 +126,7 @@ class Supervisor:
         self._shared.cards.stop()
         try:
             for slot in self.slots.values():
-                await asyncio.to_thread(slot.recorder.flush, RECORD_S)
+                await asyncio.to_thread(slot.failures.recorder.flush, RECORD_S)
             await asyncio.to_thread(self._shared.history.close, RECORD_S)
         except RuntimeError as problem:
             if not limits.reached(problem):
@@ -138,17 +142,17 @@ class Supervisor:
         """The slots that have not quit."""
         return [slot for slot in self.slots.values() if not slot.quit]
 
-    def _look(self) -> None:
-        """Look after what is shared, and after each engine."""
+    def _poll(self) -> None:
+        """Poll what is shared, and each engine."""
         shared = self._shared
         shared.kernel.read()
         files = [slot.run.file for slot in self.slots.values()]
-        shared.look("see whether the disks can be written", shared.unwritten.look(files))
+        shared.attempt("see whether the disks can be written", shared.unwritten.check(files))
         for name, slot in self.slots.items():
-            slot.look()
+            slot.poll()
             serves = slot.snapshot.state is State.SERVING
-            shared.history.look(name, slot.figures.track, serves)
-        shared.history.look_at_cards(shared.cards.latest.values())
+            shared.history.take(name, slot.figures.track, serves)
+        shared.history.take_cards(shared.cards.latest.values())
         shared.history.turn()
 
     def _extend_stop(self) -> None:
@@ -173,10 +177,10 @@ class Supervisor:
 
     # -- what the operator does -------------------------------------------------------------
 
-    def command(self, event: Event) -> None:
+    def apply_operator_event(self, event: Event) -> None:
         """Apply an operator's event to every slot."""
         for slot in self.slots.values():
-            slot.command(event)
+            slot.apply_operator_event(event)
 
     def reconfigure(self, config: Config) -> list[str]:
         """Use another configuration from now on; the keys whose values count from the daemon's
@@ -207,6 +211,8 @@ class Supervisor:
         """End what serves people."""
         self.page.close()
         self.gateway.close()
+        with limits.absent():
+            self.keys.save()
 
     # -- what people see --------------------------------------------------------------------
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.processes import Engines
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
+from caovand.daemon.keys import Keys
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.tasks import Tasks
 from caovand.daemon.unwritten import Unwritten
@@ -58,6 +59,7 @@ class Shared:
     cards: Cards
     engines: Engines
     history: History
+    keys: Keys
     sums: asyncio.Lock
     """Held by the slot that checks all-reduce."""
     several: bool
@@ -67,17 +69,17 @@ class Shared:
         """What goes before words of the slot `name`: "" where it is the only one."""
         return f"{name}: " if self.several else ""
 
-    def look(self, doing: str, work: Awaitable[None]) -> None:
-        """Begin what is done again and again: if it lacks the means, the next time is soon."""
+    def attempt(self, doing: str, work: Awaitable[None]) -> None:
+        """Begin work that is repeated: without the means for it, it waits for its next turn."""
 
-        async def looked() -> None:
+        async def attempted() -> None:
             try:
                 await work
             except Exception as problem:
                 if not self.shortage.met(doing, problem):
                     raise
 
-        self.tasks.begin(looked())
+        self.tasks.begin(attempted())
 
 
 def now() -> float:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from caovand.adapters import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.events import (
     Arrived,
@@ -19,8 +21,12 @@ from caovand.core.gateway.events import (
     Tick,
     Why,
 )
+from caovand.core.gateway.keys import ClientKey
+from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
 from caovand.core.gateway.protocol import Fault
+from caovand.core.gateway.usage import Ledger, Quotas, Used
+from caovand.core.problem import Problem
 from caovand.gateway.facts import Facts
 
 TICK_S = 0.25
@@ -86,6 +92,8 @@ class Desk:
         self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
         """The shapes of requests that were refused for ending engines, for the daemon."""
         self.now = clock
+        self.quotas, self.usage = Quotas(), Ledger()
+        self.quotas.know(facts.used_day, facts.used)
         self._policy = Policy(facts.rules)
         self._policy.take(facts.engine)
         self._tickets: dict[int, Ticket] = {}
@@ -93,9 +101,10 @@ class Desk:
         self._changed = asyncio.Event()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Every name clients may ask for."""
-        return tuple(dict.fromkeys((*self.facts.names, *self.listed)))
+    def naming(self) -> Naming:
+        """The names clients may ask for."""
+        naming = self.facts.naming
+        return replace(naming, served=tuple(dict.fromkeys((*naming.served, *self.listed))))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -115,6 +124,7 @@ class Desk:
     def hear(self, facts: Facts) -> None:
         """Take what the daemon says."""
         self.facts = facts
+        self.quotas.know(facts.used_day, facts.used)
         self._policy.rules = facts.rules
         self._apply(self._policy.take(facts.engine))
 
@@ -145,6 +155,18 @@ class Desk:
     def tell(self, ticket: Ticket, kind: type[OfRequest], **more: Any) -> None:
         """Tell the policy what happened to a request."""
         self._apply(self._policy.take(kind(at=self.now(), number=ticket.number, **more)))
+
+    def admit(self, key: ClientKey) -> None:
+        """Count a request of this key; raises Refused if one of its limits is reached."""
+        if spent := self.quotas.admit(key, self.now(), wall_clock.now()):
+            problem = Problem("answer", spent.fact, "send it again later")
+            raise Refused(Fault(429, "key_limit", problem, spent.retry_after_s))
+
+    def spend(self, name: str, used: Used) -> None:
+        """Count the tokens of a request of the key of this name, "" without one."""
+        at = wall_clock.now()
+        self.quotas.spend(name, used.tokens, at)
+        self.usage.add(name, used, at)
 
     def leave(self, ticket: Ticket) -> None:
         """Nobody waits for an answer any more."""

@@ -18,6 +18,7 @@ from aiohttp.client_exceptions import ClientConnectorError
 from yarl import URL
 
 from caovand.core.gateway import protocol
+from caovand.core.gateway.body import Fields
 from caovand.core.gateway.events import (
     Begun,
     Done,
@@ -30,13 +31,16 @@ from caovand.core.gateway.events import (
     Release,
     Unsent,
 )
+from caovand.core.gateway.naming import rewritten
 from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
 from caovand.gateway.desk import Desk, Refused, Ticket
 
 FIRST_COMMENT_S = 1.0
 COMMENT_S = 5.0
 MAX_FAULT_BYTES = 256 << 10
+SHORT_BYTES = 64 << 10
 STREAM = "text/event-stream"
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
@@ -49,14 +53,16 @@ ERROR_EVENTS = (b'data: {"error"', b"event: error")
 
 @dataclass(frozen=True)
 class Call:
-    """What is sent to the engine; `stream` says that the client asked for events."""
+    """A client's request; `target` is its path with the query, as it came."""
 
     method: str
     path: str
+    target: str
     headers: Mapping[str, str]
     body: bytes
+    fields: Fields
     form: Form
-    stream: bool
+    key: str = ""  # the name of the client's
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class Exchange:
         self._request, self._ticket, self._call = request, ticket, call
         self._response: web.StreamResponse | None = None
         self._fault: _Head | None = None  # an engine's own, not passed on yet
+        self._meter = Meter()
 
     async def run(self) -> web.StreamResponse:
         """Wait for an engine, and pass its answer on."""
@@ -95,7 +102,7 @@ class Exchange:
     # -- waiting ----------------------------------------------------------------------------
 
     async def _turn(self) -> Effect:
-        limit_s = FIRST_COMMENT_S if self._call.stream else None
+        limit_s = FIRST_COMMENT_S if self._call.fields.stream else None
         while (effect := await self._ticket.next(limit_s)) is None:
             limit_s = COMMENT_S
             response = await self._begin(200, {"Content-Type": STREAM})
@@ -119,14 +126,16 @@ class Exchange:
     async def _sent(self) -> ClientResponse | None:
         """The head of the engine's answer; None where there is none, and the policy knows."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
+        # Which model a name means may have changed while the request waited.
+        body = rewritten(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"
         sending = asyncio.ensure_future(
             self._session.request(
                 call.method,
-                URL(facts.url + call.path, encoded=True),
-                data=io.BytesIO(call.body) if call.body else None,
+                URL(facts.url + call.target, encoded=True),
+                data=_payload(body),
                 headers=headers,
                 allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -198,10 +207,17 @@ class Exchange:
 
     async def _stream(self, got: ClientResponse, head: _Head) -> bool:
         """Pass the answer on, chunk by chunk as they come."""
+        try:
+            return await self._pass(got, head)
+        finally:
+            self._desk.spend(self._call.key, self._meter.used(len(self._call.body)))
+
+    async def _pass(self, got: ClientResponse, head: _Head) -> bool:
         response = await self._begin(head.status, head.headers, got.content_length)
         ticket, read, write = self._ticket, got.content.readany, response.write
-        chunk = head.first
+        chunk, meter = head.first, self._meter.take
         while chunk:
+            meter(chunk)
             ticket.writing_since = self._desk.now()
             await write(chunk)  # an error here is the client's end
             ticket.writing_since = None
@@ -277,6 +293,11 @@ class Exchange:
         await self._response.write(event)
         await self._response.write_eof()
         return self._response
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    """A short body goes out in one write with the head; a long one in pieces, without a copy."""
+    return (body if len(body) <= SHORT_BYTES else io.BytesIO(body)) or None
 
 
 def to_engine(headers: Mapping[str, str]) -> dict[str, Any]:

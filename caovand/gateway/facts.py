@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from caovand.core.gateway.events import Engine, EngineIs
+from caovand.core.gateway.keys import ClientKey, from_document
+from caovand.core.gateway.naming import Defaults, Naming
 from caovand.core.gateway.policy import GatewayRules
 
 BODIES = 8
@@ -17,15 +19,19 @@ BODIES = 8
 class Facts:
     """`key` is what clients must send, "" for nothing; `url` where the engine answers, if any.
 
-    `names` are those of the model, the first of which is listed first.
+    `naming` has the plan's names and the configured aliases. `keys` are those of clients by their
+    digests, None if clients need none but `key`.
     """
 
     engine: EngineIs
     phase: str = ""
-    names: tuple[str, ...] = ()
+    naming: Naming = field(default_factory=Naming)
     context: int | None = None
     url: str = ""
     key: str = field(default="", repr=False)
+    keys: Mapping[str, ClientKey] | None = None
+    used_day: int = 0
+    used: Mapping[str, int] = field(default_factory=dict)
     rules: GatewayRules = field(default_factory=GatewayRules)
     max_body_bytes: int = 64 << 20
 
@@ -48,10 +54,24 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
     return Facts(
         engine,
         document["phase"],
-        tuple(document["names"]),
+        _naming(document),
         document["context"],
         document["url"],
         document["key"],
+        _keys(document["keys"]),
+        document["used"]["day"],
+        document["used"]["tokens"],
         GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
         max_body_bytes,
     )
+
+
+def _keys(document: Any) -> Mapping[str, ClientKey] | None:
+    if document is None:
+        return None
+    return {key.digest: key for key in from_document(document) or ()}
+
+
+def _naming(document: Mapping[str, Any]) -> Naming:
+    defaults = Defaults(document["temperature"], document["max_tokens"], document["effort"])
+    return Naming(tuple(document["names"]), document["aliases"], defaults)

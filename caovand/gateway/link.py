@@ -22,6 +22,8 @@ WAIT_S = 20.0  # the daemon answers after this time at the latest
 ANSWER_S = WAIT_S + 10.0
 AGAIN_S = 0.5
 REPORT_S = 0.25  # between two reports at least
+USAGE_S = 1.0
+MAX_ROWS = 20  # of usage: a request to the daemon is one short line
 
 
 Listed = Callable[[Facts], Awaitable[tuple[str, ...]]]
@@ -43,7 +45,7 @@ class Link:
 
     async def run(self, desk: Desk, listed: Listed) -> None:
         """Carry news both ways as long as the loop runs; `listed` are an engine's own names."""
-        await asyncio.gather(self._hear(desk, listed), self._report(desk))
+        await asyncio.gather(self._hear(desk, listed), self._report(desk), self._report_usage(desk))
 
     async def _hear(self, desk: Desk, listed: Listed) -> None:
         while True:
@@ -78,6 +80,14 @@ class Link:
             else:
                 reported = news
             await asyncio.sleep(REPORT_S)
+
+    async def _report_usage(self, desk: Desk) -> None:
+        while True:
+            await asyncio.sleep(USAGE_S)
+            while used := desk.usage.taken(MAX_ROWS):
+                if await self._ask("gateway_used", used=used) is None:
+                    desk.usage.put_back(used)
+                    break
 
     async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:
         try:

@@ -18,6 +18,7 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, 
 from caovand.core.gateway import protocol
 from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, Engine, Grew
+from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.problem import Problem
 from caovand.gateway import names
@@ -28,6 +29,9 @@ from caovand.gateway.link import Link
 
 PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
 CONNECT_S = 5.0
+REUSE_S = 2.0
+"""Idle connections are not reused after this: engines close theirs after 5 s, and a request that
+crosses with that would be lost."""
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
@@ -35,6 +39,8 @@ LINGER_S = 1.0
 MAX_SHAPE = 300
 TRACES = 10  # of faults of ours: no more are printed
 BACKLOG = 1024
+ANYBODY = ClientKey("", "")
+"""The key of clients where there are none of their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -73,7 +79,7 @@ class Gateway:
         connections.asked(request.transport)
         try:
             if request.path != "/health":
-                self._check_key(request)
+                self._key_of(request)
             return await handler(request)
         except Refused as problem:
             return self._refuse(request, problem.fault)
@@ -94,17 +100,23 @@ class Gateway:
         finally:
             connections.answered(request.transport)
 
-    def _check_key(self, request: web.Request) -> None:
-        key = self._desk.facts.key
-        if not key:
-            return
+    def _key_of(self, request: web.Request) -> ClientKey:
+        """Whose request it is; raises Refused."""
+        facts = self._desk.facts
+        if facts.keys is None and not facts.key:
+            return ANYBODY
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         sent = (
             bearer.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
         )
-        if not hmac.compare_digest(sent.encode("utf-8", "replace"), key.encode()):
-            told = Problem("answer", "the API key is missing or wrong", "send the server's key")
-            raise Refused(Fault(401, "invalid_api_key", told))
+        if facts.keys is not None:
+            found = facts.keys.get(digest_of(sent))
+        else:
+            right = hmac.compare_digest(sent.encode("utf-8", "replace"), facts.key.encode())
+            found = ANYBODY if right else None
+        if found is None:
+            raise Refused(Fault(401, "invalid_api_key", wrong_key()))
+        return found
 
     def _refuse(self, request: web.Request, fault: Fault) -> web.Response:
         response = web.json_response(protocol.document(_form(request), fault), status=fault.status)
@@ -128,19 +140,28 @@ class Gateway:
         facts = self._desk.facts
         expected_s = facts.engine.expected_s
         return web.json_response(
-            protocol.models(self._desk.names, facts.context, facts.state, expected_s)
+            protocol.models(self._names(request), facts.context, facts.state, expected_s)
         )
 
     async def _model(self, request: web.Request) -> web.Response:
         facts, name = self._desk.facts, request.match_info["name"]
-        self._check_model(name)
+        self._check_model(request, name)
         listed = protocol.models([name], facts.context, facts.state, facts.engine.expected_s)
         return web.json_response(listed["data"][0])
 
-    def _check_model(self, name: str | None) -> None:
-        there = self._desk.names
-        if name is not None and there and name not in there:
-            raise Refused(protocol.unknown_model(name, there))
+    def _names(self, request: web.Request) -> list[str]:
+        """The names that the client may ask for."""
+        naming, key = self._desk.naming, self._key_of(request)
+        meant = ((name, naming.meant(name)) for name in naming.names)
+        return [name for name, model in meant if model and key.may_use(name, model.model)]
+
+    def _check_model(self, request: web.Request, name: str | None) -> None:
+        naming, key = self._desk.naming, self._key_of(request)
+        if not naming.served or (name is None and not key.models):
+            return
+        meant = naming.meant(name or "")
+        if meant is None or not key.may_use(name or "", meant.model):
+            raise Refused(protocol.unknown_model(name or "", self._names(request)))
 
     # -- the engine's -----------------------------------------------------------------------
 
@@ -149,7 +170,8 @@ class Gateway:
         if not path.startswith(PASSED) or ".." in path.split("/"):
             told = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
             raise Refused(Fault(404, "not_found", told))
-        desk, most = self._desk, self._desk.facts.max_body_bytes
+        desk, most, key = self._desk, self._desk.facts.max_body_bytes, self._key_of(request)
+        desk.admit(key)
         announced = request.content_length or 0
         if announced > most:
             raise Refused(_too_large(most))
@@ -158,17 +180,23 @@ class Gateway:
             body, digest = await self._body(request, ticket, announced, most)
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
             found = await _fields(body) if plain else Fields()
-            self._check_model(found.model)
+            if key.models and body and not plain:
+                fact = "the key is for some models, and the body names none that can be read"
+                told = Problem("answer", fact, "send plain JSON as application/json")
+                raise Refused(Fault(403, "model_unknown", told))
+            self._check_model(request, found.model)
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
             ticket.shape = shape[:MAX_SHAPE]
             call = Call(
                 request.method,
+                path,
                 request.rel_url.raw_path_qs,
                 to_engine(request.headers),
                 body,
+                found,
                 _form(request),
-                found.stream,
+                key.name,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
@@ -218,8 +246,9 @@ def _too_large(most: int) -> Fault:
 
 async def _fields(body: bytes) -> Fields:
     found = Fields()
-    for found in fields(body):  # noqa: B007  (the last one counts)
-        await asyncio.sleep(0)
+    for number, found in enumerate(fields(body)):  # noqa: B007  (the last one counts)
+        if number:
+            await asyncio.sleep(0)
     return found
 
 
@@ -228,10 +257,9 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
-    # The engine is the daemon's own child on this machine: its certificate is not checked. An
-    # engine that closes an idle connection would lose the request that is sent on it.
+    # The engine is the daemon's own child on this machine: its certificate is not checked.
     session = ClientSession(
-        connector=TCPConnector(limit=0, force_close=True, ssl=False),
+        connector=TCPConnector(limit=0, keepalive_timeout=REUSE_S, ssl=False),
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         cookie_jar=DummyCookieJar(),

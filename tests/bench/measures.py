@@ -35,11 +35,10 @@ def in_ms(seconds: list[float]) -> str:
 
 def shares(seconds: float, *processes: int) -> list[float]:
     """The share of a core that each of these takes for a while."""
-    before, began = [_ticks(process) for process in processes], time.monotonic()
+    before, began = [cpu_s(process) for process in processes], time.monotonic()
     time.sleep(seconds)
-    took = [_ticks(process) - early for process, early in zip(processes, before, strict=True)]
-    whole = (time.monotonic() - began) * os.sysconf("SC_CLK_TCK")
-    return [one / whole for one in took]
+    took = [cpu_s(process) - early for process, early in zip(processes, before, strict=True)]
+    return [one / (time.monotonic() - began) for one in took]
 
 
 def memory_mb(process: int) -> float:
@@ -55,7 +54,7 @@ def pid(one: Daemon) -> int:
     return one.process.pid
 
 
-def _ticks(process: int) -> int:
-    """CPU time, user and system."""
+def cpu_s(process: int) -> float:
+    """CPU seconds, user and system, that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -360,6 +360,9 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
         found = st.sampled_from(["0.0.0.0", "::1", "fe80::1%eth0", "my-host_1.lan", "::"])
     elif key.name == "gpus":
         found = st.lists(st.integers(0, 99), unique=True, min_size=1).map(tuple)
+    elif key.name == "aliases":
+        entries = st.dictionaries(names, texts.filter(str.strip))
+        found = entries.map(lambda d: tuple(sorted(d.items())))
     elif key.name == "ladder":
         found = st.lists(st.sampled_from(list(HEALING.by_name))).map(tuple)
     elif key.name == "pinned":
@@ -407,6 +410,8 @@ def test_a_gateway_needs_a_port_of_its_own_and_clients() -> None:
     refused = findings_of({"gateway": section, "cluster": worker})
     assert "a worker answers no clients" in refused[0]
     assert parse({"gateway": section}).gateway.listen == "0.0.0.0:8080"
+    for aliases in ({"": "tiny"}, {"gpt-4o": " "}):
+        assert "aliases" in findings_of({"gateway": {"aliases": aliases}})[0]
 
 
 def test_a_page_for_other_machines_needs_a_token() -> None:

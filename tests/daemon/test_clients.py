@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from caovand.adapters.http import Endpoint
 from caovand.core.config import Config, ConfigError, GatewaySection, ModelSection
 from caovand.core.gateway.events import Engine
+from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Ending, Snapshot, State
@@ -21,6 +23,7 @@ from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.starts import Start, to_document
 from caovand.daemon import clients as module
 from caovand.daemon.clients import Clients, Slot
+from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.starts import Starts
 from caovand.engines import registry
@@ -65,6 +68,7 @@ class World:
         self.config = Config(model=ModelSection(path="/m/first/"), gateway=GatewaySection())
         self.changes, self.told = Changes(lambda: None), list[str]()
         self.file = folder / "starts.json"
+        self.keys = Keys(folder, lambda _, text: self.told.append(text), self.changes.wake)
         self.clients = Clients(
             Slot(
                 snapshot=lambda: self.snapshot,
@@ -73,6 +77,7 @@ class World:
                 key=self.find_key,
                 planning=registry.engine_of().planning,
                 starts=Starts(self.file, frozenset()),
+                keys=self.keys,
                 changes=self.changes,
                 notice=lambda _, text: self.told.append(text),
             )
@@ -118,7 +123,8 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
             "seq": first["seq"] + 1, "engine": "serving", "generation": 3, "returns": False,
             "phase": "", "at_once": 18, "names": ["tiny", "small"], "context": 4096,
             "url": "http://[::1]:8000", "key": "s3cret", "hold_s": 300.0, "max_waiting": 1000,
-            "expected_s": None,
+            "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
+            "keys": None, "expected_s": None, "used": {"day": ANY, "tokens": {}},
         }  # fmt: skip
         assert await world.clients.next(news["seq"], 0.0) == news
 
@@ -139,6 +145,18 @@ def test_the_seconds_of_a_start_are_those_of_the_last(tmp_path: Path) -> None:
         assert (await world.clients.next(0, 0.0))["expected_s"] == 90.0
         world.turn(State.HOLD, ending=None)
         assert (await world.clients.next(0, 0.0))["expected_s"] is None
+
+    run(tmp_path, test)
+
+
+def test_a_revoked_key_is_news_at_once(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.keys.add(ClientKey("alice", ""))
+        first = await world.clients.next(0, 0.0)
+        waits = asyncio.ensure_future(world.clients.next(first["seq"], 60.0))
+        await asyncio.sleep(0)
+        world.keys.revoke("alice")
+        assert (await waits)["keys"] == []
 
     run(tmp_path, test)
 

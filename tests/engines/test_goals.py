@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.config import ModelSection, PolicySection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.goals import GOALS
+from caovand.engines.vllm.planning.decisions import GOALS, forecast
 from tests.core.machines import (
     CPU,
     CUDA,
@@ -82,9 +81,9 @@ WISHES = st.fixed_dictionaries(
 )
 
 
-def planned(machine: Inventory, wishes: Mapping[str, Any], pinned: list[str]) -> Plan | str:
+def planned(machine: Inventory, typed_keys: Mapping[str, Any], pinned: list[str]) -> Plan | str:
     """The plan, or why there is none."""
-    typed = dict(wishes)
+    typed = dict(typed_keys)
     context = typed.pop("max_model_len", None)
     sections: dict[str, Any] = {"policy": {**typed, "pinned": pinned}}
     if context:
@@ -98,14 +97,14 @@ def planned(machine: Inventory, wishes: Mapping[str, Any], pinned: list[str]) ->
 @examples(300)
 @given(st.sampled_from(MACHINES), WISHES, st.sets(st.sampled_from(sorted(HAD))))
 def test_no_typed_key_is_overruled_without_a_word_and_no_pinned_one_at_all(
-    machine: Inventory, wishes: dict[str, Any], kept: set[str]
+    machine: Inventory, typed_keys: dict[str, Any], kept: set[str]
 ) -> None:
-    pinned = sorted(kept & set(wishes))
-    found = planned(machine, wishes, pinned)
+    pinned = sorted(kept & set(typed_keys))
+    found = planned(machine, typed_keys, pinned)
     if isinstance(found, str):
         assert "; " in found
         return
-    for key, typed in wishes.items():
+    for key, typed in typed_keys.items():
         told = [text for text in found.warnings if f"] {key} " in text or f"{key} means" in text]
         had = HAD[key](found)
         if had == typed or (not had and not typed):
@@ -114,12 +113,13 @@ def test_no_typed_key_is_overruled_without_a_word_and_no_pinned_one_at_all(
         assert key not in pinned or "has no effect on a CPU build" in told[0]
 
 
-def test_every_key_of_what_is_served_and_how_is_a_goal() -> None:
-    rest = {"path", "mode", "workload", "strict", "pinned", "ladder"}
-    rest |= {"tune", "tune_quiet_s"}  # of the daemon, which plans with what they found
-    rest |= {"activations"}  # a variable: what cannot be had is refused, not given up
-    keys = {entry.name for section in (ModelSection, PolicySection) for entry in fields(section)}
-    assert keys - rest == {goal.key for goal in GOALS if goal.section in ("model", "policy")}
+def test_every_key_that_the_policy_decides_by_default_is_a_goal() -> None:
+    keys = [key for section in (ModelSection, PolicySection) for key in fields(section)]
+    auto = {key.name for key in keys if key.default is None}
+    auto -= {"ladder"}  # of the daemon
+    auto -= {"activations"}  # a variable: what cannot be had is refused, not given up
+    goals = {goal.key for goal in GOALS if goal.section in ("model", "policy")}
+    assert auto <= goals <= {key.name for key in keys}
 
 
 GRAPHS = {"cuda_graphs": "piecewise"}

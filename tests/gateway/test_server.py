@@ -81,6 +81,21 @@ def test_a_stream_comes_chunk_by_chunk(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_connection_to_the_engine_is_used_again_unless_the_engine_closed_it(
+    tmp_path: Path,
+) -> None:
+    async def test(one: World) -> None:
+        for _ in range(2):
+            assert (await one.post())[0] == 200
+        first, second = one.engine.peers
+        assert first is second
+        assert first is not None
+        first.close()
+        assert (await one.post())[0] == 200
+
+    run(tmp_path, test)
+
+
 def test_a_client_that_goes_ends_its_request_at_the_engine(tmp_path: Path) -> None:
     async def test(one: World) -> None:
         for begins in (True, False):
@@ -169,6 +184,39 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(tmp_path: Path)
         assert len(one.engine.asked) == 1
 
     run(tmp_path, test)
+
+
+def test_an_alias_reaches_the_engine_as_the_served_model_with_the_defaults(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        async def sent(body: Any, path: str = CHAT) -> Any:
+            assert (await one.post(path, json=body))[0] == 200
+            return json.loads(one.engine.asked[-1][3])
+
+        assert await sent({**HELLO, "model": "gpt-4o"}) == {**HELLO, "temperature": 0.5}
+        assert await sent({**HELLO, "model": ""}) == {**HELLO, "temperature": 0.5}
+        body = {"model": "thinker", "input": "x", "temperature": 1}
+        assert await sent(body, "/v1/responses") == {
+            **body, "model": "tiny", "reasoning": {"effort": "high"},
+        }  # fmt: skip
+        assert (await one.post(json={**HELLO, "model": "gone"}))[0] == 404
+        listed = (await one.get("/v1/models"))[1]["data"]
+        names = [model["id"] for model in listed if model["id"] != "adapter"]
+        assert names == ["tiny", "gpt-4o", "thinker"]
+        assert (await one.get("/v1/models/gpt-4o"))[1]["max_model_len"] == 4096
+
+    aliases = {"gpt-4o": "tiny", "thinker": "tiny:high", "gone": "other"}
+    run(tmp_path, test, aliases=aliases, temperature=0.5)
+
+
+def test_an_alias_means_what_is_served_when_the_wait_is_over(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        waits = asyncio.ensure_future(one.post(json={**HELLO, "model": "gpt-4o"}))
+        await soon(lambda: one.daemon.reports and one.daemon.reports[-1]["waiting"] == 1)
+        one.daemon.say("serving", names=["tiny"])
+        assert (await waits)[0] == 200
+        assert json.loads(one.engine.asked[-1][3]) == HELLO
+
+    run(tmp_path, test, engine="starting", names=[], aliases={"gpt-4o": "tiny"})
 
 
 def test_the_engine_s_other_paths_are_not_reached(tmp_path: Path) -> None:

@@ -33,8 +33,11 @@ class FakeDaemon:
             "engine": "serving", "generation": 1, "at_once": None, "expected_s": None,
             "returns": True, "phase": "", "names": ["tiny"], "context": 4096,
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
+            "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
+            "keys": None, "used": {"day": 0, "tokens": {}},
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
+        self.used: list[list[Any]] = []
         self.deaf = 0
         """How many reports it does not take."""
         self._news = asyncio.Event()
@@ -67,6 +70,8 @@ class FakeDaemon:
             return  # it closes the connection
         if request.op == "gateway_report":
             self.reports.append(dict(request.args))
+        elif request.op == "gateway_used":
+            self.used += request.args["used"]
         else:
             if request.args["since"] == self.seq:
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -82,6 +87,8 @@ class FakeEngine:
         self.answer: Handler = whole
         self.models = {"data": [{"id": "adapter"}, {"id": 7}, "odd"]}
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.peers: list[asyncio.BaseTransport | None] = []
+        """The connections that these came on."""
         self.left = 0
         self._runner: web.AppRunner | None = None
 
@@ -106,6 +113,7 @@ class FakeEngine:
         if request.path == "/v1/models":
             return web.json_response(self.models)
         body = await request.read()
+        self.peers.append(request.transport)
         self.asked.append((request.method, request.raw_path, dict(request.headers), body))
         answering = asyncio.ensure_future(self.answer(request))
         try:

@@ -62,7 +62,7 @@ def build(
 ) -> Path:
     """Build the program into ENGINE/bin.
 
-    What was compiled stays until that is done: a build that was interrupted goes on.
+    An interrupted build goes on where it stopped.
     """
     work = path / FOLDER
     tree, out = work / "source", work / "out"
@@ -77,7 +77,10 @@ def build(
     ninja, compiler = str(path / "bin" / "ninja"), check_compiler(lock, world.environ)
     command = [str(path / "bin" / "cmake"), "-S", str(tree / source.folder), "-B", str(out)]
     command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DCMAKE_BUILD_TYPE=Release"]
-    _must(world, work, [*command, f"-DCMAKE_CXX_COMPILER={compiler}", *options], environ)
+    prelude = work / "prelude.cmake"
+    prelude.write_text(source.prelude, encoding="utf-8")
+    command += [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES={prelude}"]
+    _must(world, work, [*command, *options], environ)
     log = out / ".ninja_log"
     before = _lines(log)
     total = _steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
@@ -108,7 +111,7 @@ def _idle() -> None:
 
 
 def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]:
-    """What the compilers may see: the lock's tools first, and none of the user's flags."""
+    """The compilers' environment: the lock's tools first, and none of the user's flags."""
     environ = dict.fromkeys(("CXXFLAGS", "CFLAGS", "LDFLAGS", "CMAKE_GENERATOR"), "")
     environ |= {"PYTHONPATH": "", "PYTHONHOME": "", "NINJA_STATUS": "[%f/%t] "}
     environ |= {"CMAKE_BUILD_PARALLEL_LEVEL": str(compilers.jobs)}
@@ -141,7 +144,7 @@ def unpack(archive: Path, place: Path, what: str) -> None:
 
 
 def _steps(dry: Finished) -> int:
-    """How many steps ninja would take, of a dry run."""
+    """Count the steps of a dry run of ninja."""
     last = (dry.output.strip() or "[0/1]").splitlines()[-1]
     try:
         return max(int(last.partition("/")[2].partition("]")[0]), 1)

@@ -25,7 +25,7 @@ from caovand.adapters.engine_install.from_source import Compilers, check_compile
 from caovand.adapters.engine_install.journal import Journal
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.prove import prove
-from caovand.adapters.engine_install.pythons import find
+from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.verify import Records, shared_files
 from caovand.core.install import Source
 from caovand.engines import registry
@@ -36,9 +36,9 @@ MARGIN_MIB = 512
 
 @dataclass(frozen=True)
 class Order:
-    """What to install, and from where.
+    """An engine to install, with its sources.
 
-    `offline` is a folder that has every wheel; `again` makes a second one beside an equal engine.
+    `offline` is a folder that has every wheel; `again` installs a second copy of an equal engine.
     `public`: the service runs it as another user, so its Python must not lie in a private folder.
     `compilers` are for an engine that is built here.
     """
@@ -54,7 +54,7 @@ class Order:
 
 
 def install(order: Order, world: World) -> places.Engine:
-    """Make the engine, prove it and switch to it; an equal one that is there is only switched to.
+    """Make the engine, prove it and switch to it; an equal one is only switched to.
 
     Raises EngineError; whatever it raises, the engine in use is the one it was before.
     """
@@ -63,6 +63,8 @@ def install(order: Order, world: World) -> places.Engine:
     with safe_files.readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
         base = None if order.again else _equal(order, plugin)
+        if base is not None:
+            _check_python(order, base, world)
         if base is not None and plugin in (None, base.plugin_sha256):
             now = places.current(root, lock.kind)
             if now is None or now.name != base.name:
@@ -131,9 +133,9 @@ def _drop_wheels(order: Order) -> None:
 
 
 def _equal(order: Order, plugin: str | None) -> places.Engine | None:
-    """A finished engine of the very same lock: rather with this plugin, rather the one in use.
+    """Find a finished engine of the same lock, preferring this plugin, then the one in use.
 
-    One that was built here must be for these cards.
+    An engine that was built here must be for these cards.
     """
     cards = set(order.compilers.named_cards)
     equal = [
@@ -149,8 +151,22 @@ def _equal(order: Order, plugin: str | None) -> places.Engine | None:
     )
 
 
+def _check_python(order: Order, base: places.Engine, world: World) -> None:
+    """Refuse a --python that the installed engine, which is used as it is, was not made with."""
+    if order.python is None:
+        return
+    named = named_python(order.lock.python, order.python, world.run, public=order.public)
+    made_with = (base.path / "bin" / "python").resolve()
+    if named is not None and named.path.resolve() != made_with:
+        raise EngineError(
+            f"install {order.lock.name} with {order.python}",
+            f"{base.name} is installed already, with {made_with}",
+            "leave out --python to use it, or add --again to install a second copy",
+        )
+
+
 def _place(order: Order) -> Path:
-    """Where this lock's engine goes: a name no finished engine of another lock has."""
+    """Choose a folder whose name no finished engine of another lock has."""
     number = 1
     while True:
         name = order.lock.name if number == 1 else f"{order.lock.name}.{number}"
@@ -160,7 +176,7 @@ def _place(order: Order) -> Path:
 
 
 def _fill(order: Order, path: Path, base: places.Engine | None, world: World) -> None:
-    """Steps 1 to 4: an environment with all that the lock names, from wheels or from `base`."""
+    """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
     journal = Journal(path, order.lock.digest)
     folder = wheels.Folder(order.offline or order.root / ".wheels")
     if "fill" in journal.done():
@@ -215,7 +231,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
 
 
 def _files(order: Order, path: Path, world: World) -> dict[str, wheels.Wheel]:
-    """All that the lock names, where nobody else can change it: downloaded, or from a folder."""
+    """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
     own = wheels.Folder(order.root / ".wheels")
     if order.offline is None:
         wheels.download(order.lock, path / "bin" / "python", own, world.run, world.progress)
@@ -227,7 +243,7 @@ def _files(order: Order, path: Path, world: World) -> dict[str, wheels.Wheel]:
 
 
 def _begin(path: Path, journal: Journal) -> None:
-    """An empty folder with a journal; a half-filled one of ours is thrown away."""
+    """Make an empty folder with a journal; discard a half-filled one of ours."""
     # a pip killed in the middle leaves packages it would take for whole ones
     if path.exists():
         if not (path / places.STEPS).exists():
@@ -242,7 +258,7 @@ def _begin(path: Path, journal: Journal) -> None:
 
 
 def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -> None:
-    """Refuse before anything is written if what is still to come does not fit."""
+    """Refuse, before anything is written, if the disk has too little room."""
     needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
     if order.offline is not None and trust.is_anothers(order.offline):
         needed += sum(pin.size_bytes for pin in order.lock.pins)

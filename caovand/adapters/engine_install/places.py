@@ -1,4 +1,4 @@
-"""Where engines lie, which one is in use, and how that is switched.
+"""The folders of engines, which one is in use, and switching between them.
 
     ROOT/vllm-0.21.0-cuda/   an engine: a virtual environment at the path where it stays,
                              since scripts and pyvenv.cfg hold absolute paths
@@ -19,7 +19,6 @@ Who may write here may run code as the service: the root belongs to root, mode 0
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, trust
+from caovand.adapters import lock_file, safe_files, trust
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND
 from caovand.engines import registry
@@ -70,7 +69,7 @@ class Engine:
 
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
-    """The engines' folder: the option, else that of `ROOT_VARIABLE`, else the system's."""
+    """The engines' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
     chosen = option or environ.get(ROOT_VARIABLE)
     return Path(chosen).absolute() if chosen else DEFAULT_ROOT
 
@@ -149,9 +148,9 @@ def current(root: Path, kind: str = FIRST_KIND) -> Engine | None:
 
 
 def settled(python: Path) -> Path:
-    """An engine's Python by its real folder, for starting it: `current` may move under it.
+    """Resolve the folder of an engine's Python: `current` may be switched while it runs.
 
-    A Python started through `current` looks for modules there for as long as it runs. The last
+    A Python started through `current` imports modules from there for as long as it runs. The last
     part stays as it is: a virtual environment's python is itself a link, out of the environment.
     """
     return python.parent.resolve() / python.name
@@ -264,7 +263,7 @@ def sweep(root: Path) -> None:
 
 
 def users(path: Path) -> list[int]:
-    """Processes that have a file of this engine mapped; only those we may look at."""
+    """Find processes that have a file of this engine mapped, among those that we may inspect."""
     # not the command line: vLLM renames its processes, which wipes it
     mark = f" {path}/"
     found = []
@@ -279,18 +278,21 @@ def users(path: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
-    """Hold the root: one change at a time. EngineError if another holds it or it is not ours.
+    """Lock the root for one change. EngineError if it is locked already, or not ours.
 
-    Without `make` a root that is not there is an error.
+    Without `make` a missing root is an error.
     """
     if not make and not root.is_dir():
         raise EngineError(what, f"there is no folder {root}", "check --root")
     require_own(root, what)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # For its owner alone: whoever may open a file may lock it.
-        fd = safe_files.open_own(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(fd, 0o600)
+        lock = lock_file.take(root / ".lock")
+    except lock_file.LockTaken as taken:
+        pid = taken.pid or "unknown"
+        raise EngineError(
+            what, f"another engine command is at work in {root} (pid {pid})", "wait for its end"
+        ) from None
     except OSError as error:
         raise EngineError(
             what,
@@ -298,24 +300,15 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
             "run it with sudo, or choose another folder with --root",
         ) from None
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise EngineError(
-                what, f"another engine command is at work in {root} (pid {pid})", "wait for its end"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         # children hold it too: a pip that outlives us keeps the next installation out
-        os.set_inheritable(fd, True)
+        os.set_inheritable(lock, True)
         yield
     finally:
-        os.close(fd)
+        os.close(lock)
 
 
 def require_own(folder: Path, what: str) -> None:
-    """EngineError where root would work in a folder that another can change under its hands."""
+    """Raise EngineError if we are root and another user can change the folder."""
     if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
         raise EngineError(
             what,

@@ -23,7 +23,7 @@ _RUN_IN_ENV = Path(__file__).with_name("run_in_env.py")
 
 @dataclass(frozen=True)
 class Proof:
-    """What an engine was found to be. `notes` are facts the operator should know."""
+    """The facts found about an engine. `notes` are for the operator."""
 
     python: str
     version: str
@@ -34,7 +34,7 @@ class Proof:
 
 
 def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
-    """Try the environment and compare; EngineError says what is not as it must be.
+    """Try the environment and compare it with its lock; EngineError names the difference.
 
     With `plugin` caovan's plugin must be in it too.
     """
@@ -103,11 +103,9 @@ def _by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bo
     notes = list(report["warnings"])
     if lock.build == "cuda" and not report["devices"]:
         notes.append("no usable NVIDIA GPU here: imports are proven, kernels are not")
-    if not report["headers"]:
+    if lock.build == "cuda" and not report["headers"]:  # plans for a CPU compile nothing
         minor = ".".join(report["python"].split(".")[:2])
-        notes.append(
-            f"Python.h is missing, which kernel compilers need: apt install python{minor}-dev"
-        )
+        notes.append(f"Python.h is missing, which Triton needs: apt install python{minor}-dev")
     devices = tuple(
         f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
         for device in report["devices"]

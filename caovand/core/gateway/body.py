@@ -18,22 +18,35 @@ MAX_FIELDS = 64
 _NEXT = re.compile(rb'["{}\[\]]')
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _TRUE = re.compile(rb"true\b")
+_OBJECT = re.compile(rb"[ \t\r\n]*\{")
+_NUMBER = re.compile(rb"(\d{1,9})[ \t\r\n]*[,}]")
+MAX_TOKENS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 
 
 @dataclass(frozen=True)
 class Fields:
-    """`model` is None where the body names none; `names` are all fields at the top, sorted."""
+    """`model` is None if the body names none; `names` are all fields at the top, sorted.
+
+    `begin` is where the object's fields begin, None if the body is no object; `model_at` is where
+    the value of `model` begins and ends, quotes included. `max_tokens` is the number that limits
+    what is generated.
+    """
 
     model: str | None = None
     stream: bool = False
     names: tuple[str, ...] = ()
+    begin: int | None = None
+    model_at: tuple[int, int] | None = None
+    max_tokens: int | None = None
 
 
 def fields(body: bytes) -> Iterator[Fields]:
     """The fields found so far, now and then, so that others can run meanwhile; at last all."""
     depth, place, steps = 0, 0, 0
     name, model, stream = "", None, False
+    model_at, max_tokens = None, None
     names: set[str] = set()
+    opened = _OBJECT.match(body)
     while found := _NEXT.search(body, place):
         steps += 1
         if steps % STEPS == 0:
@@ -51,7 +64,7 @@ def fields(body: bytes) -> Iterator[Fields]:
         colon = _COLON.match(body, place)
         if colon is None:  # a value
             if name == "model" and end - begin <= MAX_NAME_BYTES:
-                model = _text(body[begin:end])
+                model, model_at = _text(body[begin:end]), (begin - 1, end + 1)
             name = ""
             continue
         place = colon.end()
@@ -60,7 +73,10 @@ def fields(body: bytes) -> Iterator[Fields]:
             names.add(name)
         if name == "stream":
             stream = _TRUE.match(body, place) is not None
-    yield Fields(model, stream, tuple(sorted(names)))
+        elif name in MAX_TOKENS and (number := _NUMBER.match(body, place)):
+            max_tokens = int(number[1])
+    begins = opened.end() if opened else None
+    yield Fields(model, stream, tuple(sorted(names)), begins, model_at, max_tokens)
 
 
 def _end_of_string(body: bytes, place: int) -> int:

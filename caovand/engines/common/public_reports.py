@@ -67,6 +67,11 @@ engine-died ollama.runner ollama ollama/ollama#4912
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 gpu-absent gpu.absent vllm xorbitsai/inference#2756
 gpu-absent gpu.absent vllm haotian-liu/LLaVA#683
+gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
+gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218
+gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789
+gpu-absent nvrm.init host ValveSoftware/SteamOS#209
+gpu-absent ollama.discovery ollama ollama/ollama#13308
 gpu-absent ollama.driver ollama ollama/ollama#8638
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155
 gpu-lost gpu.lost host Bumblebee-Project/Bumblebee#554
@@ -90,6 +95,8 @@ kv-cache-none sglang.cache sglang sgl-project/sglang#4330
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800
 kv-cache-short states.short vllm xorbitsai/inference#4745
 kv-cache-short states.short vllm vllm-project/recipes#551
+launch-failure cuda.launch vllm vllm-project/vllm#52816
+launch-failure cuda.launch vllm vllm-project/vllm#18045
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 # The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
@@ -72,6 +73,11 @@ def joined(text: str) -> str:
         lines[n] += (" " if len(lines[n]) < width else "") + lines[n + 1]
         lines[n + 1] = ""
     return "\n".join(lines)
+
+
+def one_text(line: str) -> Sequence[str]:
+    """A printed line as the only text in it, for engines that print one text a line."""
+    return (unwrapped(line),)
 
 
 def without_colours(text: str) -> str:

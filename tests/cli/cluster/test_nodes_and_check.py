@@ -209,7 +209,7 @@ def test_checks_are_printed_by_node_as_the_doctor_prints_them(daemon: FakeDaemon
     daemon.answers["cluster"] = cluster()
     said = ctl("cluster", "check")
     assert said.code == 0
-    assert [request.args for request in daemon.asked] == [{"measure": True}]
+    assert [request.args for request in daemon.asked] == [{"probe": True}]
     assert said.out.splitlines() == [
         "gpu1",
         "  WARN  MTU 1500",

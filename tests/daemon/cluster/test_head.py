@@ -13,9 +13,9 @@ from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
-from caovand.daemon.cluster.members import MAX_MEMBERS
+from caovand.daemon.cluster.workers import MAX_WORKERS
 from caovand.daemon.inspection import Obstacle
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CUDA, inventory, plan
 from tests.core.nodes import HEAD, T4
 from tests.daemon.cluster import made_up
@@ -260,13 +260,13 @@ def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> 
             return {*told["joined"], *told["lost"]}
 
         await head.started("needed")
-        for number in range(MAX_MEMBERS - 1):
+        for number in range(MAX_WORKERS - 1):
             head.hear(f"n{number + 2}")
-        assert len(names()) == MAX_MEMBERS
+        assert len(names()) == MAX_WORKERS
         head.hear("too many")
         assert "too many" not in names(), "all others are here"
         world.clock.ahead_s += 30
-        for number in range(1, MAX_MEMBERS - 1):
+        for number in range(1, MAX_WORKERS - 1):
             head.hear(f"n{number + 2}")
         head.hear("needed")
         head.hear("too many")
@@ -427,7 +427,7 @@ def test_a_plan_knows_whether_nccl_goes_the_way_that_was_measured(
         head.hear(facts={"rdma": devices})
         head.slot.start()
         await head.slot.until(State.STARTING, spawned=True)
-        assert head.slot.planned_over == [Network(1e9, 1e-4, rdma)]
+        assert head.slot.planned_over == [Network(1.175e9, 1e-4, rdma)]
 
     world.play(story)
 

@@ -6,27 +6,34 @@ drafts over stages with the heads of Qwen3.5 and DeepSeek.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
 from caovand.engines.common.tensors import element_bytes, of_rank
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW
-from caovand.engines.vllm.memory.load import dealt
-from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.flags.spelling import count, option
+from caovand.engines.vllm.machine.ranks import (
+    PIPELINE,
+    REPLICAS,
+    TENSOR,
+    Work,
+    alike,
+    decide,
+    ranks_here,
+)
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.estimate import estimate
+from caovand.engines.vllm.memory.settings import dealt
+from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.dealing import anchored
 from caovand.engines.vllm.planning.devices import indivisible, shards_whole_experts
 from caovand.engines.vllm.planning.draft import Draft, policy
-from caovand.engines.vllm.planning.offload import experts_read
-from caovand.engines.vllm.planning.pace import WORKLOADS
-from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR, ranks_here
-from caovand.engines.vllm.planning.spanning import Work, decide
-from caovand.engines.vllm.planning.spelling import count, option
+from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
+from caovand.engines.vllm.sizing.partition import Stages, anchored, anchors, spans
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
@@ -42,23 +49,12 @@ DRAFTS_OVER_STAGES = frozenset({
     "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "qwen3_5", "qwen3_5_moe",
     "qwen3_5_moe_text", "qwen3_5_text",
 })  # fmt: skip
-CARDS_ALIKE = 0.02
-"""Cards whose memory differs by less than this part are of one kind."""
-
-
-def anchors(model: ModelCard) -> list[int]:
-    """Layers of which every stage needs one: attention, where there is any.
-
-    Stages with and without it support other layouts of the cache, and vLLM takes one for all.
-    """
-    found = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
-    return found or list(range(len(model.layer_types)))
 
 
 def refusal(
     values: Mapping[str, Any], env: Mapping[str, Any], machine: Inventory
 ) -> Problem | None:
-    """Why vLLM does not serve the model in these stages; None where it does, or without stages."""
+    """Why vLLM does not serve the model in these stages; None if it does, or without stages."""
     model, stages = machine.model, count(values.get(PIPELINE)) or 1
     if stages == 1 or not model.architecture:
         return None
@@ -82,7 +78,7 @@ def refusal(
 
 
 def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
-    """Why MTP does not draft over these stages; empty where it does, or without stages."""
+    """Why MTP does not draft over these stages; empty if it does, or without stages."""
     if (count(values.get(PIPELINE)) or 1) == 1:
         return ""
     if machine.engine.release < releases.DRAFTS_OVER_STAGES:
@@ -97,12 +93,6 @@ def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
             " Qwen3.5 and DeepSeek V3 alone"
         )
     return ""
-
-
-def alike(one: Gpu, other: Gpu) -> bool:
-    """Whether two cards have the same memory and speed."""
-    larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
-    return larger - smaller <= CARDS_ALIKE * larger and stated(one) == stated(other)
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
@@ -131,11 +121,11 @@ def pipeline_parallel_size(draft: Draft) -> Setting | None:
 
 
 def _inside(draft: Draft) -> Setting | None:
-    """A stage on each node, where a typed split has room inside of one: over their link it would
+    """A stage on each node if a typed split has room inside of one: over their link it would
     take one card of each, and leave the others idle."""
-    nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
+    nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
     fits = 0 < size <= _cards_each(draft)
-    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & draft.given.keys():
+    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & draft.verbatim.keys():
         return None
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
     if refused and size % nodes:
@@ -148,13 +138,13 @@ def _inside(draft: Draft) -> Setting | None:
 
 def _cards_each(draft: Draft) -> int:
     """How many cards every node has at least for the engine; 0 for a CPU build."""
-    ours = devices.choose_gpus(draft.config, draft.inventory, draft.given)
+    ours = devices.choose_gpus(draft.config, draft.inventory, draft.verbatim)
     return min([len(ours), *(len(node.gpus) for node in draft.inventory.others)])
 
 
 def idle_cards(draft: Draft) -> list[str]:
     """A warning where a typed split goes over the nodes and leaves cards of each idle."""
-    nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
+    nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
     here = ranks_here(draft.values, nodes)
     if nodes == 1 or not here < size or here >= (each := _cards_each(draft)):
         return []
@@ -169,7 +159,7 @@ def _stages_without_cards(draft: Draft) -> Setting | None:
     """A stage on each of several nodes with a CPU build, which has one rank a node, where the model
     cannot be split over so many. Raises Unplannable where there is neither."""
     nodes = 1 + len(draft.inventory.others)
-    if nodes == 1 or {TENSOR, PIPELINE} & draft.given.keys():
+    if nodes == 1 or {TENSOR, PIPELINE} & draft.verbatim.keys():
         return None
     problem, refused = _alone_in_a_node(draft, nodes)
     if problem is None:
@@ -185,21 +175,26 @@ def _stages_without_cards(draft: Draft) -> Setting | None:
 
 def _alone_in_a_node(draft: Draft, nodes: int) -> tuple[Problem | None, Problem | None]:
     """Why ranks that are alone in their nodes cannot split the model, and cannot be its stages."""
-    whole = shards_whole_experts(draft.given)
+    whole = shards_whole_experts(draft.verbatim)
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
     return indivisible(draft.model, nodes, whole_experts=whole), refused
 
 
 def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
-    """Whether tensor parallel goes over the nodes, and why; None where there is only one, and where
+    """Whether tensor parallel goes over the nodes, and why; None if there is only one, and where
     the operator has typed a split."""
-    machine, given = draft.inventory, draft.given
-    if not machine.others or not draft.cuda or inside is None or {TENSOR, PIPELINE} & given.keys():
+    machine, verbatim = draft.inventory, draft.verbatim
+    if (
+        not machine.others
+        or not draft.cuda
+        or inside is None
+        or {TENSOR, PIPELINE} & verbatim.keys()
+    ):
         return None
     nodes, each = 1 + len(machine.others), inside.value
     if draft.config.policy.tensor_parallel_size is not None:
         return False, "[policy] tensor_parallel_size is the split inside each node"
-    whole = shards_whole_experts(given)
+    whole = shards_whole_experts(verbatim)
     problem = indivisible(draft.model, nodes * each, whole_experts=whole)
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), machine)
     if refused and not problem:
@@ -207,7 +202,7 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
     held = [draft.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in held for gpu in gpus[:each]]
     if machine.link is None:
-        return False, "their link is not measured, and stages need the least of it"
+        return False, "the speed of their link is unknown, and stages need the least of it"
     if not cards or not draft.model.architecture:
         return False, "stages need the least of their link, and nothing is known of the model"
     if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
@@ -237,3 +232,41 @@ def _work(draft: Draft) -> Work:
         answer=usual.answer,
         users=usual.users,
     )
+
+
+def layer_partition(draft: Draft) -> Setting | None:
+    """The variable that deals the layers, if vLLM's own rule is not the best."""
+    candidate = draft.choice.candidate if draft.choice and not draft.unweighed else None
+    if candidate is None or not candidate.stages or PARTITION in dict(draft.config.engine.env):
+        return None
+    own = own_partition(len(draft.model.layer_types), len(candidate.stages))
+    if candidate.stages == own:
+        return None
+    return policy(_listed(candidate.stages), _why_dealt(draft, candidate, own))
+
+
+def _why_dealt(draft: Draft, candidate: Candidate, own: tuple[int, ...]) -> str:
+    """What the dealing brings: more of the cache, or a faster slowest stage."""
+    by_rule = candidate.but(stages=own)
+    stages = Stages(draft.model, candidate, draft.cards)
+    cards = ", ".join(
+        f"{count} on {gpus[0].name} of {gpus[0].total_mib / 1024:.0f} GiB"
+        for count, gpus in zip(candidate.stages, stages.gpus, strict=True)
+    )
+    tokens = [estimate(draft.model, one, draft.cards).kv_tokens for one in (candidate, by_rule)]
+    dealt = f"layers dealt by the cards, {cards}"
+    if tokens[0] > tokens[1]:
+        held = f"{tokens[1]}" if tokens[1] > 0 else "none"
+        rule = f"vLLM's own rule ({_listed(own)})"
+        return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
+    slow = [
+        max(stages.seconds(*one) for one in spans(way)) * 1e3 for way in (candidate.stages, own)
+    ]
+    return (
+        f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"
+        f" ({_listed(own)}) in {slow[1]:.3g} ms (modelled)"
+    )
+
+
+def _listed(stages: Sequence[int]) -> str:
+    return ",".join(map(str, stages))

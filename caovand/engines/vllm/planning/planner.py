@@ -1,76 +1,58 @@
 """The policy: from configuration and inventory to a plan, by the rules.
 
-A flag the operator gave verbatim is never decided again: its rule does not run.
+A flag the operator gave verbatim is never decided again: its rule does not run. Files of llama.cpp
+are refused: vLLM reads them slowly, and only with another folder's config.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.addresses import is_loopback
 from caovand.core.config import MODES, Config, Mode, auto_spec
-from caovand.core.facts.inventory import Inventory
-from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.healing.degraded import kept_steps
+from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
-from caovand.engines.vllm.memory import graphs
-from caovand.engines.vllm.memory.estimate import free_share
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of
-from caovand.engines.vllm.memory.unmodelled import stages_unknown, unmodelled, weights_unknown
-from caovand.engines.vllm.planning import (
-    activations,
-    flags,
-    gguf,
-    goals,
-    pipeline,
-    turing,
-    verbatim,
-)
-from caovand.engines.vllm.planning.activations import variables
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.command_line import check_values
+from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.settings import stages_unknown, unmodelled, weights_unknown
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
-from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.decisions import DECIDED, FIRST, SECOND, Rule, forecast
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     freest,
-    left_out,
     shards_whole_experts,
     spans_nodes,
     split_is_ours,
     splits_below,
     world_size,
 )
-from caovand.engines.vllm.planning.draft import PLUGINS, Choice, Draft, policy, user
-from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits, uncompiled
-from caovand.engines.vllm.planning.environment import allocator_warnings, environment
-from caovand.engines.vllm.planning.flag_row import Rule
-from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
-from caovand.engines.vllm.planning.offload import step_cost
-from caovand.engines.vllm.planning.refused import unknown
-from caovand.engines.vllm.planning.resize import (
-    all_emptied,
-    emptied,
-    graph_warnings,
-    graphs_for,
-    holders,
-    sized,
-)
-from caovand.engines.vllm.planning.speculation import (
-    smaller_depths,
-    spoiling_warnings,
-)
-from caovand.engines.vllm.planning.spelling import option, whole_number
+from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
+from caovand.engines.vllm.planning.environment import environment
+from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, sized
+from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
+from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
+from caovand.engines.vllm.sizing.pace import step_cost
 
-TURBOQUANT_COST = {
-    "turboquant_k8v4": "1.2 %",
-    "turboquant_4bit_nc": "2.7 %",
-    "turboquant_k3v4_nc": "10.6 %",
-    "turboquant_3bit_nc": "20.6 %",
-}
-"""Perplexity that each cache type costs, by vLLM's own measurements."""
+
+def refuse_gguf(model: ModelCard) -> None:
+    """Raise Unplannable for a model in GGUF files, with the checkpoint that serves instead."""
+    if model.gguf is None:
+        return
+    file = model.path.rpartition("/")[2]
+    name = TYPE.split(file.removesuffix(".gguf"), maxsplit=1)[0] or "the model"
+    raise Unplannable(
+        f"cannot serve model {model.path} with vLLM: GGUF files are for llama.cpp; set [engine]"
+        ' kind = "llamacpp", or download a 4-bit safetensors checkpoint, such as'
+        f" {name}-AWQ or {name}-GPTQ-Int4"
+    )
 
 
 def make_plan(
@@ -82,118 +64,122 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none.
+    """Return the plan for this configuration on this machine, or raise Unplannable.
 
-    `mode` is what `caovanctl mode` said, None where the file decides; `environ` what the engine
-    inherits from us; `remembered` a degraded plan whose rungs are kept.
+    `mode` is that of `caovanctl mode`, None if the file decides; `environ` is what the engine
+    inherits from us; `remembered` is a degraded plan whose rungs are kept.
     """
-    gguf.refuse(inventory.model)
+    refuse_gguf(inventory.model)
 
-    def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
-        return _plan(config, inventory, mode, mode_origin, environ, remembered)
-
-    def tried(config: Config, inventory: Inventory) -> Plan | None:
+    def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
-            return planned(config, inventory)
+            draft = _draft(config, inventory, mode, mode_origin, environ)
+            return _written(_decide(SECOND, _best_split(draft)))
         except Unplannable:
             return None
 
-    plan = planned(config, inventory, remembered)
-    plan = replace(
-        plan, warnings=(*plan.warnings, *_cost_of_others(plan, config, inventory, tried))
-    )
+    draft = _draft(config, inventory, mode, mode_origin, environ, remembered)
+    chosen = _decide(SECOND, _best_split(draft))
+    plan = _written(chosen, remembered)
+    warnings = [*warnings_of(chosen, plan), *_cost_of_others(plan, draft)]
     memory = forecast(plan, inventory)
-    case = Case(config, inventory, plan, memory, tried)
+    case = Case(config, inventory, plan, memory, alternative)
     offload = plan.value("cpu_offload_gb")
     gpus = gpus_of(plan, inventory)
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
-        told = (f"weights are offloaded to host memory: {cost}", in_fewer_bits(case), sparing(case))
-        plan = replace(plan, warnings=(*plan.warnings, "; ".join(filter(None, told))))
-    if memory.fits is not False:
-        return plan
-    advice = memory.advice or advise(case)
-    if memory.conflicts:  # told already
-        return replace(plan, advice=advice)
-    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    short = memory.lack or memory.no_room or short
-    warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
-    return replace(plan, advice=advice, warnings=warnings)
+        parts = (
+            f"weights are offloaded to host memory: {cost}",
+            in_fewer_bits(case),
+            sparing(case),
+        )
+        warnings.append("; ".join(filter(None, parts)))
+    advice = plan.advice
+    if memory.fits is False:
+        advice = memory.advice or advise(case)
+    if memory.fits is False and not memory.conflicts:  # which have warnings of their own
+        have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
+        short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+        short = memory.lack or memory.no_room or short
+        warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
+    return replace(plan, advice=advice, warnings=tuple(warnings))
 
 
-def _cost_of_others(
-    plan: Plan,
-    config: Config,
-    inventory: Inventory,
-    tried: Callable[[Config, Inventory], Plan | None],
-) -> list[str]:
-    """A warning where the context is shorter, or fewer cards are used, for what others hold."""
+def _cost_of_others(plan: Plan, draft: Draft) -> list[str]:
+    """A warning if the context is shorter, or fewer cards are used, for what others hold."""
+    inventory, others = draft.inventory, draft.inventory.others
     context = plan.settings.get("max_model_len")
-    gpus = choose_gpus(config, inventory, {name: plan.value(name) for name in plan.verbatim})
-    others, values = inventory.others, {name: plan.value(name) for name in plan.settings}
     free = all_emptied(inventory)
-    busy = emptied(gpus) != gpus or free.others != others
+    busy = emptied(draft.gpus) != draft.gpus or free.others != others
     if not context or context.origin != "policy" or not busy:
         return []
-    alone = tried(config, free)
-    if alone is None:
+    try:
+        gpus = choose_gpus(draft.config, free, draft.verbatim)
+        alone = _best_split(replace(draft, inventory=free, gpus=gpus))
+    except Unplannable:
         return []
-    lost = []
-    if (alone.value("max_model_len") or 0) > (context.value or 0):
-        longer = alone.value("max_model_len")
+    lost, values = [], {name: plan.value(name) for name in plan.settings}
+    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
+    if isinstance(context.value, int) and longer > context.value:
         lost.append(f"the context is {context.value} tokens instead of {longer}")
     split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
     if (whole_number(wider) or 1) > (whole_number(split) or 1):
         lost.append(f"{split} instead of {wider} cards serve the model")
-        values = {name: alone.value(name) for name in alone.settings}  # those left out, too
+        values = alone.values  # those left out, too
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
-    return [f"{holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
+    return [f"{holders(draft.gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
 
 
-def _plan(
+def _draft(
     config: Config,
     inventory: Inventory,
     mode: Mode | None,
     mode_origin: Origin,
     environ: Mapping[str, str],
-    remembered: Plan | None,
-) -> Plan:
+    remembered: Plan | None = None,
+) -> Draft:
+    """What the rules begin with: the facts, and what is fixed."""
     engine = inventory.engine
-    words = flags.read(config.engine.extra_args, engine.flags, engine.switches)
-    given = flags.values(words)
-    verbatim.check(given)
-    chosen = _mode(config, given, mode, mode_origin)
-    draft = Draft(
+    words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
+    verbatim = command_line.values(words)
+    check_values(verbatim)
+    chosen = _mode(config, verbatim, mode, mode_origin)
+    return Draft(
         config=config,
         inventory=inventory,
-        given=given,
-        gpus=choose_gpus(config, inventory, given),
+        verbatim=verbatim,
+        gpus=choose_gpus(config, inventory, verbatim),
         mode=chosen.value,
         mode_setting=chosen,
         auto_spec=auto_spec(config, environ),
         plugins=_plugins(config, environ, remembered),
-        unweighed=unmodelled(given, inventory.model),
-        weights_unknown=bool(weights_unknown(given, inventory.model)),
+        unweighed=unmodelled(verbatim, inventory.model),
+        weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
     )
-    draft = _decide(SECOND, _with_cards(draft))
-    rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in DECIDED}
+
+
+def _written(draft: Draft, remembered: Plan | None = None) -> Plan:
+    """The plan of what was decided; raises Unplannable if it misses a pinned key."""
+    engine, verbatim = draft.engine, draft.verbatim
+    rest = {
+        name: s for name in verbatim if (s := _verbatim(name, verbatim)) and name not in DECIDED
+    }
     settings = {**draft.settings, **rest}
     plan = Plan(
-        model=inventory.model.path,
+        model=draft.model.path,
         settings={name: _taken(name, setting, draft) for name, setting in settings.items()},
         env=environment(draft),
-        extra_args=config.engine.extra_args,
-        verbatim=frozenset(given),
+        extra_args=draft.config.engine.extra_args,
+        verbatim=frozenset(verbatim),
         device=_device(draft),
-        engine=f"{inventory.engine.python} {inventory.engine.version}"
-        f" {inventory.engine.plugin or ''}",
+        engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
     )
     if remembered is not None:
         plan = _kept(plan, remembered)
-    return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+    refuse_unmet(draft, plan)
+    return plan
 
 
 def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None) -> str | None:
@@ -202,8 +188,8 @@ def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None
     return left.value if left else dict(config.engine.env).get(PLUGINS, environ.get(PLUGINS))
 
 
-def _with_cards(draft: Draft) -> Draft:
-    """The draft with its cards, the rules up to their sizing, and the sizing.
+def _best_split(draft: Draft) -> Draft:
+    """The draft on the cards where its best candidate is best of all splits.
 
     Memory is taken evenly from every card, so one that is small or that others use holds the rest
     back: fewer of them may hold more.
@@ -215,17 +201,17 @@ def _with_cards(draft: Draft) -> Draft:
         if found.failure != "vram-busy" or not ours:
             raise
         problem = found
-    if best and (best.sizing is None or best.unweighed or not ours or spans_nodes(best)):
+    if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
-    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
-        if best and best.sizing and best.sizing.unbounded(draft.model):
+    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.verbatim)):
+        if best and best.choice and best.choice.unbounded(draft.model):
             break
         try:
             fewer = _on_freest(draft, size)
         except Unplannable:
             continue
-        if fewer.sizing and fewer.sizing.sound and fewer.sizing.score < _score(best):
+        if fewer.choice and fewer.choice.sound and fewer.choice.score < _score(best):
             best = _told(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
@@ -234,7 +220,7 @@ def _with_cards(draft: Draft) -> Draft:
 
 def _score(draft: Draft | None) -> float:
     """The lower, the better; a plan that needs host memory is worse than any that does not."""
-    return draft.sizing.score if draft and draft.sizing and draft.sizing.sound else inf
+    return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
 
 
 def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
@@ -260,14 +246,15 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
 
 def _context(draft: Draft | None) -> int:
     """The context that a draft holds on its cards; 0 where it holds none."""
-    return draft.sizing.load.context if draft and draft.sizing and draft.sizing.sound else 0
+    return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
 
 
 def _on_freest(draft: Draft, count: int) -> Draft:
     """The draft on so many of its cards at most, those with the most free memory."""
 
-    def decided(choice: Choice) -> Draft:
-        first = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count), choice=choice))
+    def decided(depth: int | None = None, cache: str = "") -> Draft:
+        few = replace(draft, gpus=freest(draft.gpus, count), depth=depth, cache=cache)
+        first = _decide(FIRST, few)
         why = stages_unknown(first.values, variables(first), first.inventory)
         return replace(
             first,
@@ -276,28 +263,28 @@ def _on_freest(draft: Draft, count: int) -> Draft:
             weights_unknown=first.weights_unknown or bool(why),
         )
 
-    first = decided(Choice())
+    first = decided()
     if not first.gpus or not first.model.layer_types:
         return first
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
-    others = [Choice(depth, cache) for cache in caches for depth in depths][1:]
-    return sized(first, [decided(choice) for choice in others])
+    others = [(depth, cache) for cache in caches for depth in depths][1:]
+    return sized(first, [decided(depth, cache) for depth, cache in others])
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
     for name, rule in rules:
-        setting = _verbatim(name, draft.given) or rule(draft)
+        setting = _verbatim(name, draft.verbatim) or rule(draft)
         if setting is not None:
             draft = replace(draft, settings={**draft.settings, name: setting})
     return draft
 
 
 def _mode(
-    config: Config, given: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
+    config: Config, verbatim: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
 ) -> Setting:
     """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
-    own = given.get("additional_config")
+    own = verbatim.get("additional_config")
     if isinstance(own, Mapping) and "caovan_mode" in own:
         name = own["caovan_mode"]
         if name not in MODES:
@@ -312,10 +299,10 @@ def _mode(
     return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
 
 
-def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
-    if name not in given or name == "additional_config":
+def _verbatim(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
+    if name not in verbatim or name == "additional_config":
         return None
-    return user(flags.shown_value(name, given[name]), "passed verbatim")
+    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def _device(draft: Draft) -> str:
@@ -325,104 +312,9 @@ def _device(draft: Draft) -> str:
 
 def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
     """The setting without its value where this engine has no such flag."""
-    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.given:
+    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.verbatim:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
-
-
-def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.given)]
-    found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
-    found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
-    found += [*uncompiled(draft), *allocator_warnings(draft), *activations.warnings(draft)]
-    found += [*spoiling_warnings(draft), *pipeline.idle_cards(draft)]
-    if not draft.engine.knows(draft.model.architecture):
-        found.append(
-            f"vLLM {draft.engine.version} has no model {draft.model.architecture}: it will try the"
-            " code of Transformers, slowly, or refuse; install a vLLM that has it"
-            " (`sudo caovanctl engine install`), or serve another model"
-        )
-    found += [f"{key} has no effect on a CPU build" for key in goals.idle_keys(draft)]
-    found += goals.given_up(draft, plan)
-    share = plan.value("gpu_memory_utilization")
-    if draft.cards and isinstance(share, (int, float)):
-        room = free_share(draft.cards)
-        if share > room:
-            found.append(
-                f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
-            )
-    found += map(str, conflicts(plan, draft.inventory, draft.cards))
-    dtype = plan.settings.get("dtype")
-    plain = draft.model.quantization is None  # else it is told as what cannot run
-    if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
-        found.append(
-            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
-            " card of SM80 or newer, or another model"
-        )
-    kind = str(plan.value("kv_cache_dtype"))
-    if kind in TURBOQUANT_COST:
-        cost = TURBOQUANT_COST[kind]
-        found.append(
-            f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
-        )
-    return found
-
-
-def _shortfalls(draft: Draft) -> list[str]:
-    """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
-    if not draft.cuda:
-        return []
-    invented = draft.given.get("load_format") == "dummy"
-    ram = None if invented else small_host(draft.model, draft.host)
-    return [str(lack) for lack in (old_driver(draft.gpus, draft.engine.cuda), ram) if lack]
-
-
-def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
-    """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
-    given = draft.given.get("compilation_config")
-    if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
-        return []
-    captured = graphs.mode(given, plan.value("optimization_level"))
-    if plan.value("enforce_eager") or captured == "NONE":
-        return []
-    mode = graphs_for(draft)
-    return [
-        "--compilation-config names no cudagraph_mode, so vLLM captures its own"
-        f" {captured} instead of {mode}, which would be planned here; add"
-        f' "cudagraph_mode": "{mode}" to it'
-    ]
-
-
-def _open_doors(draft: Draft, plan: Plan) -> list[str]:
-    """An address that others reach where no key is set that we know of."""
-    config, host = draft.config, str(plan.value("host"))
-    keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
-    if keyed or {"api_key", "uds"} & set(draft.given) or is_loopback(host):
-        return []
-    return [
-        f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
-        " environment has VLLM_API_KEY, anyone who can reach that address can use the engine; set"
-        ' [server] api_key_file, or host = "127.0.0.1"'
-    ]
-
-
-def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
-    found: list[str] = []
-    seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in SECRETS]
-    for flag in flags.public(words):
-        word = option(flag.name)
-        if not flag.name:
-            found.append(f'"{flag.value}" in extra_args belongs to no flag')
-        elif typed := unknown(flag, draft.engine):
-            found.append(f"vLLM {draft.engine.version} has no {typed}: it will refuse to start")
-        elif word in draft.engine.deprecated:
-            found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
-        elif flag in seen:
-            found.append(
-                f"every user of this machine can see the values of several {word}: pass only one"
-            )
-    return found
 
 
 def _kept(plan: Plan, remembered: Plan) -> Plan:

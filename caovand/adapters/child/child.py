@@ -1,0 +1,220 @@
+"""One engine process: started in a session of its own, ended with everything it left.
+
+The command runs through `sh` (joins the engine's cgroup before anything else) and `setpriv`
+(TERM when we die; that signal is bound to the thread that forks, so `spawn` is for the main
+thread). Its processes are written to `ledger`, so that a next daemon can end what a killed one
+left, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+from caovand.adapters import processes
+from caovand.adapters.child.engines import Engines, Traces
+from caovand.adapters.child.orphans import KILL_S, forget, record
+from caovand.adapters.child.sweeper import sweep
+from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+from caovand.core.facts.ledger import MARK, Marks
+from caovand.core.facts.ownership import Process
+
+WRAPPER = """
+procs=$1 stack=$2; shift 2
+[ -z "$procs" ] || echo $$ >"$procs" || exit 126
+[ -z "$stack" ] || ulimit -s "$stack" 2>/dev/null || ulimit -s "$(ulimit -H -s)"
+exec setpriv --pdeathsig TERM -- "$@"
+"""
+HUNT_S = 0.01
+DRAIN_S = 0.2
+LATE_S = 10.0
+
+
+class CannotSpawn(Exception):
+    """The engine's command could not be started."""
+
+
+class Child:
+    """A running engine. `members` are its living processes as last seen, `seen` the pids so far."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        ledger: Path,
+        ring: Ring,
+        file: RotatedFile,
+        cgroup: Path | None,
+        on_lines: Callable[[Sequence[str]], None],
+        hidden: Sequence[str] = (),
+        unlimited_stack: bool = False,
+        engines: Engines | None = None,
+    ) -> None:
+        read_end, write_end = _pipe()
+        output = f"pipe:[{os.fstat(write_end).st_ino}]"
+        stack = "unlimited" if unlimited_stack else ""
+        procs = str(cgroup / "cgroup.procs") if cgroup else ""
+        self._marks = Marks(output, secrets.token_hex(16))
+        record(ledger, 0, 0, (), self._marks)
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", WRAPPER, "caovan-exec", procs, stack, *argv],
+                env={**env, MARK: self._marks.variable},
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError as problem:
+            os.close(read_end)
+            forget(ledger)
+            raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
+        finally:
+            os.close(write_end)
+        self.pid = self._process.pid
+        self.cgroup, self._ledger = cgroup, ledger
+        self._engines = Engines() if engines is None else engines
+        self._ended = asyncio.Event()
+        self._kill_now = asyncio.Event()
+        self.members: tuple[Process, ...] = ()
+        self.seen: set[int] = {self.pid}
+        self.unknown: tuple[Process, ...] = ()
+        """Orphans as last seen that may be this engine's or another's: neither ends them."""
+        self.unrecorded = ""
+        """Why the ledger is not up to date: a next daemon would not find this engine."""
+        loop = asyncio.get_running_loop()
+        try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, read_end)
+                undo.callback(self._process.wait)
+                undo.callback(os.killpg, self.pid, signal.SIGKILL)
+                seen = processes.read(self.pid)
+                start = seen.start if seen else 0
+                self._traces = Traces(self.pid, start, cgroup, output)
+                self._engines.add(self._traces)
+                undo.callback(self._engines.remove, self._traces)
+                self._watch = os.pidfd_open(self.pid)
+                undo.callback(os.close, self._watch)
+                loop.add_reader(self._watch, self._on_exit)
+                undo.callback(loop.remove_reader, self._watch)
+                self.look()
+                undo.callback(forget, ledger)
+                self._pump = Pump(read_end, ring, file, on_lines, hidden)
+                undo.pop_all()
+        except (OSError, RuntimeError, MemoryError) as problem:
+            raise CannotSpawn(f"cannot watch the engine: {problem}") from problem
+
+    @property
+    def status(self) -> int | None:
+        """Exit status of the first process, negative for a signal, None while it lives."""
+        return self._process.returncode
+
+    async def ended(self) -> int:
+        """Wait for the first process to end; its status."""
+        await self._ended.wait()
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def look(self) -> tuple[Process, ...]:
+        """Find which processes belong to the engine now, and write changes to the ledger."""
+        self._see()
+        return self.members
+
+    def _see(self) -> tuple[Process, ...]:
+        """Refresh the members; return them with those that died since the last refresh."""
+        family, unknown = self._engines.family(self._traces)
+        dead = processes.reap(family, self.pid)
+        processes.reap(unknown, self.pid)
+        found = tuple(process for process in family if not process.zombie)
+        known = {(p.pid, p.start) for p in self.members}
+        if self.unrecorded or {(p.pid, p.start) for p in found} != known:
+            self.unrecorded = record(self._ledger, self.pid, self._traces.start, found, self._marks)
+        self.members = self._traces.members = found
+        self.unknown = tuple(process for process in unknown if not process.zombie)
+        self.seen.update(process.pid for process in found)
+        return (*found, *dead)
+
+    def _kill_unseen(self) -> None:
+        """KILL what changes its pid faster than it is looked for."""
+        if not processes.kill_group(self.cgroup):
+            self._engines.kill_adopted(self._traces, HUNT_S)
+
+    def pids(self) -> list[int]:
+        """The processes that belong to the engine now; for any thread, and nothing is noted."""
+        return self._engines.pids(self._traces)
+
+    def drain(self, limit_s: float) -> None:
+        """Wait (blocking) for the output of the last moments.
+
+        A process that holds the pipe is waited for no longer than `limit_s`, and what was printed
+        until then for `LATE_S` more: on a busy machine the pump may not have read it yet.
+        """
+        if not self._pump.join(limit_s):
+            self._pump.catch_up(LATE_S)
+
+    def give_up(self) -> None:
+        """Look after it no more, though processes may have outlived its end."""
+        self._traces.given_up = True
+
+    def hurry(self) -> None:
+        """Cut the grace of a running `end` short."""
+        self._kill_now.set()
+
+    async def end(
+        self, grace_s: float, before_kill: Callable[[], Awaitable[None]] | None = None
+    ) -> tuple[Process, ...]:
+        """Send TERM, KILL after `grace_s`, then KILL what is left; return what survives that.
+
+        `before_kill` inspects the engine, which may have gone on starting, one last time.
+        """
+        if not self._ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            await self._first_of(grace_s, self._ended, self._kill_now)
+        if before_kill is not None:
+            await before_kill()
+        left = await sweep(
+            self._see, KILL_S, self._kill_unseen, lambda: processes.is_populated(self.cgroup)
+        )
+        if not left:
+            # At once after the latest look: of two engines that end at a time, the last to be
+            # removed takes what may be of either.
+            self._engines.remove(self._traces)
+            await self.ended()
+            await asyncio.to_thread(self.drain, DRAIN_S)
+            forget(self._ledger)
+        return left
+
+    @staticmethod
+    async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    def _on_exit(self) -> None:
+        if self._process.poll() is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._watch)
+        os.close(self._watch)
+        self._ended.set()
+
+
+def _pipe() -> tuple[int, int]:
+    """The pipe an engine prints through: its read and write ends."""
+    try:
+        read_end, write_end = os.pipe()
+    except OSError as problem:
+        raise CannotSpawn(f"cannot start the engine: {problem.strerror}") from problem
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
+    return read_end, write_end

@@ -1,0 +1,185 @@
+"""A TCP port, and whether another node reaches it: the listener proves that it is caovan.
+
+The connecting side sends a word and expects another, then sends as much as fills packets of the
+largest size. Whoever sends another word is closed without an answer; connections, time and bytes
+are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from secrets import compare_digest
+from typing import Any, NamedTuple
+
+from caovand.core.cluster.link import LOST, MAX_TEXT
+
+CONNECT_S = 4.0
+"""The time of two repeated handshakes: a connection that takes longer is dropped on the way."""
+ANSWER_S = 8.0
+MAX_ADDRESSES = 3
+MAX_CLIENTS, BACKLOG = 128, 128
+"""Connections at the same time; a new one takes the place of the oldest."""
+PADDING = bytes(64 << 10)
+"""More than the largest packet of any network."""
+LINE_BYTES = 256
+NO_LINE = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+
+
+class Listener:
+    """Listens on an address of this node, at a free port without one; raises OSError if it cannot.
+
+    Answers whoever sends `asks` with `answers` and the address that the connection comes from.
+    """
+
+    def __init__(self, host: str, port: int, asks: bytes, answers: bytes) -> None:
+        self._words = asks, answers
+        self._clients: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+        family, _, _, _, end = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind(end)
+        except OSError:
+            self._listener.close()
+            raise
+        bound = self._listener.getsockname()
+        self.address, self.port = plain(bound), int(bound[1])
+
+    async def __aenter__(self) -> Listener:
+        try:
+            self._server = await asyncio.start_server(
+                self._accept, sock=self._listener, limit=LINE_BYTES, backlog=BACKLOG
+            )
+        except BaseException:
+            self._listener.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for client in self._clients:
+            client.cancel()
+        if self._clients:
+            await asyncio.wait(self._clients)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients = [one for one in self._clients if not one.done()]
+        if len(clients) >= MAX_CLIENTS:
+            clients[0].cancel()
+        self._clients = [*clients, asyncio.ensure_future(self._answer(reader, writer))]
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asks, answers = self._words
+        try:
+            with contextlib.suppress(OSError, asyncio.TimeoutError, *NO_LINE):
+                word = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
+                if compare_digest(word.rstrip(b"\n"), asks):
+                    seen = plain(writer.get_extra_info("peername"))
+                    writer.write(answers + f" {seen}\n".encode())
+                    await asyncio.wait_for(reader.readexactly(len(PADDING)), ANSWER_S)
+                    writer.write(answers + b"\n")
+                    await asyncio.wait_for(writer.drain(), ANSWER_S)
+        finally:
+            writer.close()
+
+
+class Connection(NamedTuple):
+    """How a connection went: `failure` is why it failed, "" if it did not.
+
+    `own` is its address on this side, `seen` on the other, and the handshake took `connect_s`.
+    """
+
+    failure: str = ""
+    own: str = ""
+    seen: str = ""
+    connect_s: float = 0.0
+
+
+async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connection:
+    """Connect to the listener with these words at any address of the host."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, RuntimeError) as problem:  # the last for want of a thread
+        return Connection(f"{host}: {_reason(problem)}"[:MAX_TEXT])
+    made = Connection(f"{host} has no address")
+    for family, _, _, _, end in found[:MAX_ADDRESSES]:
+        made = await _connect(family, end, asks, answers)
+        if not made.failure:
+            break
+        meaning = "" if end[0] == host else f"{host} is {end[0]} there: "
+        made = made._replace(failure=f"{meaning}{made.failure}"[:MAX_TEXT])
+    return made
+
+
+async def _connect(
+    family: socket.AddressFamily, end: Any, asks: bytes, answers: bytes
+) -> Connection:
+    begun = time.monotonic()
+    try:
+        link = socket.socket(family, socket.SOCK_STREAM)
+        with contextlib.ExitStack() as stack:
+            stack.callback(link.close)
+            link.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await asyncio.wait_for(loop.sock_connect(link, end), CONNECT_S)
+            took_s = time.monotonic() - begun
+            reader, writer = await asyncio.open_connection(sock=link, limit=LINE_BYTES)
+            stack.pop_all()
+    except asyncio.TimeoutError:
+        return Connection(f"no answer within {CONNECT_S:.0f} s")
+    except OSError as problem:
+        return Connection(_reason(problem))
+    own = plain(writer.get_extra_info("sockname"))
+    try:
+        failure, seen = await _prove(reader, writer, asks, answers)
+    except OSError as problem:
+        failure, seen = _reason(problem), ""
+    finally:
+        writer.transport.abort()
+    return Connection(failure, own, seen, 0.0 if failure else took_s)
+
+
+async def _prove(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asks: bytes, answers: bytes
+) -> tuple[str, str]:
+    """Why the other side is not the listener with these words, "", and the address that it sees."""
+    writer.write(asks + b"\n")
+    try:
+        line = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
+    except asyncio.TimeoutError:
+        return f"no answer within {ANSWER_S:.0f} s", ""
+    except asyncio.IncompleteReadError as problem:
+        line = problem.partial
+        if not line:
+            return "the connection was closed", ""
+    except asyncio.LimitOverrunError:
+        line = b""
+    answer, _, seen = line.rstrip(b"\n").partition(b" ")
+    if not compare_digest(answer, answers):
+        return "something else than caovan answers there", ""
+    writer.write(PADDING)
+    try:
+        await asyncio.wait_for(reader.readuntil(), ANSWER_S)
+    except (asyncio.TimeoutError, asyncio.IncompleteReadError):
+        return LOST, ""
+    return "", seen.decode("ascii", "replace")[:MAX_TEXT]
+
+
+def plain(end: Any) -> str:
+    """The address in a socket's name, without its interface."""
+    return str(end[0]).partition("%")[0]
+
+
+def _reason(problem: Exception) -> str:
+    """The kernel's reason: asyncio writes the address in its place."""
+    number = getattr(problem, "errno", None)
+    if isinstance(problem, socket.gaierror) or not number:
+        return getattr(problem, "strerror", None) or str(problem)
+    return os.strerror(number)

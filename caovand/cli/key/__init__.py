@@ -1,0 +1,21 @@
+"""`caovanctl key`: keys for clients of the gateway; each of its verbs is a file here."""
+
+from __future__ import annotations
+
+from caovand.cli.verb import Group, Verb
+
+EPILOG = """\
+examples:
+  caovanctl key add alice --rpm 60                   prints the key, this once
+  caovanctl key add batch --band background --tokens-per-day 2000000
+  caovanctl key list                                 the keys, and what each has used by day
+  caovanctl key revoke alice                         from now on
+"""
+VERB = Verb(
+    name="key",
+    group=Group.CHANGE,
+    help="add, list and revoke the keys of the gateway's clients",
+    epilog=EPILOG,
+    run=None,
+    package=__name__,
+)

@@ -1,0 +1,66 @@
+"""`caovanctl key list`: the keys of the gateway's clients, and what each has used."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from caovand.cli.client import connect
+from caovand.cli.console import console
+from caovand.cli.errors import Exit
+from caovand.cli.verb import Verb
+
+NOBODY = "-"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """key list."""
+    with connect(args) as client:
+        answer = client.ask("keys")
+    if args.json:
+        print(json.dumps(answer))
+    else:
+        show(answer)
+    return Exit.DONE
+
+
+def show(answer: Mapping[str, Any]) -> None:
+    """Print the keys, and what was used."""
+    out = console()
+    if not answer["required"]:
+        out.print("no keys: clients need none but that of [server] api_key_file, if there is one")
+    elif not answer["keys"]:
+        out.print("no keys: nobody can use the gateway; `caovanctl key add NAME` makes one")
+    else:
+        table = Table("key", "models", "requests a minute", "tokens a day", "band")
+        for key in answer["keys"]:
+            limits = (_number(key[name]) for name in ("rpm", "tokens_per_day"))
+            table.add_row(key["name"], ", ".join(key["models"]) or "all", *limits, key["band"])
+        out.print(table)
+    if answer["usage"]:
+        table = Table("day (UTC)", "key", "requests", "tokens read", "tokens written")
+        for row in answer["usage"]:
+            numbers = (_number(row[name]) for name in ("requests", "read", "written"))
+            table.add_row(row["day"], row["key"] or NOBODY, *numbers)
+        out.print(table)
+
+
+def _number(value: int | None) -> str:
+    return "any" if value is None else f"{value:,}"
+
+
+VERB = Verb(
+    name="list",
+    help="list the keys, and what each has used by day",
+    epilog="example: caovanctl key list --json",
+    arguments=arguments,
+    run=run,
+)

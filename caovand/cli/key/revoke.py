@@ -1,0 +1,40 @@
+"""`caovanctl key revoke`: a client's key is no longer taken."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from caovand.cli.client import connect
+from caovand.cli.errors import Exit
+from caovand.cli.verb import Verb
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a name in `caovanctl key list`")
+    parser.add_argument("--json", action="store_true", help="print the keys left as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """key revoke."""
+    with connect(args) as client:
+        answer = client.ask("key_revoke", name=args.name)
+    if args.json:
+        print(json.dumps(answer))
+        return Exit.DONE
+    left = len(answer["keys"])
+    print(f"revoked {args.name}; {left} left" if left else f"revoked {args.name}; no key is left:"
+          " nobody can use the gateway")  # fmt: skip
+    return Exit.DONE
+
+
+VERB = Verb(
+    name="revoke",
+    help="refuse a client's key from now on",
+    description="Refuse a client's key from now on. Requests that wait or run are finished. Without"
+    " any key left, nobody can use the gateway.",
+    epilog="example: caovanctl key revoke alice",
+    arguments=arguments,
+    effects=True,
+    run=run,
+)

@@ -1,0 +1,95 @@
+"""Clients' keys: what each may do, and how they are kept, by their digests alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from caovand.core.problem import Problem, ProblemError
+
+PREFIX = "sk-caovan-"
+MAX_KEYS = 200
+MAX_MODELS = 10
+MAX_MODEL_NAME = 200
+MAX_LIMIT = 10**12
+BANDS = ("interactive", "background")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+@dataclass(frozen=True)
+class ClientKey:
+    """A key of a client; without `models` it may use all, without a limit as much as it likes."""
+
+    name: str
+    digest: str
+    models: tuple[str, ...] = ()
+    rpm: int | None = None
+    tokens_per_day: int | None = None
+    band: str = BANDS[0]
+
+    def may_use(self, asked: str, model: str) -> bool:
+        """Whether it may ask for a model by this name."""
+        return not self.models or asked in self.models or model in self.models
+
+
+def digest_of(secret: str) -> str:
+    """The digest of a key: its secret is random and long, so that no salt is needed."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def checked(key: ClientKey, taken: Sequence[str]) -> ClientKey:
+    """The key to add, or ProblemError if it cannot be; `taken` are the names there are."""
+    cannot = f"add the key {key.name[:64]!r}"
+    if not NAME.fullmatch(key.name):
+        fact = "a name has 1 to 64 letters, digits, and . _ @ - after the first"
+        raise ProblemError(cannot, fact, "choose another name")
+    if key.name in taken:
+        raise ProblemError(
+            cannot, "there is such a key already", "revoke it first, or choose another"
+        )
+    if len(taken) >= MAX_KEYS:
+        raise ProblemError(cannot, f"there are {MAX_KEYS} keys", "revoke some that nobody uses")
+    if len(key.models) > MAX_MODELS or not all(
+        0 < len(model) <= MAX_MODEL_NAME for model in key.models
+    ):
+        fact = f"it may name up to {MAX_MODELS} models of up to {MAX_MODEL_NAME} characters"
+        raise ProblemError(cannot, fact, "name fewer, or none for all")
+    for what, limit in (("--rpm", key.rpm), ("--tokens-per-day", key.tokens_per_day)):
+        if limit is not None and not 0 < limit <= MAX_LIMIT:
+            fact = f"{what} must be from 1 to {MAX_LIMIT}"
+            raise ProblemError(cannot, fact, "leave it out for no limit")
+    if key.band not in BANDS:
+        raise ProblemError(cannot, f"there is no band {key.band!r}", f"use {' or '.join(BANDS)}")
+    return key
+
+
+def to_document(keys: Sequence[ClientKey]) -> list[dict[str, Any]]:
+    """The keys as JSON; without their secrets, which nobody keeps."""
+    return [asdict(key) for key in keys]
+
+
+def from_document(document: Any) -> tuple[ClientKey, ...] | None:
+    """The keys in a document, None if it is none of keys."""
+    try:
+        return tuple(_read(entry) for entry in document)
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def _read(entry: Mapping[str, Any]) -> ClientKey:
+    key = ClientKey(**{**entry, "models": tuple(entry["models"])})
+    texts = (key.name, key.digest, key.band, *key.models)
+    limits = (key.rpm, key.tokens_per_day)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError
+    if not all(limit is None or isinstance(limit, int) for limit in limits):
+        raise ValueError
+    return key
+
+
+def wrong_key() -> Problem:
+    """What a client without a valid key is refused with."""
+    return Problem("answer", "the API key is missing or wrong", "send a key of this server")

@@ -1,0 +1,118 @@
+"""Which model a request means, and the body that the engine gets for it.
+
+A name is a served one, an alias of one, or either with the effort of its reasoning behind a colon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from caovand.core.gateway.body import Fields
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+PREFIX = "/v1/"
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = "chat/completions", "completions", "responses", "messages"
+"""Paths behind PREFIX."""
+_EFFORT_FIELDS = {CHAT: "reasoning_effort", RESPONSES: "reasoning", MESSAGES: "output_config"}
+_LIMIT_FIELDS = {
+    CHAT: ("max_tokens", "max_completion_tokens"),
+    COMPLETIONS: ("max_tokens",),
+    RESPONSES: ("max_output_tokens",),
+    MESSAGES: ("max_tokens",),
+}
+"""Fields that limit the tokens generated: the gateway sets the first unless one is there."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What requests that say nothing of it ask for; None leaves it to the engine."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    effort: str | None = None
+
+
+@dataclass(frozen=True)
+class Meant:
+    """The served model a name means, and the effort it asks for, "" for none."""
+
+    model: str
+    effort: str = ""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The served names, the first of which is the default, and the aliases for them."""
+
+    served: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    defaults: Defaults = Defaults()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name to list: an alias for a model that is not served is none."""
+        known = (alias for alias, name in self.aliases.items() if self._served(name))
+        return tuple(dict.fromkeys((*self.served, *known)))
+
+    def meant(self, name: str) -> Meant | None:
+        """The model that `name` means, None where there is none; "" means the default."""
+        if not name and self.served:
+            return Meant(self.served[0])
+        return self._served(name) or self._aliased(name) or self._with_effort(name)
+
+    def _served(self, name: str) -> Meant | None:
+        if name in self.served:
+            return Meant(name)
+        model, _, effort = name.rpartition(":")
+        return Meant(model, effort) if model in self.served and effort in EFFORTS else None
+
+    def _aliased(self, name: str) -> Meant | None:
+        return self._served(self.aliases[name]) if name in self.aliases else None
+
+    def _with_effort(self, name: str) -> Meant | None:
+        alias, _, effort = name.rpartition(":")
+        found = self._aliased(alias) if effort in EFFORTS else None
+        return Meant(found.model, effort) if found else None
+
+
+def rewritten(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
+    """The body with the served model's name, and with defaults for what it does not set."""
+    name = fields.model
+    meant = naming.meant(name) if name is not None else None
+    api = path[len(PREFIX) :] if path.startswith(PREFIX) else ""
+    more = dict(_added(fields.names, api, naming.defaults, meant.effort if meant else ""))
+    changed = meant is not None and meant.model != name
+    if fields.begin is None or not (more or changed):
+        return body
+    whole = memoryview(body)
+    added = b"".join(b"%s:%s," % (_json(key), _json(value)) for key, value in more.items())
+    if not fields.names:
+        added = added[:-1]
+    if not changed:
+        return b"".join((whole[: fields.begin], added, whole[fields.begin :]))
+    assert meant is not None
+    assert fields.model_at is not None
+    first, last = fields.model_at
+    middle = whole[fields.begin : first]
+    return b"".join((whole[: fields.begin], added, middle, _json(meant.model), whole[last:]))
+
+
+def _added(
+    names: Collection[str], api: str, defaults: Defaults, effort: str
+) -> Iterator[tuple[str, Any]]:
+    """Fields that the request does not have."""
+    limits = _LIMIT_FIELDS.get(api, ())
+    if limits and defaults.temperature is not None and "temperature" not in names:
+        yield "temperature", defaults.temperature
+    if limits and defaults.max_tokens is not None and not {*limits} & {*names}:
+        yield limits[0], defaults.max_tokens
+    key, effort = _EFFORT_FIELDS.get(api, ""), effort or defaults.effort or ""
+    if key and effort and key not in names:
+        yield key, effort if api == CHAT else {"effort": effort}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,126 @@
+"""What clients use: tokens counted in answers, and the limits of their keys."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core.gateway.keys import ClientKey
+
+MINUTE_S = 60.0
+DAY_S = 86_400
+TAIL_BYTES = 4096
+BYTES_PER_TOKEN = 4
+_READ = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
+_WRITTEN = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+
+
+@dataclass(frozen=True)
+class Used:
+    """Tokens of one request; `estimated` if the answer did not contain the engine's own count."""
+
+    read: int
+    written: int
+    estimated: bool
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.read + self.written
+
+
+class Meter:
+    """Counts the tokens of one answer as it passes: by its usage, else by its size."""
+
+    def __init__(self) -> None:
+        self._tail, self._events, self._bytes = b"", 0, 0
+
+    def take(self, chunk: bytes) -> None:
+        """Another piece of the answer."""
+        self._events += chunk.count(b"data: {")
+        self._bytes += len(chunk)
+        self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+
+    def used(self, body_bytes: int) -> Used:
+        """What the request used, whose body had this size."""
+        read, written = _READ.findall(self._tail), _WRITTEN.findall(self._tail)
+        if read:  # an embedding writes nothing
+            return Used(int(read[-1]), int(written[-1]) if written else 0, False)
+        by_size = self._events or math.ceil(self._bytes / BYTES_PER_TOKEN)
+        return Used(math.ceil(body_bytes / BYTES_PER_TOKEN), by_size, True)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A limit of a key is reached, as a fact; `retry_after_s` is when it no longer is."""
+
+    fact: str
+    retry_after_s: int
+
+
+class Quotas:
+    """The requests of each key in the last minute, and its tokens of the day, by UTC."""
+
+    def __init__(self) -> None:
+        self._minutes: dict[str, deque[float]] = {}
+        self._day, self._tokens = 0, dict[str, int]()
+
+    def admit(self, key: ClientKey, at: float, unix: float) -> Spent | None:
+        """Count a request of this key, unless one of its limits is reached."""
+        self._turn(unix)
+        recent = self._minutes.setdefault(key.name, deque())
+        while recent and at - recent[0] >= MINUTE_S:
+            recent.popleft()
+        if key.rpm is not None and len(recent) >= key.rpm:
+            fact = f"the key {key.name} may send {key.rpm} requests a minute"
+            return Spent(fact, max(math.ceil(recent[-key.rpm] + MINUTE_S - at), 1))
+        limit = key.tokens_per_day
+        if limit is not None and self._tokens.get(key.name, 0) >= limit:
+            fact = f"the key {key.name} has used its {limit} tokens of this day (UTC)"
+            return Spent(fact, max(math.ceil(DAY_S - unix % DAY_S), 1))
+        if key.rpm is not None:
+            recent.append(at)
+        return None
+
+    def spend(self, name: str, tokens: int, unix: float) -> None:
+        """Count what a request has used."""
+        self._turn(unix)
+        self._tokens[name] = self._tokens.get(name, 0) + tokens
+
+    def know(self, day: int, tokens: Mapping[str, int]) -> None:
+        """Take what was counted before this process began."""
+        if day >= self._day:
+            self._turn(day * DAY_S)
+            for name, count in tokens.items():
+                self._tokens[name] = max(self._tokens.get(name, 0), count)
+
+    def _turn(self, unix: float) -> None:
+        day = int(unix // DAY_S)
+        if day != self._day:
+            self._day, self._tokens = day, {}
+
+
+class Ledger:
+    """What the keys have used, by day, until the daemon has been told."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, str], list[int]] = {}
+
+    def add(self, name: str, used: Used, unix: float) -> None:
+        """Count a request."""
+        self.put_back([[int(unix // DAY_S), name, 1, used.read, used.written]])
+
+    def taken(self, most: int) -> list[list[Any]]:
+        """Up to `most` rows, which are no longer here: day, name, requests, read and written."""
+        keys = list(self._rows)[:most]
+        return [[*key, *self._rows.pop(key)] for key in keys]
+
+    def put_back(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add these rows."""
+        for day, name, *counts in rows:
+            known = self._rows.setdefault((day, name), [0, 0, 0])
+            known[:] = [old + new for old, new in zip(known, counts, strict=True)]

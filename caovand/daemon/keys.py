@@ -1,0 +1,162 @@
+"""Clients' keys for the gateway and what each has used by day, kept in the state folder.
+
+Once there has been a key, clients must send one, also when the last has been revoked or the file is
+damaged: nothing opens the gateway to everybody but removing the file.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import state_file, wall_clock
+from caovand.core.gateway import keys
+from caovand.core.gateway.keys import ClientKey
+from caovand.core.gateway.usage import DAY_S
+from caovand.core.problem import ProblemError
+
+KEYS, USAGE = "gateway_keys.json", "gateway_usage.json"
+SECRET_BYTES = 24
+KEPT_DAYS = 92
+MAX_DAY = 100_000
+MAX_ROWS = 300
+"""Of usage in one answer: it must fit a frame."""
+SAVE_S = 60.0
+
+Counts = dict[str, list[int]]
+"""Requests, tokens read and tokens written by each key's name."""
+
+
+class Keys:
+    """The keys in the folder `state`; `changed` is called whenever there are others."""
+
+    def __init__(
+        self, state: Path, notice: Callable[[str, str], None], changed: Callable[[], None]
+    ) -> None:
+        self._state, self._notice, self._changed = state, notice, changed
+        self._keys: tuple[ClientKey, ...] | None = self._read()
+        self._usage: dict[int, Counts] = _usage(state_file.read_or_none(state / USAGE))
+        self._saved_at, self._unsaved = float("-inf"), False
+
+    def _read(self) -> tuple[ClientKey, ...] | None:
+        path = self._state / KEYS
+        try:
+            found = keys.from_document(state_file.read(path))
+        except FileNotFoundError:
+            return None
+        except (OSError, state_file.Unusable):
+            found = None
+        if found is None:
+            text = f"cannot read {path}: the gateway refuses every key; restore or remove the file"
+            self._notice("failure", text)
+        return found or ()
+
+    def for_gateway(self) -> list[dict[str, Any]] | None:
+        """The keys that clients may send, None if they need none."""
+        return None if self._keys is None else keys.to_document(self._keys)
+
+    def used_today(self) -> dict[str, Any]:
+        """The day by UTC, and the tokens that each key has used in it."""
+        day = _today()
+        counts = self._usage.get(day, {})
+        return {"day": day, "tokens": {name: n[1] + n[2] for name, n in counts.items()}}
+
+    def add(self, wanted: ClientKey) -> str:
+        """Keep another key; its secret, which is shown this once. ProblemError or OSError."""
+        there = self._keys or ()
+        keys.checked(wanted, [key.name for key in there])
+        secret = keys.PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        added = ClientKey(
+            wanted.name, keys.digest_of(secret), wanted.models, wanted.rpm,
+            wanted.tokens_per_day, wanted.band,
+        )  # fmt: skip
+        self._keep((*there, added))
+        return secret
+
+    def revoke(self, name: str) -> None:
+        """Forget a key, from now on; ProblemError or OSError."""
+        there = self._keys or ()
+        left = tuple(key for key in there if key.name != name)
+        if len(left) == len(there):
+            known = ", ".join(key.name for key in there) or "there are none"
+            raise ProblemError(
+                f"revoke the key {name[:64]!r}", "there is no such key", f"keys: {known}"
+            )
+        self._keep(left)
+
+    def _keep(self, wanted: tuple[ClientKey, ...]) -> None:
+        state_file.write(self._state / KEYS, keys.to_document(wanted))
+        self._keys = wanted
+        self._changed()
+
+    # -- usage ------------------------------------------------------------------------------
+
+    def take(self, used: Sequence[Sequence[Any]]) -> bool:
+        """Add what the gateway counted: day, name, requests, tokens read, tokens written.
+
+        Whether it is time to save it. TypeError or ValueError for anything else.
+        """
+        for day, name, *counts in used:
+            if not (isinstance(day, int) and 0 <= day <= MAX_DAY and isinstance(name, str)):
+                raise ValueError(day, name)
+            known = self._usage.setdefault(day, {}).setdefault(name, [0, 0, 0])
+            known[:] = [old + int(new) for old, new in zip(known, counts, strict=True)]
+            self._unsaved = True
+        for day in sorted(self._usage)[:-KEPT_DAYS]:
+            del self._usage[day]
+        return self._unsaved and wall_clock.now() - self._saved_at >= SAVE_S
+
+    def save(self) -> None:
+        """Write what was used; OSError if it cannot be."""
+        if self._unsaved:
+            self._saved_at, self._unsaved = wall_clock.now(), False
+            state_file.write(
+                self._state / USAGE, {str(day): counts for day, counts in self._usage.items()}
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """The keys without their digests, and what each used by day, the latest first."""
+        listed = [
+            {name: value for name, value in entry.items() if name != "digest"}
+            for entry in self.for_gateway() or []
+        ]
+        days = [
+            {"day": _date(day), "key": name, "requests": n[0], "read": n[1], "written": n[2]}
+            for day in sorted(self._usage, reverse=True)
+            for name, n in sorted(self._usage[day].items())
+        ]
+        return {"required": self._keys is not None, "keys": listed, "usage": days[:MAX_ROWS]}
+
+
+def _today() -> int:
+    return int(wall_clock.now() // DAY_S)
+
+
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY_S, timezone.utc).date().isoformat()
+
+
+def _usage(document: Any) -> dict[int, Counts]:
+    """What was used, from its file: a damaged one counts for nothing."""
+    found: dict[int, Counts] = {}
+    try:
+        for day, counts in document.items():
+            found[int(day)] = {str(name): [int(n) for n in row] for name, row in counts.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
+    rows = [row for day in found.values() for row in day.values()]
+    usable = all(len(row) == 3 for row in rows) and all(0 <= day <= MAX_DAY for day in found)
+    return found if usable else {}
+
+
+def wanted(args: Mapping[str, Any]) -> ClientKey:
+    """The key that a request asks for; ProblemError if its arguments are of wrong types."""
+    found = keys.from_document([{"digest": "", "models": [], **args}])
+    if found is None:
+        raise ProblemError(
+            "add the key", "an argument is of a wrong type", "`caovanctl key add -h`"
+        )
+    return found[0]

@@ -1,0 +1,48 @@
+"""`caovanctl key`: what it asks for, and what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cli.conftest import Ctl
+from tests.cli.fake_daemon import FakeDaemon
+
+ALICE = {
+    "name": "alice",
+    "models": ["tiny"],
+    "rpm": 60,
+    "tokens_per_day": None,
+    "band": "background",
+}
+USED = {"day": "2026-11-26", "key": "alice", "requests": 3, "read": 12345, "written": 6}
+
+
+def test_a_key_is_printed_alone_so_that_it_can_be_piped(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["key_add"] = {"key": "sk-caovan-secret"}
+    said = ctl("key", "add", "alice", "--models", "tiny, small", "--rpm", "60")
+    assert (said.code, said.out) == (0, "sk-caovan-secret\n")
+    assert daemon.asked[0].args == {
+        "name": "alice", "models": ["tiny", "small"], "rpm": 60, "tokens_per_day": None,
+        "band": "interactive",
+    }  # fmt: skip
+
+
+def test_keys_and_their_use_are_listed(daemon: FakeDaemon, ctl: Ctl) -> None:
+    answer: dict[str, Any] = {"required": True, "keys": [ALICE], "usage": [USED]}
+    daemon.answers["keys"] = answer
+    said = ctl("key", "list").out
+    for text in ("alice", "tiny", "60", "any", "background", "2026-11-26", "12,345"):
+        assert text in said
+    assert ctl("key", "list", "--json").json == answer
+    answer.update(keys=[], usage=[])
+    assert "nobody can use" in ctl("key", "list").out
+    answer.update(required=False)
+    assert "clients need none" in ctl("key", "list").out
+
+
+def test_a_revoked_key_is_gone(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["key_revoke"] = {"required": True, "keys": [], "usage": []}
+    said = ctl("key", "revoke", "alice")
+    assert said.code == 0
+    assert "nobody can use" in said.out
+    assert daemon.asked[0].args == {"name": "alice"}

@@ -1,0 +1,90 @@
+"""Clients with keys of their own: which they are, what they may do, what they use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.core.gateway.keys import ClientKey, digest_of, to_document
+from caovand.gateway import link
+from tests.gateway.test_server import run
+from tests.gateway.world import CHAT, HELLO, World, for_ever
+from tests.patience import soon
+
+KEYS = to_document([
+    ClientKey("alice", digest_of("a")),
+    ClientKey("bob", digest_of("b"), models=("tiny",)),
+    ClientKey("carol", digest_of("c"), rpm=1),
+    ClientKey("dave", digest_of("d"), tokens_per_day=10),
+])  # fmt: skip
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def post(one: World, secret: str, path: str = CHAT, **more: Any) -> tuple[int, Any]:
+    return await one.post(path, headers=bearer(secret), **(more or {"json": HELLO}))
+
+
+def test_only_a_client_s_own_key_opens_and_the_engine_gets_the_engine_s(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        for wrong in ("", "s3cret", "x"):
+            assert (await post(one, wrong))[0] == 401
+        assert (await one.post(json=HELLO, headers={"x-api-key": "a"}))[0] == 200
+        assert one.engine.asked[-1][2]["Authorization"] == "Bearer s3cret"
+        # Revoked: refused at once, while what runs is finished.
+        one.engine.answer = for_ever
+        runs = asyncio.ensure_future(post(one, "a"))
+        await soon(lambda: len(one.engine.asked) == 2)
+        one.daemon.say("serving", generation=1, keys=[])
+        await soon(lambda: one.daemon.reports[-1]["seq"] == one.daemon.seq)
+        assert (await post(one, "a"))[0] == 401
+        assert not runs.done()
+        runs.cancel()
+
+    run(tmp_path, test, keys=KEYS, key="s3cret")
+
+
+def test_a_key_for_some_models_knows_no_others(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        while (await post(one, "a", json={**HELLO, "model": "adapter"}))[0] != 200:
+            await asyncio.sleep(0.005)  # the engine's own list comes soon after it serves
+        assert (await post(one, "b"))[0] == 200
+        assert (await post(one, "b", json={**HELLO, "model": "gpt-4o"}))[0] == 200
+        status, found = await post(one, "b", json={**HELLO, "model": "adapter"})
+        assert (status, found["error"]["code"]) == (404, "model_not_found")
+        assert "adapter," not in found["error"]["message"]
+        _, listed = await one.get("/v1/models", headers=bearer("b"))
+        assert [model["id"] for model in listed["data"]] == ["tiny", "gpt-4o"]
+        # A body that cannot be read may name any model.
+        form = {"data": b'{"model": "adapter"}'}
+        assert (await post(one, "b", "/v1/audio/transcriptions", **form))[0] == 403
+        assert (await post(one, "a", "/v1/audio/transcriptions", **form))[0] == 200
+
+    run(tmp_path, test, keys=KEYS, aliases={"gpt-4o": "tiny"})
+
+
+def test_limits_are_said_with_when_they_end_and_use_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "USAGE_S", 0.01)
+
+    async def test(one: World) -> None:
+        assert (await post(one, "c"))[0] == 200
+        async with one.session.post(one.url + CHAT, json=HELLO, headers=bearer("c")) as got:
+            assert got.status == 429
+            assert 0 < int(got.headers["Retry-After"]) <= 60
+            assert "carol" in (await got.json())["error"]["message"]
+        assert (await post(one, "d"))[0] == 200
+        status, found = await post(one, "d")
+        assert (status, found["error"]["code"]) == (429, "key_limit")
+        await soon(lambda: len(one.daemon.used) == 2)
+        assert [row[1:3] for row in one.daemon.used] == [["carol", 1], ["dave", 1]]
+        assert one.daemon.used[0][3] == -(-len(json.dumps(HELLO)) // 4)
+
+    run(tmp_path, test, keys=KEYS)
