@@ -12,6 +12,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import AsyncIterator
 from secrets import compare_digest
 from typing import Any, NamedTuple
 
@@ -29,64 +30,52 @@ LINE_BYTES = 256
 NO_LINE = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 
 
-class Listener:
-    """Listens on an address of this node, at a free port without one; raises OSError if it cannot.
+@contextlib.asynccontextmanager
+async def listening(
+    host: str, port: int, asks: bytes, answers: bytes
+) -> AsyncIterator[tuple[str, int]]:
+    """Listen on an address of this node, at a free port for 0: the address and the port.
 
-    Answers whoever sends `asks` with `answers` and the address that the connection comes from.
+    Whoever sends `asks` gets `answers` and the address that the connection comes from. Raises
+    OSError if this node cannot listen there.
     """
+    clients: list[asyncio.Task[None]] = []
 
-    def __init__(self, host: str, port: int, asks: bytes, answers: bytes) -> None:
-        self._words = asks, answers
-        self._clients: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
-        family, _, _, _, end = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._listener.bind(end)
-        except OSError:
-            self._listener.close()
-            raise
-        bound = self._listener.getsockname()
-        self.address, self.port = plain(bound), int(bound[1])
-
-    async def __aenter__(self) -> Listener:
-        try:
-            self._server = await asyncio.start_server(
-                self._accept, sock=self._listener, limit=LINE_BYTES, backlog=BACKLOG
-            )
-        except BaseException:
-            self._listener.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for client in self._clients:
-            client.cancel()
-        if self._clients:
-            await asyncio.wait(self._clients)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        clients = [one for one in self._clients if not one.done()]
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients[:] = [one for one in clients if not one.done()]
         if len(clients) >= MAX_CLIENTS:
             clients[0].cancel()
-        self._clients = [*clients, asyncio.ensure_future(self._answer(reader, writer))]
+        client = asyncio.ensure_future(_answer(reader, writer, asks, answers))
+        client.add_done_callback(lambda _: writer.close())  # also of one that never ran
+        clients.append(client)
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asks, answers = self._words
-        try:
-            with contextlib.suppress(OSError, asyncio.TimeoutError, *NO_LINE):
-                word = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
-                if compare_digest(word.rstrip(b"\n"), asks):
-                    seen = plain(writer.get_extra_info("peername"))
-                    writer.write(answers + f" {seen}\n".encode())
-                    await asyncio.wait_for(reader.readexactly(len(PADDING)), ANSWER_S)
-                    writer.write(answers + b"\n")
-                    await asyncio.wait_for(writer.drain(), ANSWER_S)
-        finally:
-            writer.close()
+    loop = asyncio.get_running_loop()
+    (*_, end), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    server = await asyncio.start_server(
+        accept, str(end[0]), port, limit=LINE_BYTES, backlog=BACKLOG, reuse_address=True
+    )
+    try:
+        bound = server.sockets[0].getsockname()
+        yield plain(bound), int(bound[1])
+    finally:
+        server.close()
+        for client in clients:
+            client.cancel()
+        if clients:
+            await asyncio.wait(clients)
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asks: bytes, answers: bytes
+) -> None:
+    with contextlib.suppress(OSError, asyncio.TimeoutError, *NO_LINE):
+        word = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
+        if compare_digest(word.rstrip(b"\n"), asks):
+            seen = plain(writer.get_extra_info("peername"))
+            writer.write(answers + f" {seen}\n".encode())
+            await asyncio.wait_for(reader.readexactly(len(PADDING)), ANSWER_S)
+            writer.write(answers + b"\n")
+            await asyncio.wait_for(writer.drain(), ANSWER_S)
 
 
 class Connection(NamedTuple):
@@ -107,10 +96,10 @@ async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connecti
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, RuntimeError) as problem:  # the last for want of a thread
-        return Connection(f"{host}: {_reason(problem)}"[:MAX_TEXT])
+        return Connection(f"{host}: {reason(problem)}"[:MAX_TEXT])
     made = Connection(f"{host} has no address")
-    for family, _, _, _, end in found[:MAX_ADDRESSES]:
-        made = await _connect(family, end, asks, answers)
+    for *_, end in found[:MAX_ADDRESSES]:
+        made = await _connect(str(end[0]), port, asks, answers)
         if not made.failure:
             break
         meaning = "" if end[0] == host else f"{host} is {end[0]} there: "
@@ -118,32 +107,24 @@ async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connecti
     return made
 
 
-async def _connect(
-    family: socket.AddressFamily, end: Any, asks: bytes, answers: bytes
-) -> Connection:
+async def _connect(address: str, port: int, asks: bytes, answers: bytes) -> Connection:
     begun = time.monotonic()
     try:
-        link = socket.socket(family, socket.SOCK_STREAM)
-        with contextlib.ExitStack() as stack:
-            stack.callback(link.close)
-            link.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await asyncio.wait_for(loop.sock_connect(link, end), CONNECT_S)
-            took_s = time.monotonic() - begun
-            reader, writer = await asyncio.open_connection(sock=link, limit=LINE_BYTES)
-            stack.pop_all()
+        opening = asyncio.open_connection(address, port, limit=LINE_BYTES)
+        reader, writer = await asyncio.wait_for(opening, CONNECT_S)
     except asyncio.TimeoutError:
         return Connection(f"no answer within {CONNECT_S:.0f} s")
     except OSError as problem:
-        return Connection(_reason(problem))
+        return Connection(reason(problem))
+    connect_s = time.monotonic() - begun
     own = plain(writer.get_extra_info("sockname"))
     try:
         failure, seen = await _prove(reader, writer, asks, answers)
     except OSError as problem:
-        failure, seen = _reason(problem), ""
+        failure, seen = reason(problem), ""
     finally:
         writer.transport.abort()
-    return Connection(failure, own, seen, 0.0 if failure else took_s)
+    return Connection(failure, own, seen, 0.0 if failure else connect_s)
 
 
 async def _prove(
@@ -177,7 +158,7 @@ def plain(end: Any) -> str:
     return str(end[0]).partition("%")[0]
 
 
-def _reason(problem: Exception) -> str:
+def reason(problem: Exception) -> str:
     """The kernel's reason: asyncio writes the address in its place."""
     number = getattr(problem, "errno", None)
     if isinstance(problem, socket.gaierror) or not number:

@@ -103,7 +103,7 @@ class Inspections:
             await asyncio.to_thread(inspection.check_port, endpoint.port)
         if made is not None:
             await self._run.share_caches(plan, made.inventory.engine)
-            await self._run.check_sums(plan, made.inventory)
+            await self._run.check_all_reduce(plan, made.inventory)
 
 
 def _refusal(number: int, problem: Exception) -> Refused:

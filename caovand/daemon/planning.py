@@ -1,4 +1,4 @@
-"""The engine's plan between looks: made from what is found, kept with what it was made from."""
+"""The engine's plan between inspections, kept with the inventory it was made from."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SlotPlanner:
         *,
         refused: bool = False,
     ) -> NextPlan:
-        """The plan of the next engine, which is still to be made.
+        """A request for the next engine's plan.
 
         `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
         `living_mode`. With `refused` the configuration is not in force, and `again` is started by
@@ -97,7 +97,7 @@ class SlotPlanner:
         return await self.inspect(request)
 
     async def inspect(self, request: PlanRequest) -> Inventory:
-        """Inspect engine, model and machine for this request; raises inspection.Obstacle."""
+        """Inspect engine, model and machine for a request; raises inspection.Obstacle."""
         await self.check_kind(request.config)
         return await asyncio.to_thread(inspection.inspect, request, self._directories)
 
@@ -106,8 +106,8 @@ class SlotPlanner:
         await asyncio.to_thread(inspection.check_kind, config, self._engine)
 
     def endpoint(self, plan: Plan, request: PlanRequest) -> tuple[Plan, Endpoint]:
-        """The plan marked by its key, and where its engine will answer; ConfigError where the
-        key's file is bad."""
+        """The plan marked by its key, and the endpoint of its engine; ConfigError for a bad key
+        file."""
         key = config_file.api_key(
             request.config, plan.extra_args, self._environ, self._engine.arguments
         )
@@ -117,11 +117,11 @@ class SlotPlanner:
         return replace(plan, key=mark), endpoint
 
     def adopt(self, plan: Plan, inventory: Inventory, mode: Mode) -> None:
-        """Take a plan that another node made."""
+        """Adopt a plan that another node made."""
         self.prepared, self._request = Prepared(plan, inventory, "", mode), None
 
     def conflicts(self, plan: Plan) -> Sequence[Problem]:
-        """What of a plan cannot run on these cards, as the planner knows."""
+        """The settings of a plan that cannot run on these cards."""
         if self.inventory is None:
             return ()
         return self._engine.planning.conflicts(plan, self.inventory)
@@ -132,8 +132,8 @@ class SlotPlanner:
         return occupancy.used([gpu for gpu in gpus if gpu.index in cards])
 
     def cards(self, config: Config) -> frozenset[int]:
-        """The cards the engine may use, by NVML's index; `config` decides for a plan from
-        elsewhere."""
+        """The cards the engine may use, by NVML's index; for a plan from another node, `config`
+        decides."""
         chosen = (self._request.config if self._request else config).engine.gpus
         seen = {gpu.index for gpu in self.inventory.gpus} if self.inventory else set()
         return frozenset(seen if chosen is None else seen & set(chosen))
@@ -169,7 +169,7 @@ class NextPlan:
             await asyncio.to_thread(inspection.check_cheap, self.request)
             self._machine = await self._planner.inspect(self.request)
         else:
-            # It needs no second look: engine and model are its own.
+            # Engine and model are its own: only the cards are checked.
             again, last = self._again
             await self._planner.check_kind(self.request.config)
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
@@ -179,8 +179,10 @@ class NextPlan:
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
     ) -> tuple[Plan, Endpoint]:
-        """The plan for what was found here and for `others`, which `link` joins, and where it will
-        answer. Raises inspection.Obstacle and, where the key's file is bad, ConfigError."""
+        """The plan for this machine and `others`, which `link` joins, and its endpoint.
+
+        Raises inspection.Obstacle, and ConfigError for a bad key file.
+        """
         before = self._before
         if before is not None and link is not None and link.near(before.link):
             link = before.link  # figures that only jitter make no other plan
@@ -197,7 +199,7 @@ class NextPlan:
         return self._planner.endpoint(self.made.plan, self.request)
 
     def _keep_steps(self) -> None:
-        """Make a new plan instead of the one again; the ladder's steps stay where they fit."""
+        """Plan again instead of repeating the plan; keep those of the ladder's steps that fit."""
         assert self._again is not None
         again, last = self._again
         good = degraded.to_document(again, last.fingerprint, last.mode)

@@ -1,4 +1,4 @@
-"""Carries out requests of the control sockets: one function an op, in one table."""
+"""Handlers for the requests of the control sockets, one function for each op, in one table."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def _carry_out(supervisor: Supervisor, request: Request) -> Result:
 
 
 def _check_model(op: str, name: str, slots: Collection[str]) -> None:
-    """Raise VerbError unless it is clear which model a request is about."""
+    """Raise VerbError if a request does not identify its model."""
     known = f"name one of: {', '.join(slots)}"
     if name and op in OF_DAEMON and op != "status":
         text = f'cannot do "{op}" for one model: it concerns the whole daemon'
@@ -83,7 +83,7 @@ def _check_model(op: str, name: str, slots: Collection[str]) -> None:
 
 
 def _not_on_a_worker(slot: Slot, doing: str, instead: str) -> None:
-    """Raise VerbError where another node decides what this is about: here it would do nothing."""
+    """Raise VerbError on a worker, where the head decides: the request would do nothing."""
     if head := slot.part.planned_by:
         fact = f"this machine is a worker, and the head at {head} plans and answers clients"
         raise VerbError("on-the-head", f"cannot {doing}: {fact}", f"{instead} on the head")
@@ -226,7 +226,7 @@ def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
 
 
 async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Where the page sends a chat, with the API key."""
+    """Return the endpoint for the page's chats, with the API key."""
     _not_on_a_worker(slot, "send a chat", "use the page")
     plan, endpoint = slot.snapshot.plan, slot.run.endpoint
     if slot.snapshot.state is not State.SERVING or plan is None or endpoint is None:
@@ -243,7 +243,7 @@ async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """What the gateway should know, once it is newer than `since`; with the API key."""
+    """Return the engine's state for the gateway once it is newer than `since`, with the API key."""
     since = argument(args, "since", int, 0)
     wait_s: float = argument(args, "wait_s", float, 0.0)
     if not 0 <= wait_s <= MAX_OPEN_WAIT_S:

@@ -14,7 +14,7 @@ from caovand.core.problem import ProblemError
 FORMAT = 1
 MAX_BYTES = 32 << 20
 SOAK = "soak-"
-"""How the name of a result of `soak` begins."""
+"""The prefix of a file with a result of `soak`."""
 
 
 class NoResult(ProblemError):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import math
 import os
 import platform
 import re
@@ -27,7 +28,7 @@ from caovand.adapters.processes import Process
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
 from tests.daemon_process import ROOT, lives
-from tests.patience import LIMIT_S, eventually, soon
+from tests.patience import LIMIT_S, eventually, soon, turns
 
 TREE = str(Path(__file__).with_name("process_tree.py"))
 KINDS = ["plain", "renamed", "deaf", "setsid", "double-fork", "daemonized"]
@@ -247,7 +248,7 @@ def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
         started = engine.tree("deaf-first")
         await engine.pids(1)
         ending = asyncio.ensure_future(started.end(3600.0))
-        await asyncio.sleep(0)
+        await turns()
         started.hurry()
         assert await ending == ()
         assert started.status == -signal.SIGKILL
@@ -285,15 +286,10 @@ def test_a_command_line_that_cannot_be_read_holds_nothing_up(
     monkeypatch.setattr(sweeper, "COMMAND_LINE_S", 0.05)
     monkeypatch.setattr(processes, "is_resource_tracker", lambda process: hangs.wait(LIMIT_S))
     monkeypatch.setattr(processes, "send", lambda process, number: killed.append(process.pid))
-    ticks: list[float] = []
+    ticks: list[int] = []
 
     async def test() -> None:
-        async def tick() -> None:
-            while True:
-                ticks.append(time.monotonic())
-                await asyncio.sleep(0.005)
-
-        ticking = asyncio.ensure_future(tick())
+        ticking = asyncio.ensure_future(soon(lambda: ticks.append(1), math.inf))
         looks = iter([(Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker"),)])
         assert await sweeper.sweep(lambda: next(looks, ()), 60.0) == ()
         ticking.cancel()
@@ -805,8 +801,10 @@ def test_a_signal_never_hits_one_that_got_the_pid_since(
     seen = processes.read(innocent.pid)
     assert seen is not None
     processes.send(replace(seen, start=seen.start - 1), signal.SIGKILL)
-    time.sleep(0.05)  # nothing to wait for: nothing must happen
-    assert innocent.poll() is None
+    innocent.send_signal(signal.SIGSTOP)  # a KILL would come first
+    came = os.waitid(os.P_PID, innocent.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert came is not None
+    assert came.si_code == os.CLD_STOPPED
     processes.send(seen, signal.SIGKILL)
     assert innocent.wait(30) == -signal.SIGKILL
     processes.send(seen, signal.SIGKILL)  # gone: fine

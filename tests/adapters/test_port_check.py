@@ -7,12 +7,12 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from caovand.adapters import port_check
-from caovand.adapters.port_check import Listener, connect
+from caovand.adapters.port_check import connect, listening, reason
 from caovand.core.cluster.link import LOST
 from tests.daemon_process import ROOT, free_port
 from tests.descriptors import descriptors, run
@@ -23,20 +23,13 @@ ASKS, ANSWERS = b"a" * 64, b"b" * 64
 HERE = "127.0.0.1"
 
 
-@contextlib.asynccontextmanager
-async def listening() -> AsyncIterator[int]:
-    """The port of a listener."""
-    async with Listener(HERE, 0, ASKS, ANSWERS) as listener:
-        yield listener.port
-
-
 async def failure(host: str, port: int) -> str:
     return (await connect(host, port, ASKS, ANSWERS)).failure
 
 
 def test_a_port_that_is_reached_is_known_by_both_addresses() -> None:
     async def work() -> None:
-        async with listening() as port:
+        async with listening(HERE, 0, ASKS, ANSWERS) as (_, port):
             made = await connect(HERE, port, ASKS, ANSWERS)
             assert (made.failure, made.own, made.seen) == ("", HERE, HERE)
             assert 0 < made.connect_s < port_check.CONNECT_S
@@ -48,7 +41,7 @@ def test_strangers_get_nothing_and_keep_nobody_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(port_check, "MAX_CLIENTS", 32)
 
     async def work() -> None:
-        async with listening() as port:
+        async with listening(HERE, 0, ASKS, ANSWERS) as (_, port):
             strangers = [socket.create_connection((HERE, port)) for _ in range(100)]
             words = (b"", b"GET / HTTP/1.1\r\n\r\n", ANSWERS, os.urandom(1 << 16), ASKS[:-1])
             for number, stranger in enumerate(strangers):
@@ -70,7 +63,7 @@ def test_a_client_that_sends_nothing_is_closed_in_time(monkeypatch: pytest.Monke
     monkeypatch.setattr(port_check, "ANSWER_S", 0.05)
 
     async def work() -> None:
-        async with listening() as port:
+        async with listening(HERE, 0, ASKS, ANSWERS) as (_, port):
             silent = socket.create_connection((HERE, port))
             silent.settimeout(PATIENCE_S)
             assert await asyncio.to_thread(silent.recv, 1) == b""
@@ -80,14 +73,19 @@ def test_a_client_that_sends_nothing_is_closed_in_time(monkeypatch: pytest.Monke
 
 
 def test_an_address_of_another_machine_and_a_port_that_is_taken_are_refused() -> None:
-    with pytest.raises(OSError, match="assign requested address"):
-        Listener("192.0.2.1", 0, ASKS, ANSWERS)
+    async def refused(host: str, port: int) -> str:
+        try:
+            async with listening(host, port, ASKS, ANSWERS):
+                return ""
+        except OSError as problem:
+            return reason(problem)
 
     async def work() -> None:
-        async with listening() as port:
-            with pytest.raises(OSError, match="in use"):
-                Listener(HERE, port, ASKS, ANSWERS)
-        async with Listener(HERE, port, ASKS, ANSWERS):
+        assert await refused("192.0.2.1", 0) == "Cannot assign requested address"
+        async with listening(HERE, 0, ASKS, ANSWERS) as (address, port):
+            assert address == HERE
+            assert await refused(HERE, port) == "Address already in use"
+        async with listening(HERE, port, ASKS, ANSWERS):
             assert await failure(HERE, port) == ""
 
     run(work)

@@ -96,7 +96,7 @@ class World:
         wanted = plan(machine, model={"max_model_len": length}, server=port)
         return Prepared(wanted, machine, "fingerprint", request.chosen_mode)
 
-    async def check_sums(self, *_: object) -> None:
+    async def check_all_reduce(self, *_: object) -> None:
         """The cards that are planned for are not there."""
 
     async def prove(self, *_: object) -> None:
@@ -110,7 +110,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(inspection, "planned_for", one.planned_for)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
-    monkeypatch.setattr("caovand.daemon.engine_run.check_sums", one.check_sums)
+    monkeypatch.setattr("caovand.daemon.engine_run.check_all_reduce", one.check_all_reduce)
     monkeypatch.setattr(proof, "prove", one.prove)
     monkeypatch.setattr("caovand.daemon.loop.MAX_TICK_S", 0.05)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from caovand.adapters.port_check import Listener, connect
+from caovand.adapters.port_check import connect, listening
 from tests.daemon_process import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -23,9 +23,9 @@ print("listens")
 
 async def checked() -> int:
     """A port whose last connection the kernel still remembers (TIME_WAIT)."""
-    async with Listener(HERE, 0, ASKS, ANSWERS) as listener:
-        assert not (await connect(HERE, listener.port, ASKS, ANSWERS)).failure
-        return listener.port
+    async with listening(HERE, 0, ASKS, ANSWERS) as (_, port):
+        assert not (await connect(HERE, port, ASKS, ANSWERS)).failure
+        return port
 
 
 def test_ranks_can_meet_at_a_port_that_was_just_checked() -> None:

@@ -65,5 +65,5 @@ class Events:
 
 def test_only_events_that_the_verdict_names_are_kept() -> None:
     watch = Watch(cast(Client, Events("state", "failure", "figures")), Ledger())
-    watch.look()
+    watch.sample()
     assert [(event.kind, event.text) for event in watch.events] == [("failure", "a failure")]

@@ -63,7 +63,8 @@ class Report:
 
     `running` is the start whose engine it has, "" for none; `failed` the start that failed, and
     `finding` why. `stopped` says that its operator wants no engine. `ranks` have each rank's name,
-    pid and card, None where that is not known; `sizes` what the log says of their memory, in GiB.
+    pid and card, None if that is not known; `sizes` is their memory by the log, in GiB, `network`
+    what NCCL uses to other nodes.
     `echo` is the `sent` of the last order, `held_s` how long ago that came. `reached` is the
     result of its last probe.
     """
@@ -78,6 +79,7 @@ class Report:
     stopped: bool = False
     ranks: tuple[tuple[str, int, int | None], ...] = ()
     sizes: Mapping[str, float] = field(default_factory=dict)
+    network: str = ""
     clock: float = 0.0
     echo: float = 0.0
     held_s: float = 0.0
@@ -154,7 +156,7 @@ _ORDER: Mapping[str, type] = {
 }  # fmt: skip
 _REPORT: Mapping[str, type] = {
     "name": str, "boot": str, "state": str, "running": str, "failed": str, "stopped": bool,
-    "clock": float, "echo": float, "held_s": float,
+    "network": str, "clock": float, "echo": float, "held_s": float,
 }  # fmt: skip
 
 

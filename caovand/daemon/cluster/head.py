@@ -293,7 +293,7 @@ class Head(Part):
         host = addresses.split(self._address)[0]
         own = here.entry(
             self._name, "here", at - self._since, self._selection.facts, ranks, host,
-            sizes=here.sizes(self._slot),
+            sizes=here.sizes(self._slot), network=here.network(self._slot),
         )  # fmt: skip
         others = [
             here.entry(
@@ -304,6 +304,7 @@ class Head(Part):
                 member.report.ranks,
                 link=self._links.of(name, member.report.boot),
                 sizes=member.report.sizes,
+                network=member.report.network,
             )
             for name, member in sorted(self._workers.by_name.items())
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from caovand.adapters.port_check import Connection, Listener, connect
+from caovand.adapters.port_check import Connection, connect, listening, reason
 from caovand.core.cluster import checks
 from caovand.core.cluster.link import MEETING, Link, Probe, Reached, words
 from caovand.core.cluster.link_checks import pair_checks, slowest_bytes_s
@@ -114,31 +114,22 @@ class Links:
         """
         at, token = Link(self._host, self._port), secrets.token_hex(32)
         async with contextlib.AsyncExitStack() as stack:
+            targets = {MEETING: (self._host, self._port)}
             try:
-                meeting = await self._listen(self._host, self._port, token, stack)
+                meeting = listening(self._host, self._port, *words(token))
+                at = replace(at, meets=(await stack.enter_async_context(meeting))[0])
             except OSError as problem:
-                at = replace(at, head_deaf=problem.strerror or str(problem))
-            else:
-                at = replace(at, meets=meeting.address)
-                try:
-                    listener = await self._listen(own, 0, token, stack)
-                except OSError as problem:
-                    at = replace(at, own_deaf=problem.strerror or str(problem))
+                at = replace(at, head_deaf=reason(problem))
+            try:
+                listener = listening(own, 0, *words(token))
+                targets[self._head] = await stack.enter_async_context(listener)
+            except OSError as problem:
+                at = replace(at, own_deaf=reason(problem))
             if at.works:
-                targets = {
-                    MEETING: (self._host, self._port),
-                    self._head: (listener.address, listener.port),
-                }
                 await self._exchange(Probe(token), targets, at, peers)
                 return
         for peer in peers:
             self._keep({self._head: "", peer.name: peer.boot}, at)
-
-    async def _listen(
-        self, host: str, port: int, token: str, stack: contextlib.AsyncExitStack
-    ) -> Listener:
-        listener = await asyncio.to_thread(Listener, host, port, *words(token))
-        return await stack.enter_async_context(listener)
 
     async def _exchange(
         self,

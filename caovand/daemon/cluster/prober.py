@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from caovand.adapters import own_address
-from caovand.adapters.port_check import Connection, Listener, connect, plain
+from caovand.adapters.port_check import Connection, connect, listening, plain, reason
 from caovand.core import addresses
 from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, Reached, words
 from caovand.daemon.cluster.part import Changed
@@ -44,13 +44,11 @@ class Prober:
     async def _carry_out(self, token: str, address: str) -> None:
         async with contextlib.AsyncExitStack() as stack:
             try:
-                listener = Listener(address, 0, *words(token))
-                await stack.enter_async_context(listener)
+                listener = listening(address, 0, *words(token))
+                _, port = await stack.enter_async_context(listener)
+                reached = Reached(token, port)
             except OSError as problem:
-                deaf = (problem.strerror or str(problem))[:MAX_TEXT]
-                reached = Reached(token, deaf=deaf)
-            else:
-                reached = Reached(token, listener.port)
+                reached = Reached(token, deaf=reason(problem)[:MAX_TEXT])
             self._report(reached)
             targets = await self._targets
             others = [name for name in targets if name != self._name]

@@ -292,6 +292,7 @@ class Worker(Part):
             stopped=is_stopped(snapshot),
             ranks=self._ranks.known if self._running else (),
             sizes=here.sizes(self._slot) if self._running else {},
+            network=here.network(self._slot) if self._running else "",
             clock=wall_clock.now(),
             echo=self._order.sent,
             reached=self._prober.reached,
@@ -309,8 +310,10 @@ class Worker(Part):
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`: this node, and the head as it sees it."""
         age_s, ranks = now() - self._since, self._ranks.known
-        sizes = here.sizes(self._slot)
-        own = here.entry(self._name, "here", age_s, self._facts, ranks, sizes=sizes)
+        own = here.entry(
+            self._name, "here", age_s, self._facts, ranks,
+            sizes=here.sizes(self._slot), network=here.network(self._slot),
+        )  # fmt: skip
         state = "lost" if self._lost else "joined"
         host = addresses.split(self._head)[0]
         head = here.entry(self._order.name or "the head", state, age_s, None, (), host)

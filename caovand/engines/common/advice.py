@@ -127,7 +127,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "PCIe generation in the firmware; reboot to get the card back.",
     ),
 }
-"""By signature; those of several engines."""
+"""Sentences by signature, for every engine."""
 
 
 def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
@@ -143,7 +143,7 @@ def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
 def adviser(
     special: Sentences, general: Sentences, healing: Healing, way: Callable[[Rung], str]
 ) -> Callable[[Finding], tuple[str, ...]]:
-    """Advice from an engine's tables: what happened, what a person can do, what the ladder would.
+    """Advise by an engine's tables: what happened, what a person can do, what the ladder would do.
 
     `special` has sentences by signature, `general` by failure.
     """
@@ -160,10 +160,10 @@ def sentences(
 ) -> list[str]:
     """What happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
-    told = (
+    found = (
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
-    return [text for text in (_fill(sentence, known) for sentence in told) if text]
+    return [text for text in (_fill(sentence, known) for sentence in found) if text]
 
 
 def of_ladder(
@@ -171,7 +171,8 @@ def of_ladder(
 ) -> list[str]:
     """What the ladder would change, in order; nothing if it waits, gives up or only tries.
 
-    `way` is the setting by which a person changes the same. Of a known `plan`, only what it has.
+    `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
+    that apply to it.
     """
     rungs = suspects(finding, healing)
     if plan is not None:

@@ -68,6 +68,7 @@ reports = st.builds(
         st.tuples(texts, st.integers(1, 99), st.none() | st.integers(0, 9)), max_size=3
     ).map(tuple),
     sizes=st.dictionaries(texts, finite, max_size=3),
+    network=texts,
     clock=finite,
     echo=finite,
     held_s=finite,

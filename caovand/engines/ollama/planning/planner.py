@@ -130,7 +130,7 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 def _overhead(
     config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """What is left free of each card where a share of them is configured."""
+    """The memory to leave free on each card, if a share is configured."""
     share = config.policy.gpu_memory_utilization
     if share is None or not gpus or variables.OVERHEAD in typed:
         return {}
@@ -212,14 +212,14 @@ def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
 
 
 def _slots(config: Config, typed: Mapping[str, str]) -> Setting:
-    given = typed.get(variables.PARALLEL, "")
-    if given:
-        if not (given.isascii() and given.isdecimal() and int(given)):
+    wanted = typed.get(variables.PARALLEL, "")
+    if wanted:
+        if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
             raise Unplannable(
-                f'cannot use {variables.PARALLEL} "{given}" of [engine] env: set a whole number of'
+                f'cannot use {variables.PARALLEL} "{wanted}" of [engine] env: set a whole number of'
                 " at least 1"
             )
-        return Setting(given, "user", "[engine] env")
+        return Setting(wanted, "user", "[engine] env")
     if config.policy.max_num_seqs is not None:
         return Setting(str(config.policy.max_num_seqs), "user", "[policy] max_num_seqs")
     workload = config.policy.workload

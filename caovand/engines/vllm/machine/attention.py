@@ -34,7 +34,7 @@ def lacks_nvcc(engine: EngineInfo) -> bool:
 
 
 def lacks_toolkit(engine: EngineInfo, env: Container[str]) -> bool:
-    """The same where `env` names the variables of [engine] env, which may lead to a toolkit."""
+    """The same if `env` names the variables of [engine] env, which may lead to a toolkit."""
     return lacks_nvcc(engine) and not any(name in env for name in OWN_TOOLKIT)
 
 

@@ -43,8 +43,8 @@ GRANULE = 1024
 
 
 class Share(NamedTuple):
-    """One stage, or the whole model: its layers, what is asked of it, its cards, and by how much
-    the cache of all layers is larger than its own."""
+    """One stage, or the whole model: its layers, candidate and cards, and how many times larger
+    the cache of all layers is than its own."""
 
     model: ModelCard
     candidate: Candidate
@@ -53,7 +53,7 @@ class Share(NamedTuple):
 
 
 def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple[Share, ...]:
-    """Every stage, or the whole model where there are none."""
+    """Every stage, or the whole model without stages."""
     if not candidate.stages:
         return (Share(model, candidate, gpus, 1.0),)
     count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
@@ -70,7 +70,7 @@ def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple
 
 
 def left_bytes(share: Share) -> float:
-    """What is left for the cache on its smallest card; negative where weights alone overflow."""
+    """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
     model, candidate, gpus, _ = share
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
@@ -91,7 +91,7 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
-    """The forecast; without cards only the cache is forecast, from the bytes it was given."""
+    """The forecast; without cards only of the cache, from the bytes that are set for it."""
     blocks = layout_for(model, candidate)
     available = kv_bytes(model, candidate, gpus)
     every = shares(model, candidate, gpus)
@@ -163,12 +163,12 @@ def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryE
 
 
 def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> int:
-    """The longest context that fits where the share follows from it (AutoMem); 0 for none."""
+    """The longest context that fits if the share follows from it (AutoMem); 0 for none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
-    told = candidate.kv_blocks is not None or candidate.kv_bytes is not None
+    cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [
         (_smallest_mib(one.gpus) * MIB, -left_bytes(one), one.scale)
         for one in shares(model, candidate.but(utilization=0.0), gpus)
@@ -176,7 +176,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
-        if varying or told:
+        if varying or cache_is_set:
             asked = candidate.but(context=context, utilization=share)
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
@@ -210,7 +210,7 @@ def spare(available: float) -> float:
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
+    """Bytes that our own context may fill; all of a cache whose blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     return min(spare(left_bytes(one)) * one.scale for one in shares(model, candidate, gpus))
@@ -252,7 +252,7 @@ def _owned(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
-    """What this plan asks of memory."""
+    """The candidate that this plan amounts to."""
     return candidate_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
 
 

@@ -35,9 +35,9 @@ MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
 one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Without experts it is not known.
 """
 DRAFTER_MIB = 12
-"""What capturing the drafting layers takes: 0 to 28 in three starts."""
+"""MiB that capturing the drafting layers takes: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
-"""What a layer of a second piecewise graph and of a second full one take."""
+"""MiB that a layer of a second piecewise graph and of a second full one takes."""
 
 
 def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
@@ -104,7 +104,7 @@ def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:
-    """What so many graphs of a model of so many layers, each with experts or not, take.
+    """MiB that so many graphs of a model of so many layers, each with experts or not, take.
 
     `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
     Mamba-2's.
@@ -123,7 +123,7 @@ def expected_mib(
     *,
     mamba: bool = False,
 ) -> float:
-    """What vLLM expects of so many graphs, and takes off before it sizes the cache.
+    """MiB that vLLM expects so many graphs to take, and subtracts before it sizes the cache.
 
     It captures two of each kind and multiplies what the second took, which is less than the mean.
     """
@@ -232,7 +232,7 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """What a token's experts work in, kept from layer to layer (`stay`) or for one of them."""
+    """Elements in which a token's experts work, kept between layers (`stay`) or for one of them."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
@@ -244,7 +244,7 @@ def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
 
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
 ROUNDED_MIB = 2
-"""What PyTorch's allocator rounds the tensors of a layer up by: 0 to 6 were seen."""
+"""MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were seen."""
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 
@@ -281,7 +281,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
 
 
 def _special(model: ModelCard, candidate: Candidate) -> float:
-    """What only some models and cards need in a step."""
+    """Bytes that only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
     if not candidate.first:  # what the stage before sends: hidden states and residual
         size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation

@@ -20,7 +20,7 @@ from caovand.engines.vllm.machine.ranks import PIPELINE, large, ranks_here, span
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 MIN_MIB = 1024
-"""What a CUDA context, PyTorch and a first buffer take before there is any model."""
+"""Memory of a CUDA context, PyTorch and a first buffer before any model is loaded."""
 
 
 def choose_gpus(
@@ -93,7 +93,7 @@ def unusable(gpu: Gpu) -> Problem | None:
 
 
 def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) -> list[str]:
-    """A warning for each card that the policy leaves out though nobody said so."""
+    """A warning for each card that the policy leaves out on its own."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
     small = (lambda gpu: None) if _staged(values) else partial(_too_small, gpus=inventory.gpus)
@@ -138,14 +138,14 @@ def _of_one_kind(gpus: tuple[Gpu, ...], *, staged: bool) -> tuple[Gpu, ...]:
 
 
 def _refuse(gpu: Gpu) -> None:
-    """Raise Unplannable where this card cannot be used."""
+    """Raise Unplannable if this card cannot be used."""
     why = unusable(gpu)
     if why:
         raise Unplannable(str(why), "backend-unsupported")
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split takes in all where that is more than are here; else 0."""
+    """How many cards a split takes in all if there are not so many here; else 0."""
     elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
     wanted = size * stages(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted

@@ -65,7 +65,7 @@ class Draft:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is decided so far, the operator's verbatim flags included."""
+        """The settings decided so far, the operator's verbatim flags included."""
         return {**{name: setting.value for name, setting in self.settings.items()}, **self.verbatim}
 
     @property
@@ -75,7 +75,7 @@ class Draft:
 
     @property
     def turing(self) -> bool:
-        """Whether a card is older than what most kernels of today are written for."""
+        """Whether a card is a Turing, for which few of today's kernels are written."""
         return any(gpu.compute_capability == TURING for gpu in self.cards)
 
     def value(self, name: str) -> Any:
@@ -122,7 +122,7 @@ class Draft:
 
     @property
     def stages(self) -> int:
-        """How many stages of a pipeline there are."""
+        """The number of pipeline stages."""
         return self.count(PIPELINE)
 
     @property

@@ -96,7 +96,7 @@ def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
-    """The split inside each node, or over all of them where their link is fast enough."""
+    """The split inside each node, or over all of them if their link is fast enough."""
     found = devices.tensor_parallel_size(draft)
     spans = _spans(draft, found)
     if not found or not spans or not spans[0]:
@@ -143,7 +143,7 @@ def _cards_each(draft: Draft) -> int:
 
 
 def idle_cards(draft: Draft) -> list[str]:
-    """A warning where a typed split goes over the nodes and leaves cards of each idle."""
+    """A warning if a typed split goes over the nodes and leaves cards of each idle."""
     nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
     here = ranks_here(draft.values, nodes)
     if nodes == 1 or not here < size or here >= (each := _cards_each(draft)):
@@ -216,7 +216,7 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
 
 
 def _work(draft: Draft) -> Work:
-    """What a token of the usual request takes of the model."""
+    """The work of one token of the usual request."""
     model, usual = draft.model, WORKLOADS[draft.config.policy.workload]
     parts = {"layers": 1.0, "experts": experts_read(model, 1), "head": 1.0}
     if not model.size("head"):
@@ -246,7 +246,7 @@ def layer_partition(draft: Draft) -> Setting | None:
 
 
 def _why_dealt(draft: Draft, candidate: Candidate, own: tuple[int, ...]) -> str:
-    """What the dealing brings: more of the cache, or a faster slowest stage."""
+    """Why the layers are dealt so: more of the cache, or a faster slowest stage."""
     by_rule = candidate.but(stages=own)
     stages = Stages(draft.model, candidate, draft.cards)
     cards = ", ".join(

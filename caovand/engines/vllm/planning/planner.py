@@ -35,7 +35,7 @@ from caovand.engines.vllm.planning.devices import (
 )
 from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, sized
+from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, size_draft
 from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
@@ -74,13 +74,13 @@ def make_plan(
     def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
             draft = _draft(config, inventory, mode, mode_origin, environ)
-            return _written(_decide(SECOND, _best_split(draft)))
+            return _write(_decide(SECOND, _best_split(draft)))
         except Unplannable:
             return None
 
     draft = _draft(config, inventory, mode, mode_origin, environ, remembered)
     chosen = _decide(SECOND, _best_split(draft))
-    plan = _written(chosen, remembered)
+    plan = _write(chosen, remembered)
     warnings = [*warnings_of(chosen, plan), *_cost_of_others(plan, draft)]
     memory = forecast(plan, inventory)
     case = Case(config, inventory, plan, memory, alternative)
@@ -140,7 +140,7 @@ def _draft(
     environ: Mapping[str, str],
     remembered: Plan | None = None,
 ) -> Draft:
-    """What the rules begin with: the facts, and what is fixed."""
+    """The draft that the rules begin with: the facts, and what is fixed."""
     engine = inventory.engine
     words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = command_line.values(words)
@@ -160,16 +160,18 @@ def _draft(
     )
 
 
-def _written(draft: Draft, remembered: Plan | None = None) -> Plan:
+def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
     """The plan of what was decided; raises Unplannable if it misses a pinned key."""
     engine, verbatim = draft.engine, draft.verbatim
     rest = {
-        name: s for name in verbatim if (s := _verbatim(name, verbatim)) and name not in DECIDED
+        name: s
+        for name in verbatim
+        if (s := _verbatim_setting(name, verbatim)) and name not in DECIDED
     }
     settings = {**draft.settings, **rest}
     plan = Plan(
         model=draft.model.path,
-        settings={name: _taken(name, setting, draft) for name, setting in settings.items()},
+        settings={name: _drop_unknown(name, setting, draft) for name, setting in settings.items()},
         env=environment(draft),
         extra_args=draft.config.engine.extra_args,
         verbatim=frozenset(verbatim),
@@ -177,7 +179,7 @@ def _written(draft: Draft, remembered: Plan | None = None) -> Plan:
         engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
     )
     if remembered is not None:
-        plan = _kept(plan, remembered)
+        plan = _keep_rungs(plan, remembered)
     refuse_unmet(draft, plan)
     return plan
 
@@ -189,7 +191,7 @@ def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None
 
 
 def _best_split(draft: Draft) -> Draft:
-    """The draft on the cards where its best candidate is best of all splits.
+    """The draft on the split whose best candidate is the best of all.
 
     Memory is taken evenly from every card, so one that is small or that others use holds the rest
     back: fewer of them may hold more.
@@ -212,7 +214,7 @@ def _best_split(draft: Draft) -> Draft:
         except Unplannable:
             continue
         if fewer.choice and fewer.choice.sound and fewer.choice.score < _score(best):
-            best = _told(fewer, draft, best)
+            best = _with_reason(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
     return best
@@ -223,7 +225,7 @@ def _score(draft: Draft | None) -> float:
     return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
 
 
-def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
+def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
     """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
     kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
     left = [(f"GPU {gpu.index}", gpu) for gpu in draft.gpus if gpu.index not in kept]
@@ -245,7 +247,7 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
 
 
 def _context(draft: Draft | None) -> int:
-    """The context that a draft holds on its cards; 0 where it holds none."""
+    """The context that a draft holds on its cards; 0 for none."""
     return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
 
 
@@ -269,12 +271,12 @@ def _on_freest(draft: Draft, count: int) -> Draft:
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
     others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return sized(first, [decided(depth, cache) for depth, cache in others])
+    return size_draft(first, [decided(depth, cache) for depth, cache in others])
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
     for name, rule in rules:
-        setting = _verbatim(name, draft.verbatim) or rule(draft)
+        setting = _verbatim_setting(name, draft.verbatim) or rule(draft)
         if setting is not None:
             draft = replace(draft, settings={**draft.settings, name: setting})
     return draft
@@ -299,7 +301,7 @@ def _mode(
     return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
 
 
-def _verbatim(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
+def _verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
     if name not in verbatim or name == "additional_config":
         return None
     return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
@@ -310,14 +312,14 @@ def _device(draft: Draft) -> str:
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or draft.engine.build
 
 
-def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
-    """The setting without its value where this engine has no such flag."""
+def _drop_unknown(name: str, setting: Setting, draft: Draft) -> Setting:
+    """The setting, without its value if this engine has no such flag."""
     if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.verbatim:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
 
 
-def _kept(plan: Plan, remembered: Plan) -> Plan:
+def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
     """The plan with the ladder's steps of a remembered plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan

@@ -148,7 +148,7 @@ EIGHT_BITS = "fp8"
 
 
 def uncompiled_warnings(draft: Draft) -> list[str]:
-    """A warning where nothing can compile the attention of an 8-bit cache that was asked for.
+    """A warning if nothing can compile the attention of an 8-bit cache that was asked for.
 
     Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
     """
@@ -189,7 +189,7 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
 
 
 def own_type(draft: Draft) -> str:
-    """What --kv-cache-dtype calls the type that the model computes in."""
+    """The name in --kv-cache-dtype of the type that the model computes in."""
     dtype = str(draft.value("dtype") or draft.model.dtype)
     return "float16" if dtype in HALF else "bfloat16"
 

@@ -253,17 +253,19 @@ def count_of(sequences: int) -> str:
 
 
 def _differing(candidate: Candidate, other: Candidate) -> str:
-    """What another way does otherwise, in a few words."""
-    told = []
+    """How another candidate differs, in a few words."""
+    differences = []
     if candidate.eager != other.eager:
-        told.append("CUDA graphs off" if other.eager else "CUDA graphs")
+        differences.append("CUDA graphs off" if other.eager else "CUDA graphs")
     if candidate.mtp != other.mtp:
-        told.append(f"MTP {other.mtp}")
+        differences.append(f"MTP {other.mtp}")
     if candidate.kv_dtype != other.kv_dtype:
-        told.append(f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}")
+        differences.append(
+            f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}"
+        )
     if candidate.vision != other.vision:
-        told.append("the vision tower" if other.vision else "text alone")
-    return " and ".join(told)
+        differences.append("the vision tower" if other.vision else "text alone")
+    return " and ".join(differences)
 
 
 def max_num_seqs(draft: Draft) -> Setting | None:

@@ -45,16 +45,16 @@ def refuse_unmet(draft: Draft, plan: Plan) -> None:
     for goal, typed, reason in _unmet(draft, plan):
         if draft.pinned(goal.key):
             raise Unplannable(
-                f"cannot plan with [{goal.section}] {goal.key} = {_shown(typed)}, which is pinned:"
+                f"cannot plan with [{goal.section}] {goal.key} = {_show(typed)}, which is pinned:"
                 f' {reason}; take it out of [policy] pinned, or set it to "auto"'
             )
 
 
-def given_up(draft: Draft, plan: Plan) -> Iterator[str]:
+def unmet_warnings(draft: Draft, plan: Plan) -> Iterator[str]:
     """A warning for each key that the plan does not reach."""
     for goal, typed, reason in _unmet(draft, plan):
         yield (
-            f"[{goal.section}] {goal.key} is {typed}, and {_shown(goal.planned(plan))} is planned:"
+            f"[{goal.section}] {goal.key} is {typed}, and {_show(goal.planned(plan))} is planned:"
             f" {reason}; {goal.remedy}"
         )
 
@@ -62,7 +62,7 @@ def given_up(draft: Draft, plan: Plan) -> Iterator[str]:
 def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
     """Each key that the plan does not reach, with what was typed, and why."""
     for goal in GOALS:
-        typed = _typed(goal, draft)
+        typed = _typed_value(goal, draft)
         if typed is None or {goal.setting, *goal.flags} & plan.verbatim:
             continue
         if goal.cuda_only and not draft.cuda:
@@ -76,7 +76,7 @@ def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
         yield goal, typed, setting.reason if setting else "this model has no use for it"
 
 
-def _typed(goal: Goal, draft: Draft) -> Any:
+def _typed_value(goal: Goal, draft: Draft) -> Any:
     """What was typed for this key, None if nothing was, or if something else overrules it."""
     if goal.key == "mtp" and (draft.auto_spec or "").strip():
         return None
@@ -90,7 +90,7 @@ def _value(goal: Goal, draft: Draft) -> Any:
     return getattr(getattr(draft.config, goal.section), goal.key)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else "none" if value is None else str(value)
 
 
@@ -141,7 +141,7 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
             " (`sudo caovanctl engine install`), or serve another model"
         )
     found += [f"{key} has no effect on a CPU build" for key in idle_keys(draft)]
-    found += given_up(draft, plan)
+    found += unmet_warnings(draft, plan)
     share = plan.value("gpu_memory_utilization")
     if draft.cards and isinstance(share, (int, float)):
         room = free_share(draft.cards)

@@ -73,7 +73,7 @@ ACCEPTED = 0.8
 """Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
 accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
 LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
-"""What a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
+"""Seconds a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
 instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
 every kernel is launched."""
 STEP_TOKENS = 256
@@ -192,7 +192,7 @@ class Pace:
         return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
-        """What a step waits for the host, the bus and the other cards."""
+        """Seconds that a step waits for the host, the bus and the other cards."""
         mode = "eager" if candidate.eager else graph_mode(candidate.compilation)
         waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._exchange_s
         if candidate.offload_gib:
