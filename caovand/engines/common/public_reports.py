@@ -17,6 +17,7 @@ backend-unsupported cache.fp8 vllm vllm-project/vllm#26431
 backend-unsupported cache.fp8 vllm 1CatAI/1Cat-vLLM#27
 backend-unsupported cuda.arch any vllm-project/vllm#18995
 backend-unsupported cuda.arch vllm vllm-project/vllm#14452
+backend-unsupported cuda.arch vllm vllm-project/vllm#18916
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015
@@ -33,6 +34,7 @@ bad-arguments engine.transformers vllm verl-project/verl#4337
 bad-arguments engine.transformers vllm PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465
+bad-arguments llama.args.value llamacpp oobabooga/textgen#7237
 bad-arguments model.architecture vllm vllm-project/vllm#9624
 bad-arguments model.architecture vllm vllm-project/vllm#9515
 bad-arguments model.code vllm vllm-project/vllm#20654
@@ -100,6 +102,8 @@ launch-failure cuda.launch vllm vllm-project/vllm#18045
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13
+model-missing llama.file.magic llamacpp PromtEngineer/localGPT#438
+model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919
 model-missing llama.model.shape llamacpp xorbitsai/inference#971
 model-missing llama.model.shape llamacpp ggml-org/llama.cpp#5367
 model-missing llama.model.tensor llamacpp ggml-org/llama.cpp#6665

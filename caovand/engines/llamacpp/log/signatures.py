@@ -56,11 +56,12 @@ SIGNATURES: tuple[Signature, ...] = (
     kernel.XID_APP,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
-         r"failed to open GGUF file '(?P<path>[^']{1,400})' \(No such file"),
+         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
-         r"invalid magic characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"),
+         r"invalid magic (?:characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"
+         r"|number (?P<number>[\da-f]{1,8}))"),
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
