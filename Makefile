@@ -95,7 +95,7 @@ test-oldest: .venv/ready ## tests that use the libraries, on the oldest supporte
 test-oldest-all: .venv/ready
 	@$(OLDEST) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF) \
 		tests/core tests/engines tests/kernels/test_states.py \
-		tests/adapters tests/cli tests/daemon tests/scenarios \
+		tests/adapters tests/cli tests/daemon tests/lab tests/scenarios \
 		$(addprefix --deselect=,$(USES_LIBRARIES) $(WHOLE_DAEMONS))
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters import config_file, directories, log, processes, short_slice, store, threads
+from caovand.adapters import (
+    config_file,
+    directories,
+    lock_file,
+    log,
+    processes,
+    short_slice,
+    threads,
+)
 from caovand.adapters.control import CannotBind, Control
 from caovand.core.config import Config, ConfigError
 from caovand.core.lifecycle import events
@@ -75,13 +83,17 @@ def _alone(
         # a second daemon would take the first one's engine for an orphan of a killed one.
         folders = {places.runtime.resolve(), places.state.resolve()}  # may be one
         locks = [
-            store.take_lock(folder / "lock", on_full_disk=True)
+            lock_file.take(folder / "lock", on_full_disk=True)
             for folder in sorted(folders)
             if folder.exists()  # its disk took no folder: nothing there is shared either
         ]
         processes.become_subreaper()
-    except store.LockTaken as problem:
-        logger.error(str(problem))
+    except lock_file.LockTaken as problem:
+        who = f"caovand with pid {problem.pid}" if problem.pid else "another caovand"
+        logger.error(
+            f"cannot start: {who} already uses {problem.path.parent}; stop it first, or set"
+            " RUNTIME_DIRECTORY, STATE_DIRECTORY and LOGS_DIRECTORY to folders of its own"
+        )
         return 1
     except OSError as problem:
         text = str(problem)
@@ -125,7 +137,7 @@ async def _run(
 
     def stop() -> None:
         supervisor.notifier.stopping(supervisor.config.watch.shutdown_timeout_s + 30)
-        supervisor.command(events.Stop(at=time.monotonic(), quit=True))
+        supervisor.apply_operator_event(events.Stop(at=time.monotonic(), quit=True))
 
     reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
 
@@ -151,7 +163,7 @@ async def _run(
     supervisor.settle_servers()
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
     supervisor.notifier.ready(supervisor.one_line)
-    supervisor.command(events.Start(at=time.monotonic()))
+    supervisor.apply_operator_event(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
     finally:

@@ -10,7 +10,7 @@ if [ "$1" = --needs ]; then
             if [ -x .engines/current/bin/python ]; then
                 :
             elif [ -e /dev/nvidiactl ]; then
-                echo "compiler disk=13500"
+                echo "compiler headers=3.12 disk=13500" # Triton needs Python.h
             else
                 echo "avx2 numa disk=4000"
             fi

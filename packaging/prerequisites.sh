@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks what this system must have, before anything is downloaded: prerequisites.sh FOR NEED...
-# FOR says what they are for. A NEED is python, compiler, numa, curl, avx2 or disk=MIB.
+# FOR says what they are for. A NEED is python, compiler, headers=VERSION (Python.h of
+# that Python, if the system has it), numa, curl, avx2 or disk=MIB.
 # As root it installs missing packages with apt; otherwise it prints the command. If FOR is --missing,
 # it only prints the packages.
 set -eu
@@ -28,6 +29,13 @@ for what; do
             fi
             ;;
         compiler) command -v c++ >/dev/null || need g++ ;;
+        headers=*)
+            # Where this Python is missing, caovan installs one, which has its headers.
+            python=python${what#headers=}
+            ! "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+                "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+                need "$python-dev"
+            ;;
         numa) library libnuma.so.1 || need libnuma1 ;;
         curl) command -v curl >/dev/null || need curl ;;
         avx2) grep -qw avx2 /proc/cpuinfo || refuse "this processor has no AVX2, which vLLM's CPU build needs; try KIND=llamacpp" ;;

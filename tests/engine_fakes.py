@@ -145,7 +145,7 @@ class FakePip:
         path = Path(line[-1])
         (path / "bin").mkdir(parents=True, exist_ok=True)
         self._half()
-        (path / "bin" / "python").write_text("")
+        (path / "bin" / "python").symlink_to(line[0])
         (path / "lib" / f"python{PYTHON}" / "site-packages").mkdir(parents=True)
         return Finished(0, "")
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config, Mode
-from caovand.core.engine import Api, Arguments, Command, Engine, Kernels, Planning
+from caovand.core.engine import Api, Arguments, Command, Engine, Planning
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.figures.counters import Counters, Reading
@@ -22,7 +22,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import ANY, Healing, Rung, Step
 from caovand.core.health.observation import Mark, Progress
 from caovand.core.install import Install, Source, Trial
-from caovand.core.log import Explanation, Log
+from caovand.core.log import Explanation, Log, Phase
 from caovand.core.plan import Plan, Setting
 from caovand.core.probe import Probe
 
@@ -89,7 +89,8 @@ def narrower(plan: Plan, finding: Finding) -> Step | None:
 
 VERSIONS = 'import json; print(MARK + json.dumps({"tabby": "1.0", "stamp": 1}))'
 LOG = Log(
-    module=__name__, plain=lambda line: (line,), read=read_line, near=5, listening="listen",
+    module=__name__, plain=lambda line: (line,), read=read_line, near=5,
+    phases=(Phase("load", "milk", "load"), Phase("listen", "ears", "prove")), listening="listen",
     announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
     fingerprint=re.compile(r"tabby\b"),
 )  # fmt: skip
@@ -102,7 +103,7 @@ INSTALL = Install(
     versions={"cpu": "1.0"},
     source=Source(
         package="tabby", folder="cat", target="tabby", compiler_mib={"cpu": 64, "cuda": 64},
-        options=lambda build, version: (f"-DPURR={version}",),
+        options=lambda build, version: (f"-DPURR={version}",), prelude="set(PURR loud)",
     ),
     trial=Trial(
         version=("--version",), model=lambda: b"milk", suffix=".cat",
@@ -112,7 +113,6 @@ INSTALL = Install(
 ENGINE = Engine(
     name="tabby",
     title="Tabby",
-    prefers=lambda path, files: False,
     install=INSTALL,
     probe=PROBE,
     planning=Planning(
@@ -120,7 +120,6 @@ ENGINE = Engine(
         cards=lambda plan, inventory: (), context=lambda plan: 64, command=command,
         overruling=lambda config, environ: "", checks=lambda facts: (),
     ),
-    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
         shown=tuple, secrets=lambda words: (), api_keys=lambda words: None,
         api_key_variable="TABBY_KEY", chat_template=lambda config: "",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.flag_table import FLAGS
+from caovand.engines.vllm.flags.table import FLAGS
 from tests.source_trees import nodes, offenders, tree
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +59,7 @@ def imports(name: str) -> tuple[str, ...]:
 
 
 def layer(name: str) -> str:
-    """core, engines, adapters, daemon, cli, or top for the modules beside those folders."""
+    """The folder of a module, such as core; top for the modules next to those folders."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in LAYERS else "top"
 
@@ -70,6 +70,7 @@ LAYERS = {
     "adapters": {"core", "engines", "adapters"},
     "daemon": {"core", "engines", "adapters", "daemon", "top"},
     "cli": {"core", "engines", "adapters", "daemon", "cli", "top"},
+    "lab": {"core", "engines", "adapters", "cli", "lab", "top"},
     "page": {"core", "adapters", "page"},
     "gateway": {"core", "adapters", "gateway"},
     "top": {"core", "engines", "adapters", "daemon", "top"},
@@ -94,7 +95,42 @@ def test_a_module_imports_only_layers_below_its_own() -> None:
     def upward(name: str) -> list[str]:
         return [m for m in ours(name) if layer(m) not in LAYERS[layer(name)]]
 
-    assert offenders(MODULES, upward) == {}
+    assert offenders(MODULES, upward).keys() == VERBS_OF_LAB.keys()
+
+
+VERBS_OF_LAB = {
+    "caovand.cli.bench": ["caovand.lab.bench"],
+    "caovand.cli.fieldtest": ["caovand.lab.fieldtest"],
+    "caovand.cli.soak": ["caovand.lab.soak"],
+}
+"""They stand where caovanctl finds its verbs, and have nothing but the record."""
+DECISIONS = ("lifecycle", "healing", "cluster", "tuning", "gateway")
+"""Folders of core whose facts the laboratory has from the status."""
+
+
+@pytest.mark.parametrize(("verb", "whole"), VERBS_OF_LAB.items())
+def test_a_verb_of_the_lab_is_its_record_alone(verb: str, whole: list[str]) -> None:
+    assert ours(verb) == whole
+
+
+def test_the_lab_knows_the_daemon_by_its_status_and_http_alone() -> None:
+    inside = tuple(f"caovand.core.{folder}" for folder in DECISIONS)
+
+    def knows(name: str) -> list[str]:
+        engines = [m for m in ours(name) if layer(m) == "engines"]
+        return [m for m in engines if m != "caovand.engines.registry"] + [
+            m for m in ours(name) if m.startswith((*inside, "caovand.adapters.control"))
+        ]
+
+    assert offenders(in_layer("lab"), knows) == {}
+
+
+LAB_CORE = "caovand.lab.core"
+
+
+def pure() -> list[str]:
+    """The modules that decide and touch nothing."""
+    return [name for name in MODULES if layer(name) == "core" or name.startswith(LAB_CORE)]
 
 
 SHARED = ("caovand.engines.registry", "caovand.engines.writer", "caovand.engines.common")
@@ -118,6 +154,20 @@ def test_no_engine_imports_another() -> None:
         return [m for m in ours(name) if layer(m) == "engines" and not m.startswith(own)]
 
     assert offenders(in_layer("engines"), others) == {}
+
+
+PLANNER = ("flags", "machine", "memory", "sizing", "planning")
+
+
+def test_the_layers_of_vllms_planner_import_only_those_below() -> None:
+    def floor(name: str) -> int:
+        folder = name.removeprefix("caovand.engines.vllm.").split(".")[0]
+        return PLANNER.index(folder) if folder in PLANNER else -1
+
+    def upward(name: str) -> list[str]:
+        return [m for m in ours(name) if floor(m) > floor(name)]
+
+    assert offenders([name for name in MODULES if floor(name) >= 0], upward) == {}
 
 
 def test_an_adapter_imports_no_adapter_that_imports_adapters() -> None:
@@ -157,10 +207,11 @@ def test_core_imports_nothing_but_core_and_the_pure_standard_library() -> None:
             m
             for m in imports(name)
             if layer(m) != "core"
+            and not (name.startswith(LAB_CORE) and m.startswith(LAB_CORE))
             and (m.split(".")[0] in IMPURE or m.split(".")[0] not in sys.stdlib_module_names)
         ]
 
-    assert offenders(in_layer("core"), foreign) == {}
+    assert offenders(pure(), foreign) == {}
 
 
 def test_core_neither_opens_nor_prints() -> None:
@@ -171,7 +222,7 @@ def test_core_neither_opens_nor_prints() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
 
-    assert offenders(in_layer("core"), impure) == {}
+    assert offenders(pure(), impure) == {}
 
 
 def test_engines_are_pure_too() -> None:
@@ -333,7 +384,7 @@ def test_an_engine_is_named_in_its_folder_alone(pattern: str) -> None:
 
 
 def test_the_compute_capabilities_of_a_generation_are_named_in_one_module() -> None:
-    home = "caovand.engines.vllm.capabilities"
+    home = "caovand.engines.vllm.machine.capabilities"
     known = {
         ast.dump(one.value): ast.unparse(one.targets[0])
         for one in tree(MODULES[home]).body

@@ -25,7 +25,7 @@ STRICT = {
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.adapters.all_reduce", "start"): "our own file, in UTF-8",
     ("caovand.daemon.verbs", "_incident"): "base64 is ASCII",
-    ("caovand.adapters.texts", "texts"): "our own files, in UTF-8",
+    ("caovand.lab.corpus", "texts"): "our own files, in UTF-8",
     ("caovand.page.server", "_token_of"): "a form that is not UTF-8 is refused as malformed",
 }
 # Packages and locks, checked against hashes; what a pip says goes through errors="replace".

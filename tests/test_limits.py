@@ -34,7 +34,7 @@ from caovand.adapters.http import Unanswered
 from caovand.adapters.log import Echo
 from caovand.adapters.threads import Threads
 from caovand.core import limits
-from caovand.core.config import Config
+from caovand.core.config import Config, WatchSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
@@ -122,7 +122,7 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     async def check_sums(*_: object) -> None:
         """The cards are made up too."""
 
-    monkeypatch.setattr(inspection, "look", look)
+    monkeypatch.setattr(inspection, "inspect", look)
     monkeypatch.setattr(inspection, "planned_for", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(proof, "prove", proven)
@@ -153,10 +153,9 @@ class Story:
         echo = Echo("console", io.StringIO())
         places = Directories(*[folder] * 4)
         log = structlog.get_logger()
-        self.whole = Supervisor(folder / "c", Config(), places, {"HOME": str(folder)}, log, echo)
+        config = Config(watch=WatchSection(recheck_s=0.05))
+        self.whole = Supervisor(folder / "c", config, places, {"HOME": str(folder)}, log, echo)
         (self.one,) = self.whole.slots.values()
-        rules = self.one._rules
-        self.one._rules = lambda: replace(rules(), recheck_s=0.05)  # type: ignore[method-assign]
         self.running = asyncio.ensure_future(self.whole.run())
 
     async def until(self, *states: State) -> None:
@@ -176,7 +175,7 @@ class Story:
         await soon(so, STORY_S)
 
     async def stop(self) -> None:
-        self.one.command(Stop(at=time.monotonic(), quit=True))
+        self.one.apply_operator_event(Stop(at=time.monotonic(), quit=True))
         await asyncio.wait_for(self.running, STORY_S)
 
     def texts(self) -> list[str]:
@@ -201,7 +200,7 @@ def test_an_engine_that_serves_is_not_touched(
 
     async def test() -> None:
         story = Story(world)
-        story.one.command(Start(at=time.monotonic()))
+        story.one.apply_operator_event(Start(at=time.monotonic()))
         await story.until(State.SERVING)
         child = story.one.run.child
         assert child is not None
@@ -231,7 +230,7 @@ def test_an_engine_is_started_once_it_can_be(
     async def test() -> None:
         story = Story(world)
         fault.on = True
-        story.one.command(Start(at=time.monotonic()))
+        story.one.apply_operator_event(Start(at=time.monotonic()))
         await story.until(State.HOLD, State.SERVING)
         held = story.one.snapshot
         if held.state is State.HOLD:
@@ -254,12 +253,12 @@ def test_an_engine_is_ended_to_the_last(
 
     async def test() -> None:
         story = Story(world)
-        story.one.command(Start(at=time.monotonic()))
+        story.one.apply_operator_event(Start(at=time.monotonic()))
         await story.until(State.SERVING)
         assert story.one.run.child is not None
         pid = story.one.run.child.pid
         fault.on = True
-        story.one.command(Stop(at=time.monotonic()))
+        story.one.apply_operator_event(Stop(at=time.monotonic()))
         waited = asyncio.get_running_loop().time() + 0.3
         await story.looks(lambda: asyncio.get_running_loop().time() > waited)
         fault.on = False
@@ -314,15 +313,15 @@ def test_what_cannot_be_looked_at_is_not_absent() -> None:
 def test_a_shortage_is_said_once_and_its_end_once() -> None:
     now, said = 0.0, list[str]()
     shortage = Shortage(lambda kind, text: said.append(text), lambda: now)
-    shortage.look()
+    shortage.refresh()
     for _ in range(3):
         assert shortage.met("look", OSError(errno.EMFILE, "x"))
-        shortage.look()
+        shortage.refresh()
     assert len(said) == 1
     assert not shortage.met("look", OSError(errno.ENOENT, "x"))
     now += OVER_S
     for _ in range(3):
-        shortage.look()
+        shortage.refresh()
     assert (len(said), shortage.text) == (2, "")
 
 

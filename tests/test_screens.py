@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,6 +157,35 @@ def test_the_table_of_machines_is_what_is_planned_for_them_today(
         assert re.findall(r"[\d.]+ GiB", context) == [
             f"{gib:.2f} GiB" for gib in (plan.value("cpu_offload_gb"),) if gib
         ], (card, model)
+
+
+TUNING = (DOCS / "tuning.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_keys_is_the_context_that_is_planned_with_each_today(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
+    rows = re.findall(r"^\| (none|`\w+ = .*?`) \| ([\d,]+) \|$", TUNING, re.M)
+    assert len(rows) > 6
+    model = MODELS["Qwen3.5-9B-AWQ"]
+    gpus = tuple(replace(CARDS["RTX 2080 Ti 11 GB"], index=index) for index in range(2))
+    for key, context in rows:
+        name, _, value = key.strip("`").partition(" = ")
+        changed = {} if key == "none" else {name: json.loads(value)}
+        section = "model" if name == "text_only" else "policy"
+        config = parse({"model": {"path": model.path}, "policy": {}, section: changed})
+        config = replace(config, model=replace(config.model, path=model.path))
+        found = make(config, inventory(model, gpus, FIXED), None)
+        assert found.plan.value("max_model_len") == int(context.replace(",", "")), key
+
+
+def test_every_key_of_the_page_on_tuning_is_one_with_such_a_value() -> None:
+    keys = re.findall(r"`\[(\w+)\] (\w+ = [^`]+)`", TUNING)
+    assert len(keys) > 15
+    for section, line in keys:
+        name, _, value = line.partition(" = ")
+        parse({section: {name: json.loads(value)}})
 
 
 def spoken() -> list[re.Pattern[str]]:

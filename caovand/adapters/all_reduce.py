@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters import store, wall_clock
+from caovand.adapters import state_file, wall_clock
 from caovand.core.facts import all_reduce
 from caovand.core.facts.all_reduce import AllReduce, Sums
 
@@ -23,16 +23,16 @@ READY_S, SUMS_S, MORE_S = 90.0, 60.0, 20.0
 
 def known(folder: Path, key: str) -> Sums | None:
     """What an earlier check found for this key."""
-    return all_reduce.from_document(store.read_json(folder / FILE)).get(key)
+    return all_reduce.from_document(state_file.read_or_none(folder / FILE)).get(key)
 
 
 def keep(folder: Path, key: str, sums: Sums) -> None:
     """Keep it for later starts, where the disk takes it: else the next start checks again."""
-    found = all_reduce.from_document(store.read_json(folder / FILE))
+    found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
     found.pop(key, None)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        store.write_json(folder / FILE, all_reduce.to_document({**found, key: sums}))
+        state_file.write(folder / FILE, all_reduce.to_document({**found, key: sums}))
 
 
 class Check:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import processes, store
+from caovand.adapters import processes, state_file
 from caovand.adapters.processes import Engines, Traces
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.core.facts import ledger as ledgers
@@ -291,7 +291,7 @@ def record(ledger: Path, session: int, start: int, found: Sequence[Process], mar
     """Write down whose processes these are; why that failed, for it must not hurt serving."""
     try:
         one = Ledger(processes.boot_id(), session, start, os.getuid(), found, marks)
-        store.write_json(ledger, ledgers.render(one))
+        state_file.write(ledger, ledgers.render(one))
     except (OSError, MemoryError) as problem:
         return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
     return ""
@@ -313,7 +313,7 @@ def orphans(
     table = processes.every()
     owned = engines.owned(table) if engines else frozenset()
     grouped = {pid for group in groups for pid in processes.in_cgroup(group)}
-    named = ledgers.named(store.read_json(ledger), processes.boot_id(), table, _has_mark)
+    named = ledgers.named(state_file.read_or_none(ledger), processes.boot_id(), table, _has_mark)
     roots = named | {process.pid for process in table if process.pid in grouped}
     ours = roots | processes.descendants(table, roots)
     ours -= {*owned, os.getpid()}

@@ -53,11 +53,10 @@ def read(path: Path) -> ClusterKey:
             raise BadKey(cannot, str(found), _remedy(found, path, fix))
         descriptor = safe_files.open_regular(path)
         try:
-            mode = os.fstat(descriptor).st_mode
+            exposed = safe_files.exposure(os.fstat(descriptor))
         finally:
             os.close(descriptor)
-        if mode & 0o007:
-            exposed = f"every user of this machine can open it (mode {mode & 0o777:04o})"
+        if exposed:
             raise BadKey(
                 cannot,
                 exposed,

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
-from caovand.adapters import safe_files, secret_file, store
+from caovand.adapters import safe_files, secret_file, state_file
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
 from caovand.core import toml_syntax
@@ -121,11 +121,11 @@ class ModeMemory:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        content = store.read_json(path)
+        content = state_file.read_or_none(path)
         mode = content.get("mode") if isinstance(content, dict) else None
         self.mode: Mode | None = cast(Mode, mode) if mode in MODES else None
 
     def choose(self, mode: Mode | None) -> None:
         """Store a mode, or None to clear it; on OSError nothing changes."""
-        store.write_json(self._path, {"mode": mode})
+        state_file.write(self._path, {"mode": mode})
         self.mode = mode

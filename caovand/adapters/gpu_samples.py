@@ -1,7 +1,7 @@
-"""Samples the NVIDIA cards while an engine runs, and reports the driver's Xid events.
+"""Sample the NVIDIA cards while an engine runs, and report the driver's Xid events.
 
-One thread waits for events, with a limit, and samples between them. Without the library it ends at
-once, silently; a driver may come later.
+One thread waits for events, with a time limit, and samples between them. Without NVML's bindings it
+ends at once; a driver may be loaded later.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.adapters import gpu_traffic, nvml_library
-from caovand.adapters.gpu_traffic import Traffic
+from caovand.adapters import nvml_library
+from caovand.adapters.gpu_traffic import with_power, with_traffic
 from caovand.core.health.observation import THROTTLES, GpuSample
 
 MIB = 1 << 20
@@ -39,14 +39,14 @@ class GpuSampler:
         sample_s: float,
         on_samples: OnSamples,
         on_xid: OnXid,
-        given: Any = None,
+        library: Any = None,
     ) -> None:
         self._sample_s, self._on_samples, self._on_xid = sample_s, on_samples, on_xid
-        self._given = given
+        self._library = library
         self._doubtful: set[int] = set()
         self._stopped = threading.Event()
         self._reasons: dict[int, list[str]] = {}
-        self._traffic: dict[int, tuple[Traffic, float]] = {}
+        self._last: dict[int, GpuSample] = {}
         self._steady: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="gpu-samples", daemon=True)
         self._thread.start()
@@ -62,7 +62,7 @@ class GpuSampler:
 
     def _run(self) -> None:
         try:
-            library = self._given or nvml_library.pynvml()
+            library = self._library or nvml_library.pynvml()
         except ImportError:
             return
         while not self._stopped.is_set():
@@ -97,7 +97,7 @@ class GpuSampler:
         faults: list[Exception] = []
 
         def ask(name: str, *arguments: Any) -> Any:
-            """The answer; None if this card or driver has none. A fault is noted."""
+            """Return the answer, None if this card or driver has none; record a fault."""
             question = getattr(nvml, name, None)
             if question is None:
                 return None
@@ -121,27 +121,24 @@ class GpuSampler:
         bits = ask("nvmlDeviceGetCurrentClocksEventReasons", card)
         if bits is None:  # its older name
             bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons", card)
-        before, since = self._traffic.get(index, (Traffic(), 0.0))
-        at = time.monotonic()
-        traffic = gpu_traffic.traffic(ask, card, before, at - since)
-        self._traffic[index] = (traffic, at)
-        return GpuSample(
+        sample = GpuSample(
             index,
             memory.used // MIB,
             memory.total // MIB,
             None if busy is None else int(busy.gpu),
             ask("nvmlDeviceGetTemperature", card, 0),
             None if power is None else power / 1000,
-            at,
+            time.monotonic(),
             throttled=self._throttled(index, bits or 0),
             # One question without an answer is no fault; a lost card answers none of them.
             users=tuple((user.pid, (user.usedGpuMemory or 0) // MIB) for user in users),
-            **vars(gpu_traffic.power(ask, card)),
-            **vars(traffic),
         )
+        sample = with_traffic(ask, card, with_power(ask, card, sample), self._last.get(index))
+        self._last[index] = sample
+        return sample
 
     def _faulty(self, index: int, problem: Exception) -> GpuSample | None:
-        """A sample that reports a fault: at once if the driver is sure, else the second time."""
+        """Report a fault: at once if the driver is sure of it, else when it repeats."""
         sure = type(problem).__name__ in SURE or index in self._doubtful
         self._doubtful.add(index)
         fault = str(problem)
@@ -150,7 +147,7 @@ class GpuSampler:
         return GpuSample(index, 0, 0, None, None, None, time.monotonic(), fault=fault)
 
     def _throttled(self, index: int, bits: int) -> str:
-        """What slows the card down. Beginning and end are each reported after STEADY samples."""
+        """Name what slows the card down; a change counts after STEADY samples that agree."""
         now = ", ".join(text for bit, text in REASONS.items() if bits & bit)
         seen = [*self._reasons.get(index, []), now][-STEADY:]
         self._reasons[index] = seen
@@ -161,7 +158,7 @@ class GpuSampler:
     # -- events -----------------------------------------------------------------------------
 
     def _subscribe(self, nvml: Any, indices: Sequence[int]) -> Any:
-        """An event set for Xid errors of these cards; None without events."""
+        """Subscribe to Xid errors of these cards; None if the driver has no events."""
         try:
             events = nvml.nvmlEventSetCreate()
             for index in indices:

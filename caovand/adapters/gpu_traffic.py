@@ -1,13 +1,15 @@
-"""What moves over a card's PCIe and NVLink, what it draws and how fast it is clocked, by NVML.
+"""Add PCIe and NVLink traffic, power and clocks to a sample of a card, read from NVML.
 
-Each figure is None where the card or the driver has none.
+A figure that the card or the driver does not have is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
+
+from caovand.core.health.observation import GpuSample
 
 ALL_LINKS = 0xFFFFFFFF  # the scope that adds up a card's NVLinks
 NVLINK_SENT = 138  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, in KiB
@@ -18,64 +20,46 @@ SM_CLOCK = 1
 MEMORY_CLOCK = 2
 
 Ask = Callable[..., Any]
-"""Asks NVML a question by name; the answer, None without one."""
+"""Call an NVML function by name; None if the card or driver does not answer it."""
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes a second, and over all NVLinks since the driver was loaded."""
-
-    pcie_sent_bytes_per_s: float | None = None
-    pcie_received_bytes_per_s: float | None = None
-    nvlink_sent_bytes: int | None = None
-    nvlink_received_bytes: int | None = None
-    nvlink_sent_bytes_per_s: float | None = None
-    nvlink_received_bytes_per_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Power:
-    """The limit in force, in watts; joules since the driver was loaded; clocks in MHz."""
-
-    power_limit_w: float | None
-    energy_j: float | None
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-
-
-def power(ask: Ask, card: Any) -> Power:
-    """The power and the clocks of a card."""
+def with_power(ask: Ask, card: Any, sample: GpuSample) -> GpuSample:
+    """Add the card's power limit, energy and clocks to a sample."""
     limit = ask("nvmlDeviceGetEnforcedPowerLimit", card)
     energy = ask("nvmlDeviceGetTotalEnergyConsumption", card)
-    return Power(
-        None if limit is None else limit / 1000,
-        None if energy is None else energy / 1000,
-        ask("nvmlDeviceGetClockInfo", card, SM_CLOCK),
-        ask("nvmlDeviceGetClockInfo", card, MEMORY_CLOCK),
+    return replace(
+        sample,
+        power_limit_w=None if limit is None else limit / 1000,
+        energy_j=None if energy is None else energy / 1000,
+        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", card, SM_CLOCK),
+        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", card, MEMORY_CLOCK),
     )
 
 
-def traffic(ask: Ask, card: Any, before: Traffic, seconds: float) -> Traffic:
-    """The traffic of a card, `seconds` after it was asked `before`.
+def with_traffic(ask: Ask, card: Any, sample: GpuSample, before: GpuSample | None) -> GpuSample:
+    """Add the card's traffic to a sample; NVLink's rates are those since the sample `before`.
 
-    The driver measures PCIe for 20 ms each time it is asked.
+    The driver measures PCIe for 20 ms at each call.
     """
 
-    def pcie(way: int) -> int | None:
-        kb = ask("nvmlDeviceGetPcieThroughput", card, way)
+    def pcie(direction: int) -> int | None:
+        kb = ask("nvmlDeviceGetPcieThroughput", card, direction)
         return None if kb is None else kb * 1000
 
     fields = [(field, ALL_LINKS) for field in (NVLINK_SENT, NVLINK_RECEIVED)]
     links = ask("nvmlDeviceGetFieldValues", card, fields) or ()
-    sums = [link.value.ullVal * 1024 if link.nvmlReturn == 0 else None for link in links]
-    sent, received = sums if len(sums) == len(fields) else (None, None)
-    return Traffic(
-        pcie(PCIE_SENT),
-        pcie(PCIE_RECEIVED),
-        sent,
-        received,
-        _rate(before.nvlink_sent_bytes, sent, seconds),
-        _rate(before.nvlink_received_bytes, received, seconds),
+    totals = [link.value.ullVal * 1024 if link.nvmlReturn == 0 else None for link in links]
+    sent, received = totals if len(totals) == len(fields) else (None, None)
+    earlier = before or sample  # no time has passed: no rate
+    seconds = sample.at - earlier.at
+    return replace(
+        sample,
+        pcie_sent_bytes_per_s=pcie(PCIE_SENT),
+        pcie_received_bytes_per_s=pcie(PCIE_RECEIVED),
+        nvlink_sent_bytes=sent,
+        nvlink_received_bytes=received,
+        nvlink_sent_bytes_per_s=_rate(earlier.nvlink_sent_bytes, sent, seconds),
+        nvlink_received_bytes_per_s=_rate(earlier.nvlink_received_bytes, received, seconds),
     )
 
 

@@ -1,6 +1,7 @@
-"""HTTP requests to the engine: bounded in time and size, one connection a call.
+"""HTTP requests to servers on this machine: bounded in time and size, one connection a request.
 
-The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered.
+The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered. Hubs on
+the internet need proxies, certificates and redirects: `model_pull.client` leaves those to requests.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Answer:
 
 
 Vet = Callable[[socket.socket, threading.Event], None]
-"""Checks who is at the other end of a connection, until the event is set; raises Stranger."""
+"""Check who is at the other end of a connection, until the event is set; raises Stranger."""
 
 
 @dataclass(frozen=True)
@@ -82,30 +83,57 @@ def call(
 ) -> Answer:
     """GET `path`, or POST `body` as JSON, for an answer of `most` bytes; raises Unanswered."""
     most = most or MAX_ANSWER_BYTES
+    max_bytes = most + MAX_HEAD_BYTES
+    with connected(
+        endpoint, path, timeout_s, within_s=timeout_s, max_bytes=max_bytes
+    ) as connection:
+        answer = ask(connection, endpoint, path, body)
+        data = answer.read(most + 1)
+    if len(data) > most:
+        raise Unanswered(f"{path}: more than {most} bytes")
+    if answer.length:  # announced bytes that never came
+        raise Unanswered(f"{path}: an incomplete answer")
+    return Answer(answer.status, data.decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def connected(
+    endpoint: Endpoint,
+    path: str,
+    silence_s: float,
+    *,
+    within_s: float | None = None,
+    max_bytes: int | None = None,
+) -> Iterator[http.client.HTTPConnection]:
+    """Connect in order to ask for `path`; whatever then fails is raised as Unanswered.
+
+    The other end may be silent for `silence_s`. The connection is cut after `within_s`, and after
+    `max_bytes`.
+    """
     if endpoint.key and not api_key.usable(endpoint.key):
         raise Unanswered(f"{path}: cannot send the API key: it {api_key.RULE}")
-    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=timeout_s)
-    connection.response_class = partial(_response, most + MAX_HEAD_BYTES)  # type: ignore[assignment]
+    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=silence_s)
+    if max_bytes is not None:
+        connection.response_class = partial(_response, max_bytes)  # type: ignore[assignment]
     expired = threading.Event()
 
     def expire() -> None:
         expired.set()
-        with contextlib.suppress(OSError):
-            # SSLSocket's own shutdown would leave a reader with a socket without TLS.
-            socket.socket.shutdown(link, socket.SHUT_RDWR)
+        shut(link)
 
     # A socket's timeout only limits silence: a peer that trickles bytes would outlast it.
-    timer = threading.Timer(timeout_s, expire)
+    timer = threading.Timer(within_s, expire) if within_s is not None else None
     try:
         connection.connect()
         link = connection.sock
-        timer.start()
+        if timer is not None:
+            timer.start()
         if endpoint.vet is not None:
             endpoint.vet(link, expired)
         if endpoint.tls:
             connection.sock = link = secure = _tls(link, endpoint.address)
             secure.do_handshake()  # here, where the timer applies
-        answer, data = _exchange(connection, endpoint.key, path, body, most)
+        yield connection
     except Unanswered:
         raise
     except Exception as problem:  # http.client may raise anything on a malformed answer
@@ -115,48 +143,34 @@ def call(
             cause = problem if limits.reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
         connection.close()
     if expired.is_set():
-        raise Unanswered(f"{path}: no complete answer within {timeout_s:g} s")
-    if len(data) > most:
-        raise Unanswered(f"{path}: more than {most} bytes")
-    if answer.length:  # announced bytes that never came
-        raise Unanswered(f"{path}: an incomplete answer")
-    return Answer(answer.status, data.decode("utf-8", "replace"))
+        raise Unanswered(f"{path}: no complete answer within {within_s:g} s")
 
 
-@contextlib.contextmanager
-def connected(endpoint: Endpoint, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
-    """An open connection whose peer may be silent for this long; OSError where none listens."""
-    if endpoint.key and not api_key.usable(endpoint.key):
-        raise Unanswered(f"cannot send the API key: it {api_key.RULE}")
-    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=timeout_s)
-    try:
-        connection.connect()
-        if endpoint.tls:
-            connection.sock = secure = _tls(connection.sock, endpoint.address)
-            secure.do_handshake()
-        yield connection
-    finally:
-        connection.close()
-
-
-def _exchange(
+def ask(
     connection: http.client.HTTPConnection,
-    key: str,
+    endpoint: Endpoint,
     path: str,
-    body: Mapping[str, Any] | None,
-    most: int,
-) -> tuple[http.client.HTTPResponse, bytes]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    body: Mapping[str, Any] | None = None,
+) -> http.client.HTTPResponse:
+    """GET `path`, or POST `body` as JSON; the answer's body is still to be read."""
+    headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     if body is None:
         connection.request("GET", path, headers=headers)
     else:
         headers["Content-Type"] = "application/json"
         connection.request("POST", path, json.dumps(body), headers)
-    answer = connection.getresponse()
-    return answer, answer.read(most + 1)
+    return connection.getresponse()
+
+
+def shut(link: socket.socket) -> None:
+    """End a connection that another thread is reading from."""
+    with contextlib.suppress(OSError):
+        # SSLSocket's own shutdown would leave a reader with a socket without TLS.
+        socket.socket.shutdown(link, socket.SHUT_RDWR)
 
 
 def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
@@ -166,7 +180,7 @@ def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
 
 
 class _Metered(io.RawIOBase):
-    """Reads at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
+    """Read at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
 
     def __init__(self, link: socket.socket, most: int) -> None:
         self._raw, self._left = link.makefile("rb", buffering=0), most

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import state_file
 from caovand.core.facts.inventory import Host
 
 FILE = "memory-speed.json"
@@ -46,7 +46,7 @@ def known(host: Host, *folders: Path, measure_in: Path | None = None) -> Host:
 
 def _kept(host: Host, folders: tuple[Path, ...]) -> float | None:
     for folder in folders:
-        found = store.read_json(folder / FILE)
+        found = state_file.read_or_none(folder / FILE)
         if isinstance(found, dict) and found.get("machine") == _machine(host):
             speed = found.get("gb_s")
             if isinstance(speed, float) and SLOWEST <= speed <= FASTEST:
@@ -61,7 +61,7 @@ def _measured(host: Host, folder: Path) -> float | None:
         speed = float(done.stdout)
         if not SLOWEST <= speed <= FASTEST:
             return None
-        store.write_json(folder / FILE, {"machine": _machine(host), "gb_s": speed})
+        state_file.write(folder / FILE, {"machine": _machine(host), "gb_s": speed})
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return speed

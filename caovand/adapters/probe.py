@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store, trust
+from caovand.adapters import lock_file, state_file, trust
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.printable import one_line
@@ -110,7 +110,7 @@ def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> 
 
 def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
     """The slow answers of an earlier time, None where there are none."""
-    answer = store.read_json(path)
+    answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
 
 
@@ -177,11 +177,11 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
     try:
         with suppress(OSError):  # then nothing is cached, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
-            store.take_lock(place.with_suffix(".lock"))
+            lock_file.take(place.with_suffix(".lock"))
         # Who asked before us may have just kept it.
         found = _kept(asks, place) or _ask_and_keep(asks, python, place, float(timeout_s), namer)
         text = json.dumps(found)
-    except store.LockTaken:
+    except lock_file.LockTaken:
         text = "{}"  # another one is asking already, and keeps a core busy
     except EngineMissing as problem:
         text, status = json.dumps(asdict(problem.problem)), REFUSED
@@ -194,7 +194,7 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
     """Best effort: a cache that cannot be written costs time only."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(path, answer)
+        state_file.write(path, answer)
 
 
 def _ask(

@@ -1,4 +1,4 @@
-"""Opens files safely where another user may have planted something.
+"""Open files safely where another user may have planted something.
 
 Whoever owns a folder can put a link, a FIFO, a device or a hard link to another's file where a
 file is expected. So a file to read must be a regular one of bounded size (a link may lead to it:
@@ -25,8 +25,6 @@ OURS = (-1, -1)
 """The owner of a file that stays our own: uid and gid as os.chown takes them."""
 
 
-STATE_BYTES = 8 * MIB
-"""The largest state file: `store` reads no larger one, `state_file` sets it aside."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -35,15 +33,18 @@ def takes_nothing(problem: OSError) -> bool:
     return problem.errno in (*FULL, errno.EROFS)
 
 
-def read(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file of at most `most_bytes`; OSError for anything else."""
-    descriptor = open_regular(path)
+def read(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
+    """Read a regular file of at most `max_bytes`; OSError for anything else.
+
+    Without `follow` a symbolic link is refused too.
+    """
+    descriptor = open_regular(path, follow=follow)
     try:
         seen = os.fstat(descriptor)
         parts: list[bytes] = []
-        left = most_bytes + 1
+        left = max_bytes + 1
         # Its size is no promise: it may grow meanwhile, and some file systems report 0.
-        while seen.st_size <= most_bytes and left > 0:
+        while seen.st_size <= max_bytes and left > 0:
             part = os.read(descriptor, min(left, MIB))
             if not part:
                 return b"".join(parts)
@@ -51,14 +52,15 @@ def read(path: Path, most_bytes: int) -> bytes:
             left -= len(part)
     finally:
         os.close(descriptor)
-    limit = f"{most_bytes // MIB} MiB" if most_bytes >= MIB else f"{most_bytes // 1024} KiB"
+    limit = f"{max_bytes // MIB} MiB" if max_bytes >= MIB else f"{max_bytes // 1024} KiB"
     raise OSError(errno.EFBIG, f"it is larger than {limit}", str(path))
 
 
-def open_regular(path: Path) -> int:
+def open_regular(path: Path, *, follow: bool = True) -> int:
     """Open a regular file for reading, whoever owns it; OSError for anything else."""
-    _require_regular(path, os.stat(path))  # merely opening some devices has an effect
-    descriptor = os.open(path, os.O_RDONLY | QUIETLY)
+    # merely opening some devices has an effect
+    _require_regular(path, os.stat(path, follow_symlinks=follow))
+    descriptor = os.open(path, os.O_RDONLY | QUIETLY | (0 if follow else os.O_NOFOLLOW))
     try:
         _require_regular(path, os.fstat(descriptor))
     except OSError:
@@ -67,9 +69,16 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def read_text(path: Path, most_bytes: int) -> str:
-    """The same as text; ValueError if it is not UTF-8."""
-    return read(path, most_bytes).decode()
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read it as text; ValueError if it is not UTF-8."""
+    return read(path, max_bytes).decode()
+
+
+def exposure(seen: os.stat_result) -> str:
+    """Say that a file with a secret is open to everybody; empty if it is not."""
+    if not seen.st_mode & 0o007:
+        return ""
+    return f"every user of this machine can open it (mode {seen.st_mode & 0o777:04o})"
 
 
 def copy(path: Path, target: Path) -> None:
@@ -133,7 +142,7 @@ def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OU
 
 @contextlib.contextmanager
 def _finished(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Iterator[str]:
-    """A file with this content next to `path`, on disk; gone at the end unless it was renamed."""
+    """Write a file with this content next to `path`; removed at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -151,7 +160,7 @@ def _finished(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Itera
 
 @contextlib.contextmanager
 def readable_by_all() -> Iterator[None]:
-    """Make files that the service can read, which runs as another user than who installs."""
+    """Let the service read the files made here, which runs as another user than the installer."""
     before = os.umask(0o022)
     try:
         yield
@@ -185,6 +194,8 @@ def is_own_folder(path: Path) -> bool:
 
 
 def _require_regular(path: Path, seen: os.stat_result) -> None:
+    if stat.S_ISLNK(seen.st_mode):
+        raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
     if stat.S_ISDIR(seen.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(seen.st_mode):

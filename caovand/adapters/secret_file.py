@@ -30,8 +30,7 @@ def check(path: str, key: str) -> None:
         return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
-    if found.st_mode & 0o007:
-        exposed = f"every user of this machine can open it (mode {found.st_mode & 0o777:04o})"
+    if exposed := safe_files.exposure(found):
         place = path if _is_path(path) else "that file"
         group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
         replace = "replace the secret if others may know it"

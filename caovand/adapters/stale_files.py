@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, store
+from caovand.adapters import safe_files, state_file
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")
@@ -108,12 +108,12 @@ class StaleFiles:
     def _write(self) -> None:
         names = {"before": sorted(self._before), "ours": sorted(self._ours)}
         with contextlib.suppress(OSError):
-            store.write_json(self._ledger, names)
+            state_file.write(self._ledger, names)
             self._recorded = True
 
     def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
         """The ledger's two lists: names from before the engine, and the engine's."""
-        known = store.read_json(self._ledger)
+        known = state_file.read_or_none(self._ledger)
         return (frozenset(known["before"]), frozenset(known["ours"])) if is_ledger(known) else None
 
     def _files(self) -> dict[str, File]:

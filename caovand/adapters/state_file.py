@@ -1,6 +1,6 @@
-"""Reads the small files that outlive the daemon, even damaged, huge or not a file at all.
+"""The small JSON files that outlive the daemon: replaced atomically, read whatever is there.
 
-An unusable one is set aside when the daemon starts. It neither stops the daemon nor is it lost: a
+An unusable file is set aside when the daemon starts. It neither stops the daemon nor is it lost: a
 newer version may have written it, and its owner may go back to that version.
 """
 
@@ -9,47 +9,50 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.safe_files import STATE_BYTES
+from caovand.adapters import safe_files
+from caovand.core import limits
 
 ASIDE = ".unreadable"
+MAX_BYTES = 8 << 20
+_NO_DOCUMENT = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG)
+"""How safe_files refuses a link, a folder, another kind of file, and one that is too large."""
 
 
 class Unusable(Exception):
     """Something is there, but not a JSON document."""
 
 
-def read(path: Path, most: int = STATE_BYTES) -> Any:
-    """The document in a file of at most `most` bytes; Unusable, or OSError for a fault."""
+def write(path: Path, document: Any) -> None:
+    """Replace `path` with `document` atomically; on OSError the old file stays."""
+    safe_files.replace(path, json.dumps(document))
+
+
+def read(path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """Read the document in a file of at most `max_bytes`; Unusable, or OSError for a fault."""
     try:
-        # A pipe would block, a link leads elsewhere.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as problem:
-        if problem.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            raise Unusable(problem.strerror) from problem
-        raise
-    try:
-        seen = os.fstat(descriptor)
-        if not stat.S_ISREG(seen.st_mode):
-            raise Unusable("it is not a regular file")
-        if seen.st_size > most:
-            raise Unusable(f"it has more than {most} bytes")
-        with open(descriptor, "rb", closefd=False) as file:
-            return json.loads(file.read(most))
+        return json.loads(safe_files.read(path, max_bytes, follow=False))
     except (ValueError, RecursionError) as problem:
         raise Unusable("it is not a JSON document") from problem
-    finally:
-        os.close(descriptor)
+    except OSError as problem:
+        if problem.errno in _NO_DOCUMENT:
+            raise Unusable(problem.strerror) from problem
+        raise
+
+
+def read_or_none(path: Path) -> Any:
+    """Read the document in `path`; None if there is no readable one. OSError only at a limit."""
+    with limits.absent(), contextlib.suppress(Unusable):
+        return read(path)
+    return None
 
 
 def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Iterator[str]:
-    """Rename each of these files that its check rejects; yields a message for each."""
+    """Rename each of these files that its check rejects; yield a message for each."""
     for name, usable in files.items():
         path = folder / name
         try:
@@ -74,7 +77,7 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
 
 
 def move(path: Path, target: Path) -> None:
-    """Rename a file, whatever it is, over what is at `target`; OSError leaves it as it was."""
+    """Rename a file of any kind, replacing whatever is at `target`; OSError leaves it as it was."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     path.replace(target)

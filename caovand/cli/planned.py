@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from caovand.adapters import store
+from caovand.adapters import state_file
 from caovand.adapters.directories import directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import CommandError, Exit
@@ -19,7 +19,8 @@ from caovand.core.engine import Command, Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.healing import degraded, foreseen
+from caovand.core.healing import degraded
+from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned
@@ -48,7 +49,7 @@ class Planned:
 
 def remembered(state: Path) -> Any:
     """The degraded plan that served, as the daemon keeps it in its folder."""
-    return store.read_json(memories.find(state, degraded_plan.FILE))
+    return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
 
 
 def remembered_here(saved: Path | None) -> Any:
@@ -61,7 +62,7 @@ def tuned_here(saved: Path | None) -> Mapping[str, Record]:
     if saved is not None:
         return {}
     state = directories(os.environ, os.getuid()).state
-    found = from_document(store.read_json(memories.find(state, tuning.FILE)))
+    found = from_document(state_file.read_or_none(memories.find(state, tuning.FILE)))
     return found[0] if found else {}
 
 
@@ -95,8 +96,7 @@ def make(
     try:
         plan = planned(config, steps)
         plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
-        plan = foreseen.lowered(engine, config, plan, machine)
-        known = foreseen.foreseen(engine, config, plan, machine)
+        plan, known = foresee(engine, config, plan, machine)
         plan = _spread(plan, config, engine, machine, no_rdma)
         plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
     except Unplannable as problem:

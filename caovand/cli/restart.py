@@ -10,6 +10,7 @@ VERB = Verb(
     group=Group.CHANGE,
     effects=True,
     help="stop the engine and start it again",
+    description="Stop the engine and start it again. A degraded plan that served is kept.",
     epilog="example: caovanctl restart && curl ...",
     arguments=waiting.arguments,
     run=lambda args: waiting.change(args, "restart"),

@@ -36,7 +36,8 @@ from caovand.core.plan import Unplannable
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
-from caovand.engines.vllm.planning import flags, verbatim
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.command_line import check_values
 
 MAX_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
@@ -116,15 +117,15 @@ def read(
     switches: Iterable[str] = (),
 ) -> Order:
     """The configuration these words amount to; CommandError where they name no model."""
-    found = flags.read(words, known, switches)
+    found = command_line.read(words, known, switches)
     try:
-        verbatim.check(flags.values(found))
+        check_values(command_line.values(found))
     except Unplannable as problem:
         raise CommandError(Exit.USAGE, str(problem)) from None
     model, rest = _model(found)
-    given = flags.values(rest)
+    given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
-    secrets, open_flags = flags.carried(rest)
+    secrets, open_flags = command_line.carried(rest)
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
@@ -134,7 +135,7 @@ def read(
     return Order(config, secrets)
 
 
-def _model(found: tuple[flags.Flag, ...]) -> tuple[str, tuple[flags.Flag, ...]]:
+def _model(found: tuple[command_line.Flag, ...]) -> tuple[str, tuple[command_line.Flag, ...]]:
     """The model, and the flags without it: the first word, `--model`, or any word of no flag."""
     for name in ("", "model"):
         for flag in found:

@@ -40,16 +40,18 @@ def key(
     example: str = "",
     private: bool = False,
     once: bool = False,
+    replans: bool = True,
 ) -> Any:
     """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
 
     `example` is shown commented out where the default alone says too little. The value of a
     `private` key may be a password: findings never repeat it. A key that is read `once` counts from
-    the daemon's start: a reload names it if it has changed.
+    the daemon's start: a reload names it if it has changed. A change of a key that does not
+    `replan` keeps the degraded plan that served.
     """
     bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
-    shown = {"help": help, "example": example, "once": once}
-    return field(default=default, metadata={**shown, **bounds})
+    uses = {"once": once, "replans": replans}
+    return field(default=default, metadata={"help": help, "example": example, **uses, **bounds})
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class PolicySection:
         "auto: MTP 3 on 1 or 2 GPUs, 4 on more, fewer or none where memory is worth more; stable:"
         " MTP 3; fast: MTP 4.",
         choices=MODES,
+        replans=False,  # another mode clears the MTP rungs only
     )
     workload: str = key(
         "chat",
@@ -113,6 +116,7 @@ class PolicySection:
         " step times and acceptance; apply restarts the engine with it, and reverts unless it is"
         " faster.",
         choices=("off", "suggest", "apply"),
+        replans=False,
     )
     tune_quiet_s: float = key(
         900.0,
@@ -120,6 +124,7 @@ class PolicySection:
         " tuner's, or the full one once others have freed memory.",
         low=5,
         high=86400,
+        replans=False,
     )
     gpu_memory_utilization: float | None = key(
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99
@@ -199,7 +204,10 @@ class WatchSection:
         high=86400,
     )
     confirm_s: float = key(
-        30.0, "Seconds that test completion has, at least, to refute the hang.", low=1, high=86400
+        30.0,
+        "Minimum seconds for that test completion to come back and refute the hang.",
+        low=1,
+        high=86400,
     )
     idle_probe_s: float = key(
         0.0,
@@ -285,7 +293,7 @@ class GatewaySection:
     )
     drain_s: float = key(
         60.0,
-        "Seconds that begun answers have to finish before a planned restart.",
+        "Seconds that answers in progress have to finish before a planned restart.",
         low=0,
         high=3600,
     )
@@ -349,21 +357,21 @@ class ClusterSection:
     nodes: int = key(2, "Nodes that serve the model, the head included.", low=2, high=64, once=True)
     min_nodes: int | None = key(
         None,
-        'Fewest nodes to serve with while others are missing, the head included; "auto": all.',
+        'Minimum nodes to serve with while others are missing, the head included; "auto": all.',
         low=1,
         high=64,
         once=True,
     )
     wait_s: float = key(
         60.0,
-        "Seconds that nodes have to be missing until fewer serve, and back until all serve.",
+        "Seconds that nodes must be missing before fewer serve, and back before all serve again.",
         low=0,
         high=86_400,
         once=True,
     )
     executor: str = key(
         "mp",
-        "What starts vLLM's ranks, as the head has it; mp: vLLM itself; ray: Ray, which every"
+        "What starts vLLM's ranks; the head's value counts; mp: vLLM itself; ray: Ray, which every"
         " node's engine must have in its environment.",
         choices=("mp", "ray"),
         once=True,
@@ -388,7 +396,7 @@ class LogSection:
 
     level: str = key(
         "info",
-        "Least severe message of caovand's own to log; the engine's lines are always logged.",
+        "Minimum severity of caovand's own messages; the engine's lines are always logged.",
         choices=("debug", "info", "warning", "error"),
         once=True,
     )

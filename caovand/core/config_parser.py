@@ -5,20 +5,17 @@ A bad value is refused, naming file, section, key and a remedy, and every one of
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
-from caovand.core import addresses
-from caovand.core.config import Config, ConfigError, ModelSection, Pairs, PolicySection, hints
+from caovand.core.config import Config, ConfigError, Pairs, hints
+from caovand.core.config_rules import Rungs, contradictions, nearest, without_value
 from caovand.core.config_text import toml
-
-Rungs = Callable[[Config], Collection[str]]
 
 
 def parse(
@@ -49,7 +46,7 @@ def parse(
             sections[name] = _section(hints(Config)[name], name, content, source, findings)
     # A refused key has its default here, which contradicts nothing.
     config = Config(**sections)
-    findings.extend(f"{source}: {text}" for text in _contradictions(config, kinds, rungs))
+    findings.extend(f"{source}: {text}" for text in contradictions(config, kinds, rungs))
     if findings:
         raise ConfigError(findings)
     return config
@@ -59,9 +56,9 @@ def _misplaced(name: str, content: Any) -> str:
     """What is wrong with a name at the top level that is not a section."""
     if isinstance(content, Mapping):
         sections = [f.name for f in fields(Config)]
-        return f"unknown section [{name}]{_elsewhere(name) or _suggest(name, sections)}"
+        return f"unknown section [{name}]{_elsewhere(name) or nearest(name, sections)}"
     every = [k.name for f in fields(Config) for k in fields(hints(Config)[f.name])]
-    return f'"{name}" is outside any section{_elsewhere(name) or _suggest(name, every)}'
+    return f'"{name}" is outside any section{_elsewhere(name) or nearest(name, every)}'
 
 
 def _section(
@@ -71,7 +68,7 @@ def _section(
     values: dict[str, Any] = {}
     for key_name, value in content.items():
         if key_name not in known:
-            hint = _suggest(key_name, known) or _elsewhere(key_name)
+            hint = nearest(key_name, known) or _elsewhere(key_name)
             findings.append(f'{source}: unknown key "{key_name}" in [{name}]{hint}')
             continue
         try:
@@ -79,11 +76,6 @@ def _section(
         except ValueError as problem:
             findings.append(f"{source}: [{name}] {key_name} {problem}")
     return kind(**values)
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def _elsewhere(name: str) -> str:
@@ -108,7 +100,7 @@ def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
         raise ValueError(f"must be from {toml(float(low))} to {toml(float(high))}, is {value!r}")
     if choices and checked not in choices:
         listed = ", ".join(([] if not optional else ["auto"]) + list(choices))
-        raise ValueError(f'must be one of {listed}; is "{value}"{_suggest(str(value), choices)}')
+        raise ValueError(f'must be one of {listed}; is "{value}"{nearest(str(value), choices)}')
     return checked
 
 
@@ -146,7 +138,7 @@ def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
             raise refuse(wanted)
         for name, entry in value.items():
             if not isinstance(entry, str) or "\0" in entry:
-                raise ValueError(f"must be {wanted}; {_word(name)} is {_kind(entry)}")
+                raise ValueError(f"must be {wanted}; {without_value(name)} is {_kind(entry)}")
         return tuple(sorted(value.items()))
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
@@ -191,95 +183,3 @@ def _unquoted(value: Any, kind: Any) -> str:
         return ""
     number = int(meant[1]) * {"": 1, "k": 1024, "m": 1024**2}[meant[2].lower()]
     return f"; write {number}, without quotes"
-
-
-def _word(name: str) -> str:
-    """A table's key as findings show it: anything after a "=" in it may be a password."""
-    head, sign, _ = name.partition("=")
-    return f'"{head}{sign}..."' if sign else f'"{name}"'
-
-
-def _contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[str]:
-    """Contradictions between keys, and values that are wrong for other reasons than their type."""
-    lowerable = [f.name for section in (ModelSection, PolicySection) for f in fields(section)]
-    for name in config.policy.pinned:
-        if name not in lowerable:
-            hint = _suggest(name, lowerable)
-            yield f'[policy] pinned names "{name}", which is not a key of [model] or [policy]{hint}'
-    kind = config.engine.kind
-    if kinds and kind is not None and kind not in kinds:
-        hint = _suggest(kind, kinds) or f"; kinds are {', '.join(kinds)}"
-        yield f'[engine] kind is "{kind}", which is no kind of engine{hint}'
-    elif config.policy.ladder:
-        known = rungs(config)
-        for name in config.policy.ladder:
-            if known and name not in known:
-                hint = _suggest(name, known) or f"; rungs are {', '.join(known)}"
-                yield f'[policy] ladder names "{name}", which is not a rung{hint}'
-    if config.engine.gpus == ():
-        yield '[engine] gpus must not be empty; leave the key out for "auto"'
-    if config.engine.gpus is not None and len(set(config.engine.gpus)) != len(config.engine.gpus):
-        yield f"[engine] gpus names a card twice: {list(config.engine.gpus)}"
-    if any(index < 0 for index in config.engine.gpus or ()):
-        yield f"[engine] gpus must be card indices from 0, is {list(config.engine.gpus or ())}"
-    yield from _of_listeners(config)
-    head = config.cluster.head
-    if (config.cluster.role != "off" or head) and not addresses.is_endpoint(head):
-        wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
-        yield f"[cluster] head {wanted}, is {toml(head)}"
-    elif head and not addresses.is_host(addresses.split(head)[0]):
-        yield f"[cluster] head must be a host's name or address with a port, is {toml(head)}"
-    elif head and config.server.port in (addresses.split(head)[1], addresses.split(head)[1] + 1):
-        port = config.server.port
-        yield f"[cluster] head must leave {port}, [server] port, to clients, and so must the next"
-    elif head and addresses.split(head)[1] == 65535:
-        yield "[cluster] head must leave the port after its own for vLLM: use one below 65535"
-    least, nodes = config.cluster.min_nodes, config.cluster.nodes
-    if config.cluster.role == "head" and least is not None and least > nodes:
-        yield f"[cluster] min_nodes must be at most nodes, which is {nodes}, is {least}"
-    for name, _ in config.engine.env:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            yield (
-                f"[engine] env: {_word(name)} is not a valid name of a variable; use letters,"
-                " digits and _"
-            )
-    host = config.server.host
-    if with_port := re.fullmatch(r"([A-Za-z0-9._-]+):([0-9]+)", host):
-        yield (
-            f"[server] host must be an address without a port, is {toml(host)}; write host ="
-            f" {toml(with_port[1])} and port = {with_port[2]}"
-        )
-    elif not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host):
-        everywhere = "" if host.strip() else '; "0.0.0.0" is every address'
-        yield (
-            '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
-            f" {toml(host)}{everywhere}"
-        )
-
-
-def _of_listeners(config: Config) -> Iterable[str]:
-    """Contradictions about the addresses of what caovan itself serves."""
-    metrics, page, gateway = (
-        section.listen for section in (config.metrics, config.page, config.gateway)
-    )
-    for section, listen, port in (
-        ("metrics", metrics, 9400), ("page", page, 9480), ("gateway", gateway, 8080),
-    ):  # fmt: skip
-        if listen and not addresses.is_endpoint(listen):
-            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
-            yield f"[{section}] listen {wanted}, is {toml(listen)}"
-    if page and addresses.is_endpoint(page) and not config.page.token_file:
-        host, _ = addresses.split(page)
-        if not addresses.is_loopback(host):
-            yield (
-                f"[page] listen is {toml(page)}, which other machines can reach, and there is no"
-                " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
-            )
-    if gateway and addresses.is_endpoint(gateway):
-        if addresses.split(gateway)[1] == config.server.port:
-            yield f"[gateway] listen must leave {config.server.port}, [server] port, to the engine"
-        if config.cluster.role == "worker":
-            yield "[gateway] listen is for the head: a worker answers no clients"
-    for alias, name in config.gateway.aliases:
-        if not alias.strip() or not name.strip():
-            yield "[gateway] aliases must not be empty, nor stand for an empty name"

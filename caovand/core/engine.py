@@ -23,6 +23,7 @@ from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.rung import Healing
 from caovand.core.install import Install
 from caovand.core.log import Explanation, Log
+from caovand.core.named_models import NamedModels
 from caovand.core.plan import Plan
 from caovand.core.probe import Probe
 from caovand.core.problem import Problem
@@ -72,44 +73,57 @@ class Modelled:
     decode: float | None = None
 
 
+class FindAlternative(Protocol):
+    """How this engine would serve a model that the chosen one serves at `tokens_s`, 0 if it cannot.
+
+    Empty if it would not, or hardly faster.
+    """
+
+    def __call__(
+        self, model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
+    ) -> tuple[CheckResult, ...]: ...
+
+
+class ModelThroughput(Protocol):
+    """Models the throughput for prompts of `prompt` tokens, `at_once` requests at a time."""
+
+    def __call__(
+        self, plan: Plan, inventory: Inventory, prompt: int, at_once: int, /
+    ) -> Modelled: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """From configuration and inventory to a running command.
-
-    `conflicts` are settings that cannot run, however much memory there is. `foreseen` is the
-    failure that a start is known to end in, None where nothing is known against it. `command` takes
-    the folder for compiled code, None for the engine's default. `cards` are those a plan uses,
-    `context` its longest request in tokens, None if the engine chooses it, `at_once` how many
-    requests it answers at a time, None where that is not planned. `overruling` names the setting
-    that decides the drafting depth instead of a mode, "" for none. `checks` are the doctor's.
-    `speed` is the modelled tokens a second of one answer after a chat's prompt while
-    nobody else asks, None where that is not modelled: it orders engines, and promises nothing.
-    `modelled` is the same for prompts of so many tokens, so many requests at once.
-    `alternative` is how this engine would serve a model that the chosen one serves with so many
-    tokens a second, 0 if it cannot; empty if it would not, or hardly faster. `all_reduce` is how
-    the plan sums over several cards, None where it does not; `coarse` is whether
-    weights, activations or the KV cache are quantised.
-    """
+    """From configuration and inventory to a running command."""
 
     make: MakePlan
     conflicts: Callable[[Plan, Inventory], Sequence[Problem]]
+    """Settings that cannot run, however much memory there is."""
     forecast: Callable[[Plan, Inventory], MemoryEstimate]
     cards: Callable[[Plan, Inventory], tuple[Gpu, ...]]
+    """The cards that a plan uses."""
     context: Callable[[Plan], int | None]
+    """A plan's longest request in tokens, None if the engine chooses it."""
     command: Callable[[Plan, EngineInfo, str | None], Command]
+    """The command of a plan; the last argument is the folder for compiled code, None for the
+    engine's default."""
     overruling: Callable[[Config, Mapping[str, str]], str]
+    """The setting that decides the drafting depth instead of a mode, "" for none."""
     checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
+    """The doctor's checks."""
     speed: Callable[[Plan, Inventory], float | None] = lambda plan, inventory: None
-    modelled: Callable[[Plan, Inventory, int, int], Modelled] = (
-        lambda plan, inventory, prompt, at_once: Modelled()
-    )
+    """Tokens a second of one answer after a chat's prompt while nobody else asks, None if that is
+    not modelled. It ranks engines; it is not a forecast."""
+    modelled: ModelThroughput = lambda plan, inventory, prompt, at_once: Modelled()
     at_once: Callable[[Plan], int | None] = lambda plan: None
-    alternative: Callable[[ModelCard, tuple[Gpu, ...], Host, float], tuple[CheckResult, ...]] = (
-        lambda model, gpus, host, tokens_s: ()
-    )
+    """How many requests are answered at a time, None if that is not planned."""
+    alternative: FindAlternative = lambda model, gpus, host, tokens_s: ()
     foreseen: Callable[[Plan, Inventory], Foreseen | None] = lambda plan, inventory: None
+    """The failure that a start is known to end in, None if none is known."""
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
+    """How the plan adds up results over several cards, None if it does not."""
     coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
+    """Whether weights, activations or the KV cache have fewer than 16 bits."""
 
 
 UNTITLED = "rank"
@@ -141,92 +155,118 @@ class Package:
     release: Callable[[NodeFacts], str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nodes:
-    """How an engine serves from several machines.
+class Spread(Protocol):
+    """Spreads a plan over the nodes of the inventory that it was made from; raises Unplannable.
 
-    `offered` are the cards that ranks may use on a node, in the order in which they are taken.
-    `refusal` is why an engine cannot start its ranks with [cluster] executor, None if it can;
-    `packages` are those that executors need on every node, by the executor.
-    `spread` takes a plan, the inventory with the other nodes that it was made from, the host and
-    port where they meet, why they cannot use InfiniBand or RoCE ("" if they can), the executor, and
-    the head's own address towards them ("" if unknown). `local` adapts that plan to another node,
-    `own` to a node's place. `offered`, `spread` and `local` raise Unplannable.
-    `sums` says whether such a plan adds up the results of layers over the link. `no_rdma` takes
-    [engine] env: why that keeps ranks from InfiniBand and RoCE, "" if it does not.
-    `by_host_name` takes [engine] env and the interface: whether ranks then listen where the host's
-    name leads. `rank_of` reads the title of a process: "" for one without a rank, UNTITLED for one
-    whose rank it does not say; `ranks_in` has the ranks that lines of the log name, by pid.
+    Ranks meet at `host` and `port`. `no_rdma` is why they cannot use InfiniBand and RoCE, "" if
+    they can; `own` is the head's address towards the other nodes, "" if unknown.
     """
 
+    def __call__(
+        self,
+        plan: Plan,
+        inventory: Inventory,
+        host: str,
+        port: int,
+        no_rdma: str,
+        executor: str,
+        own: str,
+        /,
+    ) -> Plan: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """How an engine serves from several machines."""
+
     offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
+    """The cards that ranks may use on a node, in the order in which they are taken; raises
+    Unplannable."""
     refusal: Callable[[str, EngineInfo], Problem | None]
+    """Why an engine cannot start its ranks with this [cluster] executor, None if it can."""
     packages: Mapping[str, Package]
-    spread: Callable[[Plan, Inventory, str, int, str, str, str], Plan]
+    """What each executor needs on every node."""
+    spread: Spread
     local: Callable[[Plan, Config, Inventory], Plan]
+    """Adapts a spread plan to another node; raises Unplannable."""
     own: Callable[[Plan, Place], Plan]
+    """Adapts a local plan to the node's place."""
     sums: Callable[[Plan], bool]
+    """Whether such a plan adds up the results of layers over the link."""
     no_rdma: Callable[[Mapping[str, str]], str]
+    """Why [engine] env keeps ranks from InfiniBand and RoCE, "" if it does not."""
     by_host_name: Callable[[Mapping[str, str], str], bool]
+    """Whether, with this [engine] env and interface, ranks listen at the host name's address."""
     rank_of: Callable[[str], str]
+    """The rank in a process title: "" for a process without one, UNTITLED if it does not say."""
     ranks_in: Callable[[Sequence[str]], Mapping[int, str]]
+    """The ranks that lines of the log name, by pid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """The operator's verbatim flags, as this engine reads them.
-
-    `shown` are the flags without secrets, `secrets` the secrets in them. `api_keys` are the keys
-    named by a flag, any of which clients may send; None without such a flag. `api_key_variable` is
-    the environment variable for a key, "" for an engine that asks for none. `chat_template` is a
-    file or the template itself, "" for the model's own. `invents_weights` if the flags tell the
-    engine to load dummy weights. `refused` are those that a probed engine will not take.
-    """
+    """The operator's verbatim flags, as this engine reads them."""
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
+    """The flags without secrets."""
     secrets: Callable[[Sequence[str]], tuple[str, ...]]
+    """The secrets in the flags."""
     api_keys: Callable[[Sequence[str]], tuple[str, ...] | None]
+    """The keys that a flag names, any of which clients may send; None without such a flag."""
     api_key_variable: str
+    """The environment variable for a key, "" for an engine that asks for none."""
     chat_template: Callable[[Config], str]
+    """A file or the template itself, "" for the model's own."""
     invents_weights: Callable[[Config], bool]
+    """Whether the flags tell the engine to load dummy weights."""
     refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
+    """The flags that a probed engine rejects."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenize:
-    """Where the engine counts the tokens of a text: `body` takes model and text."""
+    """Where the engine counts the tokens of a text."""
 
     path: str
     body: Callable[[str, str], Mapping[str, Any]]
+    """The request for a model and a text."""
     count: Callable[[Any], int | None]
+    """The count in the answer."""
+
+
+class ReadMetrics(Protocol):
+    """Reads the answer at Api.metrics, with the pending requests counted elsewhere, at a time."""
+
+    def __call__(self, text: str, pending: int | None, at: float, /) -> Reading: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Api:
-    """Paths of the engine's HTTP server, and how its answers are read.
-
-    `pending_key` is the key of the count in the answer at `pending`; both are empty if the engine
-    has no such count. `chat` takes OpenAI's chats, `completions` its completions;
-    `prompt` encodes token ids. An `exact` server returns exactly max_tokens, others at least one
-    token; `logprobs` is whether it can return those of the best tokens. `tokenize` is
-    None for an engine that counts only what it completes. `constrained` makes a JSON schema the
-    fields of a request whose answer must follow it, None for an engine that cannot do that.
-    `scraped` ends the line that the engine prints each time its metrics are read, "" for none.
-    """
+    """Paths of the engine's HTTP server, and how its answers are read."""
 
     health: str
     metrics: str
-    read_metrics: Callable[[str, int | None, float], Reading]
+    read_metrics: ReadMetrics
     pending: str
+    """The path that answers with the count of pending requests, "" if there is none."""
     pending_key: str
+    """The count's key in that answer."""
     completions: str
+    """Where OpenAI's completions go."""
     prompt: Callable[[Sequence[int]], Sequence[int] | str] = tuple
+    """Encodes token ids for a completion."""
     exact: bool = True
+    """Whether a completion returns exactly max_tokens; others return at least one token."""
     logprobs: bool = False
+    """Whether a completion can return those of the best tokens."""
     tokenize: Tokenize | None = None
+    """None for an engine that counts only what it completes."""
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """The fields of a request whose answer must follow a JSON schema; None if it cannot."""
     chat: str = "/v1/chat/completions"
+    """Where OpenAI's chats go."""
     scraped: str = ""
+    """How the line ends that the engine prints each time its metrics are read, "" for none."""
 
     def polled(self, line: str) -> bool:
         """Whether a line of the log reports a successful poll, of which caovan makes many."""
@@ -254,82 +294,37 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """What can be built before any start, without a card.
+    """What can be built before any start, without a card."""
 
-    `needed` takes the engine's release and the cards' compute capability; `compilers` cores and the
-    host's free MiB, and is how many compilers may run at once.
-    """
-
-    needed: Callable[[tuple[int, ...], tuple[int, int]], tuple[Kernel, ...]]
-    compilers: Callable[[int, int], int]
-
-
-@dataclass(frozen=True)
-class PullStep:
-    """How far a download is: `text`, bytes where they are known, or the error that ended it."""
-
-    text: str = ""
-    done: int = 0
-    total: int = 0
-    error: str = ""
-    complete: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedPull:
-    """How an engine's own server downloads a model.
-
-    It is the program with `words` and the `variables` for an address and a folder; it is up once
-    `ready` answers. `body` is posted to `path`, and each line of the answer is a table for `read`.
-    `by_hand` is the command that does the same.
-    """
-
-    words: tuple[str, ...]
-    variables: Callable[[str, str], Mapping[str, str]]
-    ready: str
-    path: str
-    body: Callable[[str], Mapping[str, Any]]
-    read: Callable[[Mapping[str, Any]], PullStep]
-    by_hand: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedModels:
-    """Models that an engine keeps itself: each name has an entry, a JSON file, and a GGUF file.
-
-    `folders` are where they may be, by configuration and our environment; the first that has the
-    name counts. `entry` is the entry's path there, "" for what cannot be a name; `weights` the GGUF
-    file's, "" if the entry names none. `missing` is the problem of a name that is in no folder,
-    `pull` how one is downloaded.
-    """
-
-    folders: Callable[[Config, Mapping[str, str]], Sequence[str]]
-    entry: Callable[[str], str]
-    weights: Callable[[Mapping[str, Any]], str]
-    missing: Callable[[str], Problem]
-    pull: NamedPull
+    needed: Callable[[tuple[int, ...], tuple[int, int]], tuple[Kernel, ...]] = (
+        lambda release, capability: ()
+    )
+    """The kernels of the engine's release for cards of a compute capability."""
+    compilers: Callable[[int, int], int] = lambda cores, free_mib: 1
+    """How many compilers may run at once, by cores and the host's free memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A kind of inference server; `name` is for [engine] kind and folders, `title` for people.
-
-    `prefers` takes a model's path and the names in that folder: whether this engine serves it where
-    no kind is set. `explain` reads a whole log after the fact. `models` are those it keeps under
-    names, None if [model] path is where a model lies; `nodes` is None where one machine must do.
-    """
+    """A kind of inference server."""
 
     name: str
+    """Its name in [engine] kind and in folders."""
     title: str
-    prefers: Callable[[str, Collection[str]], bool]
+    """Its name for people."""
+    prefers: Callable[[str, Collection[str]], bool] = lambda path, files: False
+    """Whether it serves the model at a path, in a folder with these names, if no kind is set."""
     install: Install
     probe: Probe
     planning: Planning
-    kernels: Kernels
+    kernels: Kernels = Kernels()
     arguments: Arguments
     log: Log
     explain: Callable[[str], Explanation]
+    """Explains a whole log after the fact."""
     api: Api
     healing: Healing
     models: NamedModels | None = None
+    """The models that it keeps under names, None if [model] path is a file or folder."""
     nodes: Nodes | None = None
+    """None if it serves from one machine only."""

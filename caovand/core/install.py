@@ -17,7 +17,8 @@ class Source:
 
     `package` is the archive's distribution, `folder` the folder in it that CMake begins with,
     `target` what is built, which is also the program's name. `options` are CMake's for a build of a
-    release. `compiler_mib` is the memory that one compiler may need.
+    release, `prelude` is CMake code that runs before the project's own. `compiler_mib` is the
+    memory that one compiler may need.
     """
 
     package: str
@@ -25,6 +26,7 @@ class Source:
     target: str
     options: Callable[[Build, str], tuple[str, ...]]
     compiler_mib: Mapping[Build, int]
+    prelude: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

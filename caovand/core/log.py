@@ -5,10 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
+
+Step = Literal["plan", "launch", "load", "prepare", "prove"]
+"""What a start does, in the order and the words that people see for every engine."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase that an engine's log shows: its name in marks, its title, the step it belongs to."""
+
+    name: str
+    title: str
+    step: Step
 
 
 @dataclass(frozen=True)
@@ -43,23 +55,25 @@ class FindCause(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """How an engine's output is read; `module` has this record as `LOG`.
-
-    `plain` splits a printed line into texts; `read` returns a text's progress and figures.
-    `announces` is true of a line that reports a failed process; one of the `near` lines before it
-    may give the cause. `listening` is the phase whose end means that the HTTP server answers;
-    `launches` are phases after whose last line another process is launched and loads the engine.
-    `fingerprint` matches lines that no other program begins like that; an engine whose runner is
-    another one's program `embeds` that engine's lines.
-    """
+    """How an engine's output is read."""
 
     module: str
+    """The module that has this record as `LOG`, for the process that reads causes."""
     plain: Callable[[str], Sequence[str]]
+    """Splits a printed line into texts."""
+    phases: tuple[Phase, ...]
+    """The phases that `read` finds."""
     read: Callable[[str], tuple[Mark | None, Mapping[str, Any]]]
+    """A text's progress, and the figures in it by name."""
     announces: Callable[[str], bool]
+    """Whether a line reports a failed process; one of the `near` lines before it may say why."""
     near: int
     listening: str
+    """The phase at whose end the HTTP server answers."""
     find_cause: FindCause
     fingerprint: re.Pattern[str]
+    """Matches the beginnings of lines that no other program prints."""
     embeds: str = ""
+    """The engine whose program is this one's runner, and whose lines are in this log."""
     launches: frozenset[str] = frozenset()
+    """Phases after whose last line another process is launched and loads the engine."""

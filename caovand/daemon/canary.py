@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from caovand.adapters import http, model_folder, store
+from caovand.adapters import http, model_folder, state_file
 from caovand.adapters.http import Endpoint, Unanswered
 from caovand.core import limits
 from caovand.core.engine import Engine
@@ -31,7 +31,7 @@ class FirstAnswers:
 
     def __init__(self, path: Path, notice: Callable[[str, str], None]) -> None:
         self._path, self._notice = path, notice
-        self._kept = canary.from_document(store.read_json(path)) or {}
+        self._kept = canary.from_document(state_file.read_or_none(path)) or {}
 
     def find(self, key: str) -> Greedy | None:
         """The answer kept under this key."""
@@ -42,7 +42,7 @@ class FirstAnswers:
         document = canary.to_document({**self._kept, key: answer})
         self._kept = canary.from_document(document) or {}
         try:
-            store.write_json(self._path, document)
+            state_file.write(self._path, document)
         except OSError as problem:
             self._notice("noticed", f"cannot keep the answer to a fixed prompt: {problem}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store, wall_clock
+from caovand.adapters import state_file, wall_clock
 from caovand.core.config import Mode
 from caovand.core.healing import degraded, ladder
 from caovand.core.healing.rung import Healing
@@ -37,11 +37,11 @@ class PlanMemory:
         self._fallback = plan if plan and plan.taken else None
         self._full = True
 
-    def no_way_back(self) -> None:
+    def discard_fallback(self) -> None:
         """The operator changed what the fallback was made for."""
         self._fallback = None
 
-    def take_way_back(self) -> Plan | None:
+    def take_fallback(self) -> Plan | None:
         """The plan to go back to after a failure, once; None where the ladder decides."""
         good, self._fallback, self._full = self._fallback, None, False
         return good
@@ -55,7 +55,7 @@ class PlanMemory:
             return None
         if living is not None and living.taken:
             return degraded.to_document(living, fingerprint, mode)
-        return store.read_json(self._path)
+        return state_file.read_or_none(self._path)
 
     def date(self, plan: Plan | None) -> None:
         """Note since when the plan is degraded; a remembered one says it itself."""
@@ -63,7 +63,7 @@ class PlanMemory:
             self.since = None
         elif self.since is None:
             try:
-                kept = store.read_json(self._path)
+                kept = state_file.read_or_none(self._path)
             except OSError:  # the date of the degraded plan is not worth an engine
                 kept = None
             since = kept.get(degraded.SINCE) if degraded.well_formed(kept, self._healing) else None
@@ -83,6 +83,6 @@ class PlanMemory:
             return
         if plan.taken:
             document = degraded.to_document(plan, fingerprint, mode)
-            store.write_json(self._path, {**document, degraded.SINCE: self.since})
+            state_file.write(self._path, {**document, degraded.SINCE: self.since})
         else:
             self._path.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ from caovand.daemon.inspection import Prepared
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.tasks import Task, cancel
-from caovand.daemon.watching import Watching
+from caovand.daemon.watching import WatchedRun, Watching
 
 RETRY_S = 1.0
 
@@ -88,14 +88,14 @@ class EngineRun:
         self.part = Part()
         self._wrong_sums: Finding | None = None
         self._unrecorded = ""
-        self._heard: list[str] = []
+        self._kernel_lines: list[str] = []
         self._env: Mapping[str, str] = {}  # of the last start
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
         self._ending: Task | None = None
         self._proving: Task | None = None
         cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
         self.cards = shared.cards.share(cards)
-        shared.kernel.listeners.append(self._heard.extend)
+        shared.kernel.listeners.append(self._kernel_lines.extend)
 
     @property
     def _orphans(
@@ -154,26 +154,27 @@ class EngineRun:
         self._env = env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)
-        self._heard.clear()
+        self._kernel_lines.clear()
         if self._wrong_sums is not None:
-            self._never_was(self._wrong_sums, action.generation)
+            self._exit_unstarted(self._wrong_sums, action.generation)
             return
         watching = Watching(
-            self._engine,
-            action.generation,
-            plan,
-            self.endpoint,
-            config.watch,
-            self.ring,
-            self._apply,
-            self._notice,
-            self._cgroup,
-            self._figures.engine(),
-            Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
-            partial(self.cards.taken_since, prepared.inventory.gpus),
-            answers=self.part.answers,
+            WatchedRun(
+                engine=self._engine,
+                generation=action.generation,
+                plan=plan,
+                endpoint=self.endpoint,
+                section=config.watch,
+                ring=self.ring,
+                apply=self._apply,
+                notice=self._notice,
+                cgroup=self._cgroup,
+                on_reading=self._figures.engine(),
+                canary=Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+                occupied=partial(self.cards.taken_since, prepared.inventory.gpus),
+                answers=self.part.answers,
+            )
         )
-
         label = self._shared.label(self._name)
 
         def on_lines(lines: Sequence[str]) -> None:
@@ -203,7 +204,7 @@ class EngineRun:
         self.cards.engine(used, child.seen)
         self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
         self._shared.tasks.begin(watching.until_exit(child))
-        self._shared.look("see the files of the engine", self._stale.look(child))
+        self._shared.attempt("see the files of the engine", self._stale.scan(child))
         self.part.started(action.plan, action.generation)
         if self.part.answers:
             self._proving = self._shared.tasks.begin(watching.prove(child))
@@ -222,10 +223,10 @@ class EngineRun:
         text = f"{problem}: {limit}" if limit else str(problem)
         captures = {ladder.LIMIT: limit} if limit else {}
         finding = Finding("engine-died", text, "launch", captures)
-        self._never_was(finding, generation)
+        self._exit_unstarted(finding, generation)
 
-    def _never_was(self, finding: Finding, generation: int) -> None:
-        """There is no process to end."""
+    def _exit_unstarted(self, finding: Finding, generation: int) -> None:
+        """Report the end of an engine that has no process."""
         exited = Exited(at=now(), chance=random.random(), generation=generation, finding=finding)
         asyncio.get_running_loop().call_soon(self._apply, exited)
 
@@ -255,7 +256,7 @@ class EngineRun:
         while True:
             try:
                 await before_kill()
-                left = await self._ended(action.grace_s, hurry)
+                left = await self._end_engine(action.grace_s, hurry)
                 await self.part.ended(left=bool(left))
                 break
             except Exception as problem:
@@ -276,15 +277,15 @@ class EngineRun:
         else:
             self._apply(Gone(at=at, chance=chance, generation=generation))
 
-    async def _ended(self, grace_s: float, hurry: Callable[[], bool]) -> tuple[Process, ...]:
-        """End the engine; what outlived that."""
+    async def _end_engine(self, grace_s: float, hurry: Callable[[], bool]) -> tuple[Process, ...]:
+        """End the engine; the processes that outlived KILL."""
         child = self.child
-        await self._stale.look(child)
+        await self._stale.scan(child)
         if child is None:
             # The inspection that would have ended an earlier engine's may have been cut short.
             earlier = [await end_orphans(ledger, *self._orphans) for ledger in self._ledgers]
             return tuple(process for _, left in earlier for process in left)
-        left = await child.end(grace_s, partial(self._stale.look, child))
+        left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
             other = "another engine that is running may have started it; it is ended with that one"
             text = f"cannot tell which engine left {named(child.unknown)}: {other}"
@@ -298,10 +299,10 @@ class EngineRun:
 
     # -- watch ------------------------------------------------------------------------------
 
-    def look(self, used: frozenset[int]) -> None:
-        """Look after a living engine on the cards `used`."""
-        kernel = self._heard[:]
-        self._heard.clear()
+    def poll(self, used: frozenset[int]) -> None:
+        """Poll a living engine on the cards `used`."""
+        kernel = self._kernel_lines[:]
+        self._kernel_lines.clear()
         child, watching = self.child, self.watching
         if child is None or watching is None or self.ending:
             return
@@ -310,9 +311,9 @@ class EngineRun:
             if child.unrecorded:
                 text = "; if this daemon is killed, the next one may not find the engine"
                 self._notice("noticed", child.unrecorded + text)
-        self._shared.look("see the files of the engine", self._stale.look(child))
+        self._shared.attempt("see the files of the engine", self._stale.scan(child))
         self.cards.engine(used, child.seen)
-        self._shared.look("ask the engine", watching.poll(child, kernel))
+        self._shared.attempt("ask the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
         """Its processes: those that are gone already, and those that came since."""
@@ -332,4 +333,4 @@ class EngineRun:
 
     def _on_kernel_line(self, line: str) -> None:
         if self.watching is not None and self.child is not None and not self.ending:
-            self.watching.heard_kernel(self.child, [line])
+            self.watching.on_kernel_lines(self.child, [line])

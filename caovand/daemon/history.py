@@ -47,7 +47,7 @@ class History:
 
         self._writer = Writer(self._path, days, on_loop) if days else None
         self._tallies: dict[str, Tally] = {}
-        self._looked: dict[str, float] = {}
+        self._taken_at: dict[str, float] = {}
         self._tracks: dict[str, Track] = {}
         self._samples: defaultdict[int, list[GpuSample]] = defaultdict(list)
         self._before: dict[int, GpuSample] = {}
@@ -59,19 +59,19 @@ class History:
         if self._writer is not None:
             self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:MAX_MARK]))
 
-    def look(self, slot: str, track: Track, serves: bool) -> None:
-        """One more look at a slot."""
+    def take(self, slot: str, track: Track, serves: bool) -> None:
+        """Add the latest reading of a slot."""
         if self._writer is None:
             return  # nobody would ever take what is collected
         now = self._steady()
-        before, self._looked[slot] = self._looked.get(slot, now), now
+        before, self._taken_at[slot] = self._taken_at.get(slot, now), now
         point = track.recent[-1] if track.last and track.recent else None
         tally = self._tallies.get(slot) or Tally(track.total)
-        self._tallies[slot] = tally.look(now - before, serves, point)
+        self._tallies[slot] = tally.add(now - before, serves, point)
         self._tracks[slot] = track
 
-    def look_at_cards(self, samples: Iterable[GpuSample]) -> None:
-        """One more look at the latest samples of all cards."""
+    def take_cards(self, samples: Iterable[GpuSample]) -> None:
+        """Add the latest samples of all cards."""
         for sample in samples if self._writer else ():
             mine = self._samples[sample.index]
             before = mine[-1] if mine else self._before.get(sample.index)

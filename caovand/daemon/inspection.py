@@ -35,8 +35,9 @@ from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, device_name
 from caovand.core.facts.ownership import Process
-from caovand.core.healing import degraded, foreseen
+from caovand.core.healing import degraded
 from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
 from caovand.core.tuning.planning import tuned
@@ -221,8 +222,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
         plan = _planned(request, inventory, mark, used)
     except Unplannable as problem:
         raise unplannable(problem) from problem
-    plan = foreseen.lowered(engine, config, plan, inventory)
-    known = foreseen.foreseen(engine, config, plan, inventory)
+    plan, known = foresee(engine, config, plan, inventory)
     if known is not None:
         raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
     return Prepared(plan, inventory, mark, request.chosen_mode)
@@ -250,13 +250,14 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
         if engine.executable:
             trust.require(engine.executable, request.source)
     except trust.Distrusted as problem:
-        raise Obstacle("unknown", str(problem), hold=True) from problem
+        raise Obstacle("engine-unusable", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
-        raise Obstacle("unknown", _reachable(problem, request.python), hold=True) from problem
+        text = _reachable(problem, request.python)
+        raise Obstacle("engine-unusable", text, hold=True) from problem
     return engine
 
 
-def look(request: PlanRequest, directories: Directories) -> Inventory:
+def inspect(request: PlanRequest, directories: Directories) -> Inventory:
     """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
     # An installed engine may take a minute to answer; a missing one is known at once.
     if os.path.exists(request.python):

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import state_file, store, wall_clock
+from caovand.adapters import state_file, wall_clock
 from caovand.core.gateway import keys
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.usage import DAY_S
@@ -38,7 +38,7 @@ class Keys:
     ) -> None:
         self._state, self._notice, self._changed = state, notice, changed
         self._keys: tuple[ClientKey, ...] | None = self._read()
-        self._usage: dict[int, Counts] = _usage(store.read_json(state / USAGE))
+        self._usage: dict[int, Counts] = _usage(state_file.read_or_none(state / USAGE))
         self._saved_at, self._unsaved = float("-inf"), False
 
     def _read(self) -> tuple[ClientKey, ...] | None:
@@ -88,7 +88,7 @@ class Keys:
         self._keep(left)
 
     def _keep(self, wanted: tuple[ClientKey, ...]) -> None:
-        store.write_json(self._state / KEYS, keys.to_document(wanted))
+        state_file.write(self._state / KEYS, keys.to_document(wanted))
         self._keys = wanted
         self._changed()
 
@@ -113,7 +113,7 @@ class Keys:
         """Write what was used; OSError if it cannot be."""
         if self._unsaved:
             self._saved_at, self._unsaved = wall_clock.now(), False
-            store.write_json(
+            state_file.write(
                 self._state / USAGE, {str(day): counts for day, counts in self._usage.items()}
             )
 

@@ -111,11 +111,11 @@ class Supervisor:
             if at >= next_poll:
                 next_poll = at + self._poll_s()
                 try:
-                    self._look()
+                    self._poll()
                 except Exception as problem:
                     if not self._shared.shortage.met("look after the engine", problem):
                         raise
-                self._shared.shortage.look()
+                self._shared.shortage.refresh()
             deadlines = (slot.snapshot.deadline for slot in self._working())
             due = min((at for at in deadlines if at is not None), default=at + beat_s)
             wait_s = min(beat_s, self._poll_s(), max(due - at, 0.01))
@@ -142,17 +142,17 @@ class Supervisor:
         """The slots that have not quit."""
         return [slot for slot in self.slots.values() if not slot.quit]
 
-    def _look(self) -> None:
-        """Look after what is shared, and after each engine."""
+    def _poll(self) -> None:
+        """Poll what is shared, and each engine."""
         shared = self._shared
         shared.kernel.read()
         files = [slot.run.file for slot in self.slots.values()]
-        shared.look("see whether the disks can be written", shared.unwritten.look(files))
+        shared.attempt("see whether the disks can be written", shared.unwritten.check(files))
         for name, slot in self.slots.items():
-            slot.look()
+            slot.poll()
             serves = slot.snapshot.state is State.SERVING
-            shared.history.look(name, slot.figures.track, serves)
-        shared.history.look_at_cards(shared.cards.latest.values())
+            shared.history.take(name, slot.figures.track, serves)
+        shared.history.take_cards(shared.cards.latest.values())
         shared.history.turn()
 
     def _extend_stop(self) -> None:
@@ -177,10 +177,10 @@ class Supervisor:
 
     # -- what the operator does -------------------------------------------------------------
 
-    def command(self, event: Event) -> None:
+    def apply_operator_event(self, event: Event) -> None:
         """Apply an operator's event to every slot."""
         for slot in self.slots.values():
-            slot.command(event)
+            slot.apply_operator_event(event)
 
     def reconfigure(self, config: Config) -> list[str]:
         """Use another configuration from now on; the keys whose values count from the daemon's

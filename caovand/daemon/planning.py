@@ -87,7 +87,7 @@ class SlotPlanner:
         if self.prepared is not None and self._wishes is not None:
             self._served = self.prepared, self._wishes
 
-    async def look(self, config: Config, *, living: bool) -> Inventory:
+    async def inspect_for(self, config: Config, *, living: bool) -> Inventory:
         """Inspect engine, model and machine; raises inspection.Obstacle.
 
         What a `living` engine uses of the cards is not in the way of its own plan.
@@ -99,7 +99,7 @@ class SlotPlanner:
     async def inspect(self, wishes: PlanRequest) -> Inventory:
         """Inspect engine, model and machine for these wishes; raises inspection.Obstacle."""
         await self.check_kind(wishes.config)
-        return await asyncio.to_thread(inspection.look, wishes, self._directories)
+        return await asyncio.to_thread(inspection.inspect, wishes, self._directories)
 
     async def check_kind(self, config: Config) -> None:
         """Raise inspection.Obstacle if the model is for another engine than this daemon's."""

@@ -8,14 +8,14 @@ from caovand.daemon.tuning import Serving, is_busy
 
 
 class RoomAgain:
-    """Follows one slot's engine: `look` is asked every few seconds."""
+    """Follows one slot's engine: `poll` is called every few seconds."""
 
     def __init__(self) -> None:
         self._generation = -1
         self._before: Point | None = None
         self._busy_at = 0.0
 
-    def look(
+    def poll(
         self, serving: Serving | None, track: Track, besides: Used | None, quiet_s: float
     ) -> bool:
         """Whether the full plan is worth a restart now.

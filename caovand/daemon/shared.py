@@ -69,17 +69,17 @@ class Shared:
         """What goes before words of the slot `name`: "" where it is the only one."""
         return f"{name}: " if self.several else ""
 
-    def look(self, doing: str, work: Awaitable[None]) -> None:
-        """Begin what is done again and again: if it lacks the means, the next time is soon."""
+    def attempt(self, doing: str, work: Awaitable[None]) -> None:
+        """Begin work that is repeated: without the means for it, it waits for its next turn."""
 
-        async def looked() -> None:
+        async def attempted() -> None:
             try:
                 await work
             except Exception as problem:
                 if not self.shortage.met(doing, problem):
                     raise
 
-        self.tasks.begin(looked())
+        self.tasks.begin(attempted())
 
 
 def now() -> float:

@@ -31,8 +31,8 @@ class Shortage:
             self._notice("noticed", self.text)
         return True
 
-    def look(self) -> None:
-        """Report the end, once it has lasted for a while."""
+    def refresh(self) -> None:
+        """Report the end of the shortage, once that has lasted for a while."""
         if self.text and self._clock() - self._at >= OVER_S:
             self.text = ""
             self._notice("noticed", "there are enough descriptors, threads and memory again")

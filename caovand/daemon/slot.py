@@ -86,7 +86,7 @@ class Slot:
         self.notice = partial(shared.publish, name)
         self._mark = partial(shared.history.mark, name)
         self._made = False
-        for text in self._remembered():
+        for text in self._restore():
             self.notice("noticed", text)
         find = partial(memories.find, shared.directories.state, name=name)
         self.modes = ModeMemory(find(memories.MODE))
@@ -116,7 +116,7 @@ class Slot:
             self.figures,
             self._answers,
         )
-        self.recorder = Recorder(self.incidents, self._recorded, self.engine.log)
+        self.recorder = Recorder(self.incidents, self._on_recorded, self.engine.log)
         self.part = part_of(self._hooks())
         self.run.part = self.part
         self.clients = clients.Clients(
@@ -140,7 +140,7 @@ class Slot:
 
     # -- what is remembered -----------------------------------------------------------------
 
-    def _remembered(self) -> list[str]:
+    def _restore(self) -> list[str]:
         """Take over what an earlier version kept, and set aside what cannot be used, in words."""
         state = self._shared.directories.state
         texts, folders = list[str](), [memories.folder(state, self.name)]
@@ -179,7 +179,7 @@ class Slot:
             if self.snapshot is not before:
                 if cause := self.figures.lived(before, event, self.snapshot):
                     self._mark("restart", cause)
-                self._tell(before, self.snapshot)
+                self._announce(before, self.snapshot)
                 self._time(before, event)
             for action in actions:
                 self._perform(action)
@@ -204,10 +204,10 @@ class Slot:
             cache=self._shared.directories.cache,
             runtime=self._shared.directories.runtime,
             apply=self.apply,
-            command=self.command,
+            command=self.apply_operator_event,
             notice=self.notice,
             snapshot=lambda: self.snapshot,
-            look=lambda: self._planner.look(self.config, living=self.run.child is not None),
+            look=lambda: self._planner.inspect_for(self.config, living=self.run.child is not None),
             adopt=adopt,
             serves=serves,
             pids=lambda: [p.pid for p in self.run.child.members] if self.run.child else [],
@@ -221,16 +221,9 @@ class Slot:
         )
 
     def _rules(self) -> LifecycleRules:
-        watch, gateway = self.config.watch, self.config.gateway
-        return LifecycleRules(
-            failures=watch.failures,
-            stall_s=watch.stall_s,
-            stable_after_s=watch.stable_after_s,
-            drain_s=watch.shutdown_timeout_s,
-            gateway_drain_s=gateway.drain_s if gateway.listen else 0.0,
-            recheck_s=watch.recheck_s,
-            judge=self._judge,
-        )
+        gateway = self.config.gateway
+        drain_s = gateway.drain_s if gateway.listen else 0.0
+        return LifecycleRules(self.config.watch, drain_s, self._judge)
 
     def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
         """The ladder's decision; a failed `retry --full` goes back to what served."""
@@ -239,7 +232,7 @@ class Slot:
             return elsewhere
         used = self._planner.used(self.config)
         others = occupancy.most(used, self.run.cards.others())
-        good = self._memory.take_way_back()
+        good = self._memory.take_fallback()
         if good is not None:
             # Unless more memory becomes free, the full plan would fail again.
             good = replace(good, others_mib=others if good.others_mib else {})
@@ -282,7 +275,7 @@ class Slot:
 
     # -- what the operator does -------------------------------------------------------------
 
-    def command(self, event: Event) -> None:
+    def apply_operator_event(self, event: Event) -> None:
         """Apply an operator's event; replies can refer to the new `revision`."""
         self._revision += 1
         self.apply(event)
@@ -292,25 +285,25 @@ class Slot:
         before, self.config = self.config, config
         if self.run.watching is not None:
             self.run.watching.reconfigure(config.watch)
-        self._memory.no_way_back()
+        self._memory.discard_fallback()
         self._tuner.policy = config.policy
-        self.command(events.Reconfigured(at=now(), changed=config != before))
+        self.apply_operator_event(events.Reconfigured(at=now(), changed=config != before))
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
         """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
         self._make_folder()
         self.modes.choose(mode)
-        self._memory.no_way_back()
+        self._memory.discard_fallback()
         self.notice("mode", f"mode {self.mode[0]}, {self.mode[1]}")
         self._mark("mode", self.mode[0])
         if not defer:
-            self.command(events.Reconfigured(at=now()))
+            self.apply_operator_event(events.Reconfigured(at=now()))
 
     def forget(self) -> None:
         """Forget the degraded plan that served, and the first answers; a changed plan restarts."""
         self._memory.forget()
         self._answers.forget()
-        self.command(events.Reconfigured(at=now()))
+        self.apply_operator_event(events.Reconfigured(at=now()))
 
     def retry_full(
         self,
@@ -319,7 +312,7 @@ class Slot:
     ) -> None:
         """Try the plan without the ladder's steps once; the present one is the way back."""
         self._memory.leave_out_once(self.snapshot.plan)
-        self.command(events.Restart(at=now(), reason=reason, by=by))
+        self.apply_operator_event(events.Restart(at=now(), reason=reason, by=by))
 
     @property
     def mode(self) -> tuple[Mode, str]:
@@ -387,6 +380,7 @@ class Slot:
             log_bytes_lost=self.run.file.lost_bytes,
             start=self._starts.describe(),
             warnings=tuple(filter(None, lacks)),
+            phases=self.engine.log.phases,
         )
         return status.describe(self.snapshot, facts, now())
 
@@ -421,7 +415,7 @@ class Slot:
             else:
                 raise inspection.Obstacle("node-missing", f"cannot start: {outdated}", hold=True)
         except Exception as problem:
-            refused = self._refused(number, problem)
+            refused = self._refusal(number, problem)
             self.part.refused(refused.finding)
             event: Event = refused
         else:
@@ -448,7 +442,7 @@ class Slot:
             await self.run.check_sums(plan, made.inventory)
 
     @staticmethod
-    def _refused(number: int, problem: Exception) -> Refused:
+    def _refusal(number: int, problem: Exception) -> Refused:
         """Why an inspection found that no engine can start."""
         limit = limits.reached(problem)
         if isinstance(problem, inspection.Obstacle):
@@ -469,19 +463,19 @@ class Slot:
             at=now(), chance=random.random(), inspection=number, finding=finding, hold=hold
         )
 
-    def look(self) -> None:
-        """Look after the engine, every few seconds."""
+    def poll(self) -> None:
+        """Poll the engine; called every few seconds."""
         if not self._made:
-            self._shared.look("make the folder of its state", self._try_folder())
-        self.run.look(self._cards)
+            self._shared.attempt("make the folder of its state", self._try_folder())
+        self.run.poll(self._cards)
         serving, track, quiet_s = (
             self._serving(),
             self.figures.track,
             self.config.policy.tune_quiet_s,
         )
-        if self._room_again.look(serving, track, self.run.cards.besides, quiet_s):
+        if self._room_again.poll(serving, track, self.run.cards.besides, quiet_s):
             self.retry_full("other programs have freed GPU memory: trying the full plan", "plan")
-        elif self._tuner.look(serving, track):
+        elif self._tuner.poll(serving, track):
             self.apply(events.Reconfigured(at=now()))
 
     def _serving(self) -> Serving | None:
@@ -499,25 +493,25 @@ class Slot:
             probed_at=watching.probed_at,
         )
 
-    # -- telling ----------------------------------------------------------------------------
+    # -- announcing --------------------------------------------------------------------------
 
-    def _tell(self, before: Snapshot, after: Snapshot) -> None:
+    def _announce(self, before: Snapshot, after: Snapshot) -> None:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
             self._remember(after)
         if after.state is State.SERVING and before.state is not State.SERVING:
             self._planner.served()
         if after.plan is not before.plan:
             self._memory.date(after.plan)
-        told = announcement(before, after)
-        if told is not None:
-            self.notice(told.kind, told.text, **told.data)
+        news = announcement(before, after)
+        if news is not None:
+            self.notice(news.kind, news.text, **news.data)
         rungs = after.plan.rungs if after.plan else ()
         if rungs != (before.plan.rungs if before.plan else ()):
             names = ", ".join(rungs)
             what = "degraded plan" if after.plan and after.plan.degraded else "rungs"
             self.notice("rung", f"{what}: {names}" if rungs else "the full plan again")
             self._mark("rung", names or "none")
-        if told is not None and told.failed:
+        if news is not None and news.failed:
             assert after.finding is not None
             self._failed[after.finding.failure] += 1
             self._tuner.failed()
@@ -584,7 +578,7 @@ class Slot:
         env = {**self._shared.environ, **dict(self.config.engine.env)}
         return Case(
             finding,
-            watching.evidence() if watching else (),
+            watching.causes.evidence() if watching else (),
             {},
             samples=tuple(self._shared.cards.history),
             kernel=tuple(
@@ -597,7 +591,7 @@ class Slot:
     def _engine_python(self) -> str:
         return self._planner.inventory.engine.python if self._planner.inventory else ""
 
-    def _recorded(self, name: str, problem: str) -> None:
+    def _on_recorded(self, name: str, problem: str) -> None:
         if not name:
             self.notice("incident", f"cannot keep what happened: {problem}")
             return

@@ -1,6 +1,6 @@
-"""What the engine leaves on disk, looked after without ever holding the loop up.
+"""What the engine leaves on disk, removed without ever blocking the loop.
 
-/proc of a hung process, and a sick disk, may not answer: each look has its time.
+/proc of a hung process, and a sick disk, may not answer: each scan has its time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StaleFileCleaner:
             mark=memories.mark(state, slot),
         )
         self._notice = notice
-        self._looking: asyncio.Future[None] | None = None
+        self._scanning: asyncio.Future[None] | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -44,18 +44,18 @@ class StaleFileCleaner:
         """An engine is about to start: nothing of an earlier one is left."""
         await asyncio.to_thread(self._files.begin)
 
-    async def look(self, child: Child | None) -> None:
-        """See which files the engine uses."""
-        if child is None or (self._looking is not None and not self._looking.done()):
+    async def scan(self, child: Child | None) -> None:
+        """Note which files the engine uses."""
+        if child is None or (self._scanning is not None and not self._scanning.done()):
             return
         pids = [process.pid for process in child.look()]
-        self._looking = asyncio.ensure_future(asyncio.to_thread(self._files.look, pids))
-        await _in_time(self._looking)
+        self._scanning = asyncio.ensure_future(asyncio.to_thread(self._files.look, pids))
+        await _in_time(self._scanning)
 
     async def take_over(self, pids: Sequence[int]) -> None:
-        """See which files these processes use, an engine's whose daemon was killed."""
-        look = asyncio.ensure_future(asyncio.to_thread(self._files.take_over, pids))
-        await _in_time(look)
+        """Note which files these processes use, an engine's whose daemon was killed."""
+        scan = asyncio.ensure_future(asyncio.to_thread(self._files.take_over, pids))
+        await _in_time(scan)
 
     async def remove(self) -> None:
         """Remove what an engine that has ended left."""
@@ -67,9 +67,9 @@ class StaleFileCleaner:
             self._notice("noticed", text)
 
 
-async def _in_time(look: asyncio.Future[None]) -> None:
-    """Wait for a look, not for long; one that could not be made is made again later."""
-    done, _ = await asyncio.wait([look], timeout=LIMIT_S)
+async def _in_time(scan: asyncio.Future[None]) -> None:
+    """Wait for a scan, not for long; a failed one is repeated later."""
+    done, _ = await asyncio.wait([scan], timeout=LIMIT_S)
     for one in done:
         if not limits.reached(one.exception()):
             one.result()

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store, wall_clock
+from caovand.adapters import state_file, wall_clock
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.reporting import starts
@@ -53,12 +53,12 @@ class Starts:
 
     def _remind(self) -> None:
         if not self._read:
-            self._kept = starts.from_document(store.read_json(self._path)) or ()
+            self._kept = starts.from_document(state_file.read_or_none(self._path)) or ()
             self._read = True
 
     def remember(self) -> None:
         """Keep the starts for the next daemon; OSError if it cannot."""
-        store.write_json(self._path, starts.to_document(self._kept))
+        state_file.write(self._path, starts.to_document(self._kept))
 
     def describe(self) -> dict[str, Any] | None:
         """The latest start and the one before for the status, None before the first."""

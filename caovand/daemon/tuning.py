@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import store, wall_clock
+from caovand.adapters import state_file, wall_clock
 from caovand.core.config import PolicySection
 from caovand.core.figures.track import Point, Track
 from caovand.core.healing.ladder import Decision
@@ -57,7 +57,7 @@ class DraftTuner:
     ) -> None:
         self.policy = policy
         self._path, self._notice, self._mark, self._warn = path, notice, mark, warn
-        self._records, self._failed_at = from_document(store.read_json(path)) or ({}, 0.0)
+        self._records, self._failed_at = from_document(state_file.read_or_none(path)) or ({}, 0.0)
         self._generation = -1
         self._before: Point | None = None
         self._context: float | None = None
@@ -98,8 +98,8 @@ class DraftTuner:
 
     # -- what it does every few seconds -----------------------------------------------------
 
-    def look(self, serving: Serving | None, track: Track) -> bool:
-        """Take what was counted since the last look; whether the engine is to be planned anew."""
+    def poll(self, serving: Serving | None, track: Track) -> bool:
+        """Take what was counted since the last poll; return True to plan the engine again."""
         latest = track.recent[-1] if track.last else None
         if self.policy.tune == "off" or serving is None or latest is None:
             self._before, self._found, self._text = None, None, ""
@@ -208,7 +208,7 @@ class DraftTuner:
         document = to_document(self._records.values(), self._failed_at)
         self._records = (from_document(document) or ({}, 0.0))[0]
         try:
-            store.write_json(self._path, document)
+            state_file.write(self._path, document)
         except OSError as problem:
             if not self._unsaved:
                 self._warn(f"cannot remember what the draft tuner measured: {problem}")

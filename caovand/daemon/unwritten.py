@@ -21,10 +21,10 @@ class Unwritten:
     def __init__(self, directories: Directories, notice: Callable[[str, str], None]) -> None:
         self.texts: Mapping[Path, str] = {}
         self._directories, self._notice = directories, notice
-        self._looking: asyncio.Future[dict[Path, str]] | None = None
+        self._checking: asyncio.Future[dict[Path, str]] | None = None
         self._loss_noticed = False
 
-    async def look(self, files: Iterable[RotatedFile]) -> None:
+    async def check(self, files: Iterable[RotatedFile]) -> None:
         """Check the disks, and whether the latest write to one of `files` failed."""
         files = tuple(files)
         lossy = [file for file in files if file.lost_bytes]
@@ -35,14 +35,14 @@ class Unwritten:
                 " too slow; caovanctl status counts the lost bytes"
             )
             self._notice("noticed", text)
-        if self._looking is not None and not self._looking.done():
+        if self._checking is not None and not self._checking.done():
             return  # a hung disk blocks one thread only
-        looking = asyncio.ensure_future(asyncio.to_thread(self._directories.unwritable))
-        self._looking = looking
-        await asyncio.wait([looking], timeout=LIMIT_S)
-        if not looking.done():
+        checking = asyncio.ensure_future(asyncio.to_thread(self._directories.unwritable))
+        self._checking = checking
+        await asyncio.wait([checking], timeout=LIMIT_S)
+        if not checking.done():
             return
-        now = looking.result()
+        now = checking.result()
         before, self.texts = self.texts, now
         for file in files:
             folder = file.path.parent

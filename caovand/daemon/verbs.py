@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, cast
 
 from caovand import __version__
 from caovand.adapters import config_file
-from caovand.adapters.incidents import NoIncident
 from caovand.core import secrets
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
-from caovand.core.printable import one_line
-from caovand.core.problem import ProblemError
 from caovand.core.reporting import status
-from caovand.core.reporting.incident_text import REPORT
-from caovand.core.reporting.wire import Reply, Request, notice_fields
-from caovand.daemon import keys
+from caovand.core.reporting.wire import Reply, Request
+from caovand.daemon import evidence_verbs, gateway_verbs
+from caovand.daemon.arguments import VerbError, argument
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.slot import Slot
 
 MAX_WAIT_S = 86400.0
 MAX_OPEN_WAIT_S = 60.0  # of a request from the socket that everybody may use
-LOG_BYTES = 48 * 1024
-DAY_S = 86400.0
-MAX_POINTS = 1000
-PIECE_BYTES = 36 * 1024  # of a file: 48 KiB in base64
 
 Result = Mapping[str, Any]
 OfDaemon = Callable[[Supervisor, Request], Awaitable[Result]]
 OfSlot = Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]
-
-
-class VerbError(Exception):
-    """A request that cannot be carried out, as code, message and hint."""
-
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
 
 
 async def answer(supervisor: Supervisor, request: Request) -> Reply:
@@ -96,15 +80,6 @@ def _check_model(op: str, name: str, slots: Collection[str]) -> None:
         raise VerbError("which-model", text, known)
 
 
-def _argument(args: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = args.get(name, default)
-    if kind is float and isinstance(value, int) and abs(value) < 1 << 53:
-        value = float(value)
-    if not isinstance(value, kind) or (kind is not bool and isinstance(args.get(name), bool)):
-        raise VerbError("bad-argument", f"argument {name} must be of type {kind.__name__}")
-    return value
-
-
 def _not_on_a_worker(slot: Slot, doing: str, instead: str) -> None:
     """Raise VerbError where another node decides what this is about: here it would do nothing."""
     if head := slot.part.planned_by:
@@ -150,7 +125,7 @@ async def _mode(slot: Slot, args: Mapping[str, Any]) -> Result:
         words = "--default" if mode == "default" else mode
         _not_on_a_worker(slot, "choose a mode", f"run `caovanctl mode {words}`")
         chosen = None if mode == "default" else cast(Mode, mode)
-        slot.choose_mode(chosen, defer=_argument(args, "defer", bool, False))
+        slot.choose_mode(chosen, defer=argument(args, "defer", bool, False))
     mode, origin = slot.mode
     overruled = slot.engine.planning.overruling(slot.config, slot.environ)
     if slot.part.planned_by:
@@ -174,17 +149,17 @@ async def _reload(supervisor: Supervisor, request: Request) -> Result:
 
 
 async def _start(slot: Slot, args: Mapping[str, Any]) -> Result:
-    slot.command(events.Start(at=time.monotonic()))
+    slot.apply_operator_event(events.Start(at=time.monotonic()))
     return _outcome(slot)
 
 
 async def _stop(slot: Slot, args: Mapping[str, Any]) -> Result:
-    slot.command(events.Stop(at=time.monotonic()))
+    slot.apply_operator_event(events.Stop(at=time.monotonic()))
     return _outcome(slot)
 
 
 async def _restart(slot: Slot, args: Mapping[str, Any]) -> Result:
-    slot.command(events.Restart(at=time.monotonic()))
+    slot.apply_operator_event(events.Restart(at=time.monotonic()))
     return _outcome(slot)
 
 
@@ -195,7 +170,7 @@ async def _reset(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
-    if _argument(args, "full", bool, False):
+    if argument(args, "full", bool, False):
         _not_on_a_worker(slot, "try the full plan", "run `caovanctl retry --full`")
         state, plan = slot.snapshot.state, slot.snapshot.plan
         if state is State.SERVING and plan is not None and not plan.degraded:
@@ -205,7 +180,7 @@ async def _retry(slot: Slot, args: Mapping[str, Any]) -> Result:
             return {**_outcome(slot), "note": text}
         slot.retry_full()
     else:
-        slot.command(events.Start(at=time.monotonic()))
+        slot.apply_operator_event(events.Start(at=time.monotonic()))
     return _outcome(slot)
 
 
@@ -216,7 +191,7 @@ def _outcome(slot: Slot) -> dict[str, Any]:
 
 async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
     """Answer when the state is `until` (serving, settled, stopped) or after `timeout_s`."""
-    until = _argument(args, "until", str, "serving")
+    until = argument(args, "until", str, "serving")
     if until not in ("serving", "settled", "stopped"):
         raise VerbError("bad-argument", f"cannot wait until {until!r}: serving, settled or stopped")
     timeout_s = _check_wait(args, MAX_WAIT_S)
@@ -242,95 +217,10 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
-    timeout_s: float = _argument(args, "timeout_s", float, MAX_OPEN_WAIT_S)
+    timeout_s: float = argument(args, "timeout_s", float, MAX_OPEN_WAIT_S)
     if not 0 <= timeout_s <= longest_s:
         raise VerbError("bad-argument", f"cannot wait {timeout_s} s: from 0 to {longest_s:.0f}")
     return timeout_s
-
-
-async def _logs(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The latest `lines` lines, or those after line number `since`, as many as fit a frame.
-
-    `end` is the number of the latest line at the time of the request.
-    """
-    end = slot.run.ring.count
-    if "since" in args:
-        since = _argument(args, "since", int, 0)
-    else:
-        since = end - max(_argument(args, "lines", int, 100), 0)
-    lines, last = slot.run.ring.since(max(since, 0), LOG_BYTES)
-    return {"lines": lines, "last": last, "more": last < slot.run.ring.count, "end": end}
-
-
-async def _events(supervisor: Supervisor, request: Request) -> Result:
-    """The notices after sequence number `since`, as many as fit a frame.
-
-    A number not reached yet is an earlier daemon's: then every notice is new.
-    """
-    since = _argument(request.args, "since", int, 0)
-    if supervisor.notices and since > supervisor.notices[-1].seq:
-        since = 0
-    chosen: list[dict[str, Any]] = []
-    size = 0
-    for notice in supervisor.notices:
-        if notice.seq > since:
-            entry = notice_fields(notice)
-            size += len(str(entry)) * 2
-            if size > LOG_BYTES and not chosen:  # a polling client must make progress
-                entry = {**entry, "text": entry["text"][:1000], "data": {}}
-            elif size > LOG_BYTES:
-                break
-            chosen.append(entry)
-    return {"events": chosen}
-
-
-async def _incidents(slot: Slot, args: Mapping[str, Any]) -> Result:
-    return {"incidents": await asyncio.to_thread(slot.incidents.listed)}
-
-
-async def _incident(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The names of an incident's files, and a piece of one file from `offset` on."""
-    number = _argument(args, "number", int, 0)
-    name = _argument(args, "file", str, REPORT)
-    offset = max(_argument(args, "offset", int, 0), 0)
-    store = slot.incidents
-    try:
-        files = await asyncio.to_thread(store.files, number)
-        data = await asyncio.to_thread(store.read, number, name, offset, PIECE_BYTES)
-    except NoIncident as problem:
-        raise VerbError("no-incident", str(problem), "caovanctl incidents") from problem
-    return {
-        "files": files,
-        "data": base64.b64encode(data).decode("ascii"),
-        "next": offset + len(data) if offset + len(data) < files[name] else None,
-    }
-
-
-async def _recent(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Each scrape of the last five minutes, and each round of samples of the cards."""
-    return slot.recent()
-
-
-async def _history(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The `seconds` before `until`, Unix time, or now: in at most about `points` steps.
-
-    No more steps come than fit a frame: ask for shorter times to get shorter steps.
-    """
-    seconds = _argument(args, "seconds", float, DAY_S)
-    points = _argument(args, "points", int, MAX_POINTS)
-    until = _argument(args, "until", float, 0.0) if "until" in args else None
-    if not 60 <= seconds <= 366 * DAY_S:
-        text = f"cannot show the last {seconds:g} s: from 60 to {366 * DAY_S:.0f}"
-        raise VerbError("bad-argument", text)
-    if until is not None and not 0 <= until < 1e11:
-        raise VerbError("bad-argument", f"cannot show a history until {until:g}")
-    if not 1 <= points <= MAX_POINTS:
-        raise VerbError("bad-argument", f"cannot show {points} points: from 1 to {MAX_POINTS}")
-    try:
-        return await slot.history.read(slot.name, seconds, points, until)
-    except ProblemError as found:
-        problem = found.problem
-        raise VerbError("no-history", problem.message, problem.remedy) from found
 
 
 async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
@@ -350,56 +240,8 @@ async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
     }
 
 
-async def _gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """What the gateway should know, once it is newer than `since`; with the API key."""
-    since = _argument(args, "since", int, 0)
-    wait_s: float = _argument(args, "wait_s", float, 0.0)
-    if not 0 <= wait_s <= MAX_OPEN_WAIT_S:
-        raise VerbError("bad-argument", f"cannot wait {wait_s} s: from 0 to {MAX_OPEN_WAIT_S}")
-    return await slot.clients.next(since, wait_s)
-
-
-async def _gateway_report(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Take the gateway's counts, and the requests that it refuses because they end engines."""
-    counts = {name: _argument(args, name, int, 0) for name in ("waiting", "at_engine")}
-    endings = _argument(args, "endings", list, [])
-    slot.clients.report(_argument(args, "seq", int, 0), counts, [one_line(str(e)) for e in endings])
-    return {}
-
-
-async def _gateway_used(supervisor: Supervisor, request: Request) -> Result:
-    """Take what the keys have used since the gateway's last report."""
-    try:
-        is_time = supervisor.keys.take(_argument(request.args, "used", list, []))
-    except (TypeError, ValueError) as problem:
-        raise VerbError("bad-argument", "argument used must be rows of usage") from problem
-    if is_time:
-        await asyncio.to_thread(supervisor.keys.save)
-    return {}
-
-
-async def _keys(supervisor: Supervisor, request: Request) -> Result:
-    return supervisor.keys.describe()
-
-
-async def _key_add(supervisor: Supervisor, request: Request) -> Result:
-    """Make a key; its secret is in this answer alone."""
-    try:
-        return {"key": supervisor.keys.add(keys.wanted(request.args))}
-    except ProblemError as found:
-        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
-
-
-async def _key_revoke(supervisor: Supervisor, request: Request) -> Result:
-    try:
-        supervisor.keys.revoke(_argument(request.args, "name", str, ""))
-    except ProblemError as found:
-        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
-    return supervisor.keys.describe()
-
-
 async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
-    if _argument(args, "measure", bool, False):
+    if argument(args, "measure", bool, False):
         await slot.part.measure()
     return slot.part.describe()
 
@@ -408,11 +250,11 @@ OF_DAEMON: Mapping[str, OfDaemon] = {
     "status": _status,
     "version": _version,
     "reload": _reload,
-    "events": _events,
-    "gateway_used": _gateway_used,
-    "keys": _keys,
-    "key_add": _key_add,
-    "key_revoke": _key_revoke,
+    "events": evidence_verbs.events,
+    "gateway_used": gateway_verbs.used,
+    "keys": gateway_verbs.keys,
+    "key_add": gateway_verbs.key_add,
+    "key_revoke": gateway_verbs.key_revoke,
 }
 OF_SLOT: Mapping[str, OfSlot] = {
     "plan": _plan,
@@ -423,14 +265,14 @@ OF_SLOT: Mapping[str, OfSlot] = {
     "reset": _reset,
     "retry": _retry,
     "wait": _wait,
-    "logs": _logs,
-    "incidents": _incidents,
-    "incident": _incident,
-    "recent": _recent,
-    "history": _history,
+    "logs": evidence_verbs.logs,
+    "incidents": evidence_verbs.incidents,
+    "incident": evidence_verbs.incident,
+    "recent": evidence_verbs.recent,
+    "history": evidence_verbs.history,
     "endpoint": _endpoint,
-    "gateway": _gateway,
-    "gateway_report": _gateway_report,
+    "gateway": gateway_verbs.gateway,
+    "gateway_report": gateway_verbs.report,
     "cluster": _cluster,
 }
 VERBS = (*OF_DAEMON, *OF_SLOT)

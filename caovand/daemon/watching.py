@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,8 @@ from caovand.core.config import WatchSection
 from caovand.core.engine import Engine
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.ladder import OF_MEMORY
 from caovand.core.health import detector
-from caovand.core.health.detector import (
-    Advanced,
-    Broken,
-    Cleared,
-    Noticed,
-    Observation,
-    Probe,
-    Sign,
-)
+from caovand.core.health.detector import Observation
 from caovand.core.health.observation import (
     ChildExit,
     Health,
@@ -45,73 +36,69 @@ from caovand.core.health.observation import (
     Tick,
     Unseen,
 )
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import Event, Exited, Failed, Progressed, Proven
 from caovand.core.plan import Plan
-from caovand.daemon import proof
+from caovand.daemon import proof, scrape
 from caovand.daemon.canary import Canary
-from caovand.daemon.kept_lines import KeptLines
+from caovand.daemon.causes import Causes
 from caovand.daemon.peers import Peers
-from caovand.daemon.reading import find_cause
 from caovand.engines.common.kernel import find_in_kernel
 
-ANSWER_S = 5.0
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
 FAILURE_GRACE_S = 300.0  # without progress, after a process of a start has reported a failure
 PROBE_PROMPT = tuple(range(32, 48))
 
 
-class Watching:
-    """Observes the child of one generation; `apply` takes events, `notice` texts for people.
+@dataclass(frozen=True)
+class WatchedRun:
+    """The run of an engine that is watched; `apply` takes events, `notice` texts.
 
-    `cgroup` is the engine's own, if any; `on_reading` takes each scrape of its metrics; `buses` are
-    the PCI addresses of the cards it uses. `canary` compares its answers, None does not. `occupied`
-    names who has taken memory of its cards since it was planned, "" for nobody. An engine
-    that `answers` nobody is not asked: others know whether it serves.
+    `cgroup` is the engine's own, if any. `on_reading` takes each scrape of its metrics. `canary`
+    compares its answers. `occupied` is as in Causes. An engine without `answers` has no clients
+    here and is sent no requests: another node knows whether it serves.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        generation: int,
-        plan: Plan,
-        endpoint: Endpoint,
-        section: WatchSection,
-        ring: Ring,
-        apply: Callable[[Event], None],
-        notice: Callable[[str, str], None],
-        cgroup: Path | None = None,
-        on_reading: Callable[[Reading], None] = lambda _: None,
-        canary: Canary | None = None,
-        occupied: Callable[[], Awaitable[str]] | None = None,
-        *,
-        answers: bool = True,
-    ) -> None:
+    engine: Engine
+    generation: int
+    plan: Plan
+    endpoint: Endpoint
+    section: WatchSection
+    ring: Ring
+    apply: Callable[[Event], None]
+    notice: Callable[[str, str], None]
+    cgroup: Path | None = None
+    on_reading: Callable[[Reading], None] = lambda _: None
+    canary: Canary | None = None
+    occupied: Callable[[], Awaitable[str]] | None = None
+    answers: bool = True
+
+
+class Watching:
+    """Observes the child of one generation; `buses` are the PCI addresses of the cards it uses."""
+
+    def __init__(self, run: WatchedRun) -> None:
         self.reported: dict[str, Any] = {}
         self.metrics = ""
         self.probed_at = float("-inf")
         self.buses: frozenset[str] = frozenset()
-        self._engine = engine
-        self._generation, self._plan, self._endpoint = generation, plan, endpoint
-        self._section, self._rules = section, self._rules_of(section)
-        self._apply, self._notice, self._on_reading = apply, notice, on_reading
-        self._kept = KeptLines(engine.log, ring)
+        self.causes = Causes(run.engine.log, run.ring, run.notice, run.occupied)
+        self._run, self._endpoint = run, run.endpoint
+        self._rules = self._rules_of(run.section)
         self._lock = threading.Lock()
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._evidence: Sequence[str] = ()
         self._polling = self._gave_up = self._over = self._shared = False
-        self._cgroup, self._canary, self._answers = cgroup, canary, answers
-        self._occupied = occupied
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
-        self._section, self._rules = section, self._rules_of(section)
+        self._rules = self._rules_of(section)
 
     def _rules_of(self, section: WatchSection) -> detector.DetectorRules:
-        return detector.rules_of(section, looked_up=self._plan.looks_drafts_up)
+        return detector.DetectorRules(section, looked_up=self._run.plan.looks_drafts_up)
 
     # -- observing --------------------------------------------------------------------------
 
@@ -119,16 +106,16 @@ class Watching:
         """Take lines of the child; called from the log pump's thread."""
         serving, now = self._watch.serving, _now()
         for line in lines:
-            texts = self._engine.log.plain(line)
-            self._kept.keep(line, texts)
+            texts = self._run.engine.log.plain(line)
+            self.causes.kept.keep(line, texts)
             for text in texts:
                 self._read(text, serving, now)
 
     def _read(self, line: str, serving: bool, now: float) -> None:
-        mark, figures = self._engine.log.read(line)
-        listens = mark is not None and mark.phase == self._engine.log.listening
+        mark, figures = self._run.engine.log.read(line)
+        listens = mark is not None and mark.phase == self._run.engine.log.listening
         if listens and mark is not None and mark.progress == 1.0 and not serving:
-            self._kept.recovered()
+            self.causes.kept.recovered()
         if serving and mark is None:
             return
         for name, value in () if serving else figures.items():
@@ -145,7 +132,7 @@ class Watching:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._act, sign)
 
-    def heard_kernel(self, child: Child, lines: Sequence[str]) -> None:
+    def on_kernel_lines(self, child: Child, lines: Sequence[str]) -> None:
         """Check lines of the kernel for a lost card and for faults of our processes."""
         lines = kernel_log.without_other_cards(lines, self.buses)
         found = find_in_kernel(lines, {process.pid for process in child.members})
@@ -154,24 +141,20 @@ class Watching:
 
     async def poll(self, child: Child, kernel: Sequence[str]) -> None:
         """Check the kernel's lines, and once the HTTP server unless a check is under way."""
-        self.heard_kernel(child, kernel)
+        self.on_kernel_lines(child, kernel)
         # Without answers there are no counters: silence would be taken for a hang.
-        self.observe(Tick(_now()) if self._answers else Unseen(_now()))
+        self.observe(Tick(_now()) if self._run.answers else Unseen(_now()))
         self._give_up(child)
-        if self._polling or not self._watch.serving or not self._answers:
+        if self._polling or not self._watch.serving or not self._run.answers:
             return
-        self._polling, api = True, self._engine.api
+        self._polling, api = True, self._run.engine.api
         try:
-            health = await self._answer(api.health)
+            health = await scrape.answer(self._endpoint, api.health)
             self.observe(Health(health.status if health else None, _now()))
-            metrics = await self._answer(api.metrics)
-            if metrics is not None and metrics.status == 200:
-                load = await asyncio.to_thread(self._load)
-                self.metrics = metrics.body
-                # Megabytes of short lines take a second: the loop feeds the watchdog.
-                reading = await asyncio.to_thread(api.read_metrics, metrics.body, load, _now())
-                self._on_reading(reading)
-                self.observe(reading.progress)
+            if scraped := await scrape.metrics(self._endpoint, api):
+                self.metrics = scraped.body
+                self._run.on_reading(scraped.reading)
+                self.observe(scraped.reading.progress)
         except Stranger as problem:
             self._met(problem)
         except Exception as problem:
@@ -189,9 +172,10 @@ class Watching:
         The machine would wait for the phase's whole time, since it does not know the log.
         """
         watch, waited_s = self._watch, _now() - self._watch.moved_at
-        if not self._kept.failed or watch.serving or self._gave_up or child.status is not None:
+        ended = self._gave_up or child.status is not None
+        if not self.causes.kept.failed or watch.serving or ended:
             return
-        if waited_s < min(stall_s(watch.phase, self._rules.stall_s) / 2, FAILURE_GRACE_S):
+        if waited_s < min(stall_s(watch.phase, self._rules.watch.stall_s) / 2, FAILURE_GRACE_S):
             return
         self._gave_up = True
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
@@ -205,50 +189,29 @@ class Watching:
         if self._shared:
             self._fail(proof.shared(stranger))
         else:
-            self._notice("noticed", f"skipped a check of the engine: {stranger}")
+            self._run.notice("noticed", f"skipped a check of the engine: {stranger}")
         self._shared = True
-
-    async def _answer(self, path: str) -> http.Answer | None:
-        try:
-            return await asyncio.to_thread(http.call, self._endpoint, path, ANSWER_S)
-        except Stranger:
-            raise
-        except Unanswered as problem:
-            if limits.reached(problem):
-                raise  # we could not ask: not the engine's fault
-            return None
-
-    def _load(self) -> int | None:
-        api = self._engine.api
-        try:
-            if not api.pending:
-                return None
-            return http.counted(self._endpoint, api.pending, api.pending_key, ANSWER_S)
-        except Stranger:
-            raise
-        except Unanswered:
-            return None
 
     # -- readiness and end ------------------------------------------------------------------
 
     async def prove(self, child: Child) -> None:
         """Wait for the child to do real work; Proven, or Failed if it never will."""
 
-        def on_step(text: str) -> None:
-            self._apply(
-                Progressed(at=_now(), generation=self._generation, phase="proof", detail=text)
-            )
+        run = self._run
 
-        limit_s = stall_s("proof", self._section.stall_s)
+        def on_step(text: str) -> None:
+            run.apply(Progressed(at=_now(), generation=run.generation, phase="proof", detail=text))
+
+        limit_s = stall_s("proof", self._rules.watch.stall_s)
         peers = Peers(child.pids)
         self._endpoint = replace(self._endpoint, vet=peers.vet)
         try:
-            await proof.prove(self._engine, peers, self._plan, self._endpoint, limit_s, on_step)
+            await proof.prove(run.engine, peers, run.plan, self._endpoint, limit_s, on_step)
         except proof.NotReady as problem:
             # The exit of a dying engine says more than the request that failed with it.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(child.ended(), LAST_WORDS_S)
-            cause = None if child.status is not None else await self._cause("serving")
+            cause = None if child.status is not None else await self.causes.find("serving")
             if child.status is None:
                 self._fail(cause or problem.finding)
             return
@@ -260,11 +223,11 @@ class Watching:
         """It does real work: Proven."""
         with self._lock:
             self._watch = detector.proven(self._watch, _now())
-        self._apply(Proven(at=_now(), chance=random.random(), generation=self._generation))
+        self._run.apply(Proven(at=_now(), chance=random.random(), generation=self._run.generation))
 
     async def until_exit(self, child: Child) -> None:
         """Wait for the child's end; Exited with the cause from its log."""
-        kills = OomKills(self._cgroup)
+        kills = OomKills(self._run.cgroup)
         code = await child.ended()
         # Its last lines, which have the cause, are still in the pipe.
         try:
@@ -274,7 +237,7 @@ class Watching:
                 raise
             child.drain(DRAIN_S)  # no thread available; this is short
         phase = self._phase
-        cause = await self._cause(phase)
+        cause = await self.causes.find(phase)
         if (cause is None or cause.maybe_killed) and kills.any():
             text = "the kernel killed a process of the engine at its memory limit"
             cause = Finding("host-oom", text, phase)
@@ -286,40 +249,7 @@ class Watching:
             finding = Finding("engine-died", text, phase)
         self._over = True
         self.observe(ChildExit(code, _now()))
-        self._apply(
-            Exited(at=_now(), chance=random.random(), generation=self._generation, finding=finding)
-        )
-
-    def lines(self) -> list[str]:
-        """The child's lines that are still kept, with those around its first failure."""
-        return self._kept.all()
-
-    def evidence(self) -> Sequence[str]:
-        """The lines in which a cause was found, else all kept ones."""
-        return self._evidence or self.lines()
-
-    async def _cause(self, phase: str, *, alive: bool = False) -> Finding | None:
-        """The cause of failure in the child's log, None if it shows none."""
-        lines = self.lines()
-        try:
-            finding, why = await asyncio.to_thread(
-                find_cause, self._engine.log, lines, phase, alive=alive
-            )
-        except (RuntimeError, MemoryError) as problem:  # there are too many threads
-            finding, why = None, str(problem) or type(problem).__name__
-        if why:
-            self._notice("noticed", f"cannot find in the engine's log why it failed: {why}")
-        if finding is not None:
-            self._evidence = lines
-        if finding is not None and finding.failure in OF_MEMORY and self._occupied is not None:
-            who = await self._occupied()
-            finding = replace(finding, text=f"{finding.text}; {who}") if who else finding
-        return finding
-
-    async def _blamed(self, finding: Finding) -> Finding | None:
-        """The cause that a process of a stopped engine reports."""
-        cause = await self._cause(finding.phase, alive=True)
-        return cause and replace(cause, text=f"{cause.text} ({finding.text})")
+        self._end(Exited, finding)
 
     @property
     def _phase(self) -> str:
@@ -329,10 +259,10 @@ class Watching:
 
     def _act(self, sign: Sign) -> None:
         if isinstance(sign, Advanced):
-            self._apply(
+            self._run.apply(
                 Progressed(
                     at=sign.at,
-                    generation=self._generation,
+                    generation=self._run.generation,
                     phase=sign.phase,
                     progress=sign.progress,
                     detail=sign.detail,
@@ -340,26 +270,26 @@ class Watching:
                 )
             )
         elif isinstance(sign, Probe):
-            self._notice("suspicion", f"{sign.reason}: sending a test completion")
+            self._run.notice("suspicion", f"{sign.reason}: sending a test completion")
             self._begin(self._probe(sign.timeout_s, sign.idle))
         elif isinstance(sign, Cleared):
-            self._notice("suspicion", f"the engine works: {sign.reason}")
+            self._run.notice("suspicion", f"the engine works: {sign.reason}")
         elif isinstance(sign, Noticed):
-            self._notice("noticed", sign.text)
+            self._run.notice("noticed", sign.text)
         elif isinstance(sign, Broken):
             self._begin(self._break(sign.finding))
 
     async def _break(self, finding: Finding) -> None:
         cause = None
         if finding.failure in ("hang", "start-stall"):
-            cause = await self._blamed(finding)
+            cause = await self.causes.of_stopped(finding)
         elif finding.failure == "engine-died":
-            cause = await self._cause(self._phase)
+            cause = await self.causes.find(self._phase)
         self._fail(cause or finding)
 
     async def _fail_of_cause(self, stalled: Finding) -> None:
         """Fail only if a process reports a cause."""
-        cause = await self._blamed(stalled)
+        cause = await self.causes.of_stopped(stalled)
         if cause is not None:
             self._fail(cause)
 
@@ -378,13 +308,15 @@ class Watching:
     def _fail(self, finding: Finding) -> None:
         if self._over:
             return  # it ended while its log was read, which is already reported
-        self._apply(
-            Failed(at=_now(), chance=random.random(), generation=self._generation, finding=finding)
-        )
+        self._end(Failed, finding)
+
+    def _end(self, kind: type[Failed] | type[Exited], finding: Finding) -> None:
+        at, generation = _now(), self._run.generation
+        self._run.apply(kind(at=at, chance=random.random(), generation=generation, finding=finding))
 
     async def _probe(self, timeout_s: float, idle: bool) -> None:
-        tokens, model = self._plan.mtp + 2, self._plan.served_name
-        api = self._engine.api
+        tokens, model = self._run.plan.mtp + 2, self._run.plan.served_name
+        api = self._run.engine.api
         path, prompt = api.completions, api.prompt(PROBE_PROMPT)
         asked = (http.complete, self._endpoint, path, model, prompt, tokens, timeout_s)
         try:
@@ -401,7 +333,7 @@ class Watching:
 
     async def _answers_wrongly(self, phase: str, timeout_s: float) -> bool:
         """Whether a fixed prompt was answered wrongly, which is then the failure."""
-        canary = self._canary
+        canary = self._run.canary
         finding = await canary.check(self._endpoint, timeout_s, phase) if canary else None
         if finding is not None:
             self._fail(finding)

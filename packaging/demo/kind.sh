@@ -22,12 +22,12 @@ lacks() {
     [ "$(id -u)" != 0 ] && [ -n "$missing" ]
 }
 
-# Seconds to the first answer, as measured: llama.cpp is nine minutes of one core to compile.
-llamacpp=$((35 + 540 / $(nproc)))
+# Seconds to the first answer, as measured: llama.cpp is six minutes of one core to compile.
+llamacpp=$((35 + 370 / $(nproc)))
 if [ -e /dev/nvidiactl ]; then
     vllm=900 about_vllm="vLLM for the GPU: 3.6 GiB to download, 9 GiB on disk"
 else
-    vllm=220 about_vllm="vLLM's CPU build: 556 MiB to download, 2.5 GiB on disk"
+    vllm=150 about_vllm="vLLM's CPU build: 556 MiB to download, 2.5 GiB on disk"
     # Without a system Python 3.11, one comes from GitHub, which is not reachable everywhere.
     . /etc/os-release 2>/dev/null || VERSION_CODENAME=
     command -v python3.11 >/dev/null ||

@@ -57,8 +57,25 @@ def test_an_engine_is_made_proven_and_switched_to(index: Path, root: Path) -> No
 def test_installing_the_same_again_does_nothing(index: Path, root: Path) -> None:
     engine = installed(index, root)
     run = FakePip(index)
-    assert install.install(order(index, root), world(run, [])) == engine
+    assert install.install(replace(order(index, root), python=None), world(run, [])) == engine
     assert run.steps == []
+
+
+def test_a_python_that_the_installed_engine_was_not_made_with_is_refused(
+    index: Path, root: Path
+) -> None:
+    engine = installed(index, root)
+    for chosen in (sys.executable, engine_fakes.PYTHON):
+        same = replace(order(index, root), python=chosen)
+        assert install.install(same, world(FakePip(index), [])) == engine
+    with pytest.raises(EngineError, match=r"this lock's files are for Python"):
+        install.install(replace(order(index, root), python="3.4"), world(FakePip(index), []))
+    (other := root / "python").write_text("")
+    run, wanted = FakePip(index), replace(order(index, root), python=str(other))
+    with pytest.raises(EngineError, match=rf"with {other}: .* already, with /.*; .* --again"):
+        install.install(wanted, world(run, []))
+    assert run.steps == ["ask"]
+    assert install.install(replace(wanted, again=True), world(run, [])).name.endswith(".2")
 
 
 def test_again_makes_a_second_one_and_keeps_the_first(index: Path, root: Path) -> None:
@@ -272,8 +289,8 @@ POINTS = [
 POINTS += ["finish", "switch", "link 1 before", "link 1 after", "link 2 before", "link 2 after"]
 
 
-# of a copy: plugin, prove
-COPIES = ["1 before", "1 half", "1 after", "2 before", "2 after", "finish", "link 2 before"]
+# of a copy: ask, plugin, prove
+COPIES = ["2 before", "2 half", "2 after", "3 before", "3 after", "finish", "link 2 before"]
 
 
 def install_elsewhere(lock: Path, index: Path, root: Path, point: str) -> int | None:
@@ -353,7 +370,7 @@ def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
     wanted = replace(order(index, root), plugin=plugin)
     run = FakePip(index)
     second = install.install(wanted, world(run, []))
-    assert run.steps == ["plugin", "prove"]
+    assert run.steps == ["ask", "plugin", "prove"]
     assert second.path == root / "vllm-9.9.9-cpu.2"
     site = Path("lib", f"python{engine_fakes.PYTHON}", "site-packages")
     assert (second.path / site / "six.py").samefile(first.path / site / "six.py")
@@ -366,7 +383,7 @@ def test_a_new_plugin_makes_a_copy_of_links_and_leaves_the_engine_in_use_alone(
     for again in (wanted, order(index, root)):
         run = FakePip(index)
         assert install.install(again, world(run, [])) == second
-        assert run.steps == []
+        assert run.steps == ["ask"]
     assert places.rollback(root) == first
 
 

@@ -184,7 +184,7 @@ def test_none_at_all_names_the_packages(tmp_path: Path) -> None:
 
 
 def test_our_own_python_answers_with_its_base(tmp_path: Path) -> None:
-    found = pythons.look(Path(sys.executable), commands.run)
+    found = pythons.inspect(Path(sys.executable), commands.run)
     assert found is not None
     assert found.version == HERE
     base = getattr(sys, "_base_executable", sys.executable)

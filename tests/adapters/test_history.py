@@ -23,7 +23,7 @@ NOW = 1_800_000_000 // DAY_S * DAY_S
 def minute(number: int, tokens: float = 600.0, slot: str = "main") -> Minute:
     """The minute with this number, in which so many tokens were generated."""
     total = Counters(generation_tokens=tokens, requests=2, prefix_queries=10, prefix_hits=4)
-    found = Tally().look(60.0, True, None).minute(slot, NOW + 60 * number, total)
+    found = Tally().add(60.0, True, None).minute(slot, NOW + 60 * number, total)
     return replace(found, running=2.0, first_token_p50_s=0.5, first_token_p99_s=1.0)
 
 

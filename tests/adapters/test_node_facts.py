@@ -356,7 +356,7 @@ def test_a_model_that_cannot_be_read_is_reported(
     text = f"{what}: {gone}: No such file or directory; check the disk"
     assert problem_of(tmp_path, model=card(gone)) == text
 
-    def closed(path: Path) -> int:
+    def closed(path: Path, **_: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("caovand.adapters.safe_files.open_regular", closed)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import safe_files, stale_files, store
+from caovand.adapters import lock_file, safe_files, stale_files
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.pump import RotatedFile
@@ -87,7 +87,7 @@ def test_nothing_is_written_to_through_what_another_put_there(
     with pytest.raises(OSError, match="remove it"):
         safe_files.open_own(tmp_path / "own", os.O_WRONLY | os.O_CREAT)
     with pytest.raises(OSError, match="remove it"):
-        store.take_lock(tmp_path / "lock")
+        lock_file.take(tmp_path / "lock")
     with pytest.raises(EngineError, match="remove it"), places.locked(tmp_path, "try"):
         pass
     log = RotatedFile(tmp_path / "engine.log")

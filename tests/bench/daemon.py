@@ -33,7 +33,7 @@ from caovand.core.config import WatchSection
 from caovand.core.health.detector import DetectorRules, begin, observe, proven
 from caovand.core.health.observation import LogLine, Progress
 from caovand.core.plan import Plan
-from caovand.daemon.watching import Watching
+from caovand.daemon.watching import WatchedRun, Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.phases import read
 from tests.bench.measures import memory_mb, pid, round_trip, shares
@@ -122,11 +122,11 @@ def pumped(folder: Path) -> Row:
         file = RotatedFile(folder / "engine.log", limit=1 << 30)
         with open(os.devnull, "w") as nowhere:
             echo = Echo("journald", nowhere)
-            watching = Watching(
+            watching = Watching(WatchedRun(
                 engine_of(), 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1),
                 WatchSection(), ring,
                 lambda _: None, lambda *_: None,
-            )  # fmt: skip
+            ))  # fmt: skip
             watching.observe(Progress(*[0.0] * 9, pending=0, at=0.0))
 
             def on_lines(lines: list[str]) -> None:

@@ -13,7 +13,8 @@ from textwrap import wrap
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gguf, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import derived, model
 from tests.core.machines import plan

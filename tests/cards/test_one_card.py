@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.core.fieldtest.trials import FORCE
 from caovand.daemon import canary, memories
+from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import ROOT, free_port
 from tests.e2e.test_tuning import APPLY, asked_until

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.fieldtest.trials import FORCE
+from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import Daemon, free_port
 from tests.patience import PATIENCE_S, until

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from caovand.core.fieldtest.trials import FORCE
+from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import free_port
 from tests.patience import until

@@ -13,7 +13,7 @@ from caovand.cli import plan as plan_verb
 from caovand.cli import survey
 from caovand.cli.errors import Exit
 from caovand.core.reporting.wire import Reply
-from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.memory.shards import PARTITION
 from tests.cli.cluster.test_nodes_and_check import FACTS, cluster, node
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status

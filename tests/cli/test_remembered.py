@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import config_file, model_folder, store
+from caovand.adapters import config_file, model_folder, state_file
 from caovand.cli import doctor, serve, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
@@ -50,7 +50,7 @@ def keep(state: Path, place: str, config: Config, machine: Inventory) -> None:
     state = state / place
     state.mkdir(parents=True, exist_ok=True)
     mark = degraded.fingerprint(config, machine)
-    store.write_json(state / "good-plan.json", degraded.to_document(LOWERED, mark, "auto"))
+    state_file.write(state / "good-plan.json", degraded.to_document(LOWERED, mark, "auto"))
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -18,7 +18,7 @@ from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.plan import Unplannable
 from caovand.core.reporting.report import describe as report
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import CPU, CUDA, HOST, QWEN_27B_AWQ, turing
 from tests.examples import examples

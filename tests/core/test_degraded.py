@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caovand.core.config import Config, PolicySection, key
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Gpu, Node
 from caovand.core.facts.occupancy import NOTABLE_MIB, used
@@ -143,11 +144,24 @@ def test_a_degraded_plan_is_for_the_cards_of_all_nodes() -> None:
     assert mark(Node("n2", two[:1])) != mark(Node("n2", two[1:]))
 
 
-def test_an_upgrade_changes_no_fingerprint() -> None:
-    """A key that was added since then belongs in `degraded.ADDED`."""
-    first = "c66d92fed6e42690"  # of the first package
-    assert degraded.fingerprint(parse({}), inventory(gpus=EMPTY)) == first
-    tunes = parse({"policy": {"tune": "apply", "tune_quiet_s": 60}})
-    assert degraded.fingerprint(tunes, inventory(gpus=EMPTY)) == first
-    typed = parse({"policy": {"workload": "long"}})
-    assert degraded.fingerprint(typed, inventory(gpus=EMPTY)) != first
+def test_only_keys_that_were_changed_count() -> None:
+    """A key that a later version adds, at its default, keeps every degraded plan."""
+
+    def mark(config: Config) -> str:
+        return degraded.fingerprint(config, inventory(gpus=EMPTY))
+
+    added = ("added", float, key(7.0, "A key of a later version."))
+    later = make_dataclass("Later", [added], bases=(PolicySection,), frozen=True)
+    assert mark(Config(policy=later())) == mark(Config())
+    assert mark(Config(policy=later(added=8.0))) != mark(Config())
+    assert mark(parse({"policy": {"workload": "long"}})) != mark(Config())
+    assert mark(parse({"policy": {"workload": "chat"}})) == mark(Config())
+    tunes = {"tune": "apply", "tune_quiet_s": 60, "mode": "stable"}
+    assert mark(parse({"policy": tunes})) == mark(Config())
+
+
+def test_how_a_fingerprint_is_made_changes_with_the_format_only() -> None:
+    """Another value here forgets every degraded plan at the upgrade: raise `degraded.FORMAT`."""
+    typed = parse({"policy": {"workload": "long"}, "model": {"max_model_len": 4096}})
+    marks = [degraded.fingerprint(one, inventory(gpus=EMPTY)) for one in (Config(), typed)]
+    assert (degraded.FORMAT, *marks) == (2, "b124451ab0f68265", "176226654531c248")

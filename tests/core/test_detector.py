@@ -17,15 +17,11 @@ from hypothesis import strategies as st
 from caovand.core.config import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.detector import (
-    Broken,
     DetectorRules,
-    Probe,
-    Sign,
     Watch,
     begin,
     observe,
     proven,
-    rules_of,
 )
 from caovand.core.health.observation import (
     ChildExit,
@@ -37,9 +33,12 @@ from caovand.core.health.observation import (
     Progress,
     Tick,
 )
+from caovand.core.health.signs import Advanced, Broken, Probe, Sign
+from caovand.core.health.suspicion import CALM_S
 from tests.examples import examples
 
-RULES = DetectorRules(stall_s=600, hang_s=60, confirm_s=30)
+WATCH = WatchSection(stall_s=600, hang_s=60, confirm_s=30)
+RULES = DetectorRules(WATCH)
 NOTHING = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 COUNTERS = {
     "gen": "generation_tokens", "prompt": "prompt_tokens", "done": "requests_finished",
@@ -86,7 +85,7 @@ def told(sign: Sign) -> str:
     name = type(sign).__name__.lower()
     if isinstance(sign, Broken):
         return f"{sign.at:g} {name} {sign.finding.failure}: {sign.finding.text}"
-    if isinstance(sign, detector.Advanced):
+    if isinstance(sign, Advanced):
         share = "" if sign.progress is None else f" {sign.progress:.0%}"
         return f"{sign.at:g} {'waits' if sign.heartbeat else 'advanced'} {sign.phase}{share}"
     text = getattr(sign, "reason", "") or getattr(sign, "text", "")
@@ -193,7 +192,7 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
 
 @pytest.mark.parametrize("hang_s", [5.0, 8.0, 29.0, 300.0])
 def test_the_question_is_asked_after_a_third_of_any_hang_s(hang_s: float) -> None:
-    rules, watch = replace(RULES, hang_s=hang_s), proven(begin(0), 0)
+    rules, watch = DetectorRules(replace(WATCH, hang_s=hang_s)), proven(begin(0), 0)
     for reading in range(detector.READINGS):
         busy = replace(NOTHING, pending=1, at=reading * hang_s / detector.READINGS)
         watch, signs = observe(watch, busy, rules)
@@ -359,7 +358,7 @@ def test_throttling_is_told_once_and_when_it_ends() -> None:
 
 # -- idle probes ----------------------------------------------------------------------------
 
-PROBING = replace(RULES, idle_probe_s=100)
+PROBING = DetectorRules(replace(WATCH, idle_probe_s=100))
 
 
 def test_an_idle_engine_is_probed_if_asked_for_and_not_after_it_served() -> None:
@@ -475,7 +474,7 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
         tokens += 1
         now = replace(observation, generation_tokens=tokens, accepted_tokens=tokens, at=n * 50.0)
         watch, signs = observe(watch, now, RULES)
-        assert not any(isinstance(sign, (Broken, detector.Probe)) for sign in signs)
+        assert not any(isinstance(sign, (Broken, Probe)) for sign in signs)
 
 
 @examples(300)
@@ -486,7 +485,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
     steps: list[float], look_s: float, answer_s: float
 ) -> None:
     """Long prefills on a slow machine, with our question waiting behind them."""
-    longest_s = RULES.hang_s - 2 * look_s  # a look may come late at both ends
+    longest_s = WATCH.hang_s - 2 * look_s  # a look may come late at both ends
     ends = list(accumulate(step * longest_s for step in steps))
     watch, at, back = proven(begin(0), 0), 0.0, float("inf")
     asked = 0
@@ -503,7 +502,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
             probes = [sign for sign in signs if isinstance(sign, Probe)]
             asked += len(probes)
             back = min([back, *(at + min(answer_s, probe.timeout_s) for probe in probes)])
-    assert asked <= 1 + at // detector.CALM_S
+    assert asked <= 1 + at // CALM_S
 
 
 @examples(300)
@@ -511,7 +510,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
 def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_confirmed(
     hang_s: float, confirm_s: float, look_s: float, fails_s: float
 ) -> None:
-    rules = replace(RULES, hang_s=hang_s, confirm_s=confirm_s)
+    rules = DetectorRules(replace(WATCH, hang_s=hang_s, confirm_s=confirm_s))
     watch, at, asked, back = proven(begin(0), 0), 0.0, 0, None
     watch, _ = observe(watch, replace(NOTHING, pending=1), rules)
     while not watch.broken:
@@ -526,7 +525,3 @@ def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_conf
             at, back = max(at, back), None
     assert hang_s <= at <= hang_s + confirm_s + 2 * look_s
     assert asked <= 2
-
-
-def test_rules_come_from_the_configuration() -> None:
-    assert rules_of(WatchSection(hang_s=7, confirm_s=3)) == DetectorRules(None, 7, 3, 0)

@@ -25,6 +25,7 @@ from caovand.engines.vllm.healing.cures import CURES, HEALING
 from caovand.engines.vllm.log.phases import PHASES
 from tests.examples import examples
 
+NAMES = tuple(phase.name for phase in PHASES)
 FREE = LadderRules(HEALING)
 
 
@@ -102,7 +103,7 @@ def test_every_failure_has_a_reaction_and_a_row_of_cures() -> None:
 
 
 def test_rows_name_phases_and_rungs_that_exist_and_every_rung_is_of_use() -> None:
-    assert {phase for _, phase in CURES} <= {ANY, "serving", *PHASES}
+    assert {phase for _, phase in CURES} <= {ANY, "serving", *NAMES}
     rows = (*CURES.values(), *HEALING.precise.values())
     assert {name for names in rows for name in names} == set(HEALING.by_name)
 
@@ -424,7 +425,7 @@ _FINDINGS = st.builds(
     Finding,
     st.sampled_from(FAILURES),
     st.just("text"),
-    st.sampled_from((*PHASES, "serving")),
+    st.sampled_from((*NAMES, "serving")),
     st.dictionaries(st.sampled_from(("fits", "len", "need", "free", "total", "requests")), _NUMBERS)
     | st.fixed_dictionaries({"compiler": st.just("cicc")})
     | st.fixed_dictionaries({"component": st.sampled_from(("plugin", "drafter", "prefix-cache"))}),

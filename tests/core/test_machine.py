@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pytest
 
+from caovand.core.config import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.backoff import delay
@@ -63,7 +64,9 @@ def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
     return Decision("fail" if finding.failure == "bad-arguments" else "again")
 
 
-RULES = LifecycleRules(failures=3, stall_s=60, stable_after_s=100, drain_s=10, judge=judge)
+RULES = LifecycleRules(
+    WatchSection(failures=3, stall_s=60, stable_after_s=100, shutdown_timeout_s=10), judge=judge
+)
 FINDINGS = [
     OOM,
     Finding("gpu-lost", "fell off the bus"),
@@ -335,7 +338,7 @@ def test_a_stop_always_ends_in_stopped(seed: int) -> None:
                     s, Unkillable(at=world.at, generation=s.generation, finding=OOM), RULES
                 )
                 assert s.deadline is not None
-                longest_s = RULES.drain_s + DRAIN_MARGIN_S + KILL_S
+                longest_s = RULES.watch.shutdown_timeout_s + DRAIN_MARGIN_S + KILL_S
                 assert s.deadline - world.at <= longest_s + 1e-6
                 overdue, _ = step(s, Tick(at=s.deadline), RULES)
                 assert gone.state is left.state is overdue.state is State.STOPPED
@@ -380,7 +383,7 @@ def test_from_anywhere_a_start_in_a_healthy_world_ends_in_serving(seed: int) -> 
 
 def after(s: Snapshot, *events: Event, rules: LifecycleRules | None = None) -> Snapshot:
     for event in events:
-        s, _ = step(s, event, rules or LifecycleRules(failures=3))
+        s, _ = step(s, event, rules or LifecycleRules(WatchSection(failures=3)))
     return s
 
 
@@ -461,7 +464,7 @@ def test_another_plan_begins_a_new_count() -> None:
 
 def test_short_serving_clears_nothing_and_stable_serving_everything() -> None:
     s = serving(PLANS[0], failed_once(serving(PLANS[0]), 0.0), at=100.0)
-    assert s.deadline == 100.0 + LifecycleRules().stable_after_s
+    assert s.deadline == 100.0 + WatchSection().stable_after_s
     assert after(s, Tick(at=s.deadline - 1)).failures == 1
     assert after(s, Tick(at=s.deadline)).failures == 0
 
@@ -548,7 +551,7 @@ def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> No
     assert s.state is State.HOLD
     s, (look,) = step(s, Tick(at=s.deadline or 0.0), RULES)
     assert isinstance(look, Inspect)
-    later = 16.0 + 2 * RULES.recheck_s
+    later = 16.0 + 2 * RULES.watch.recheck_s
     s, actions = step(s, Tick(at=later), RULES)
     assert actions == ()
     assert s.looking
@@ -679,7 +682,7 @@ def test_a_step_back_that_the_judge_has_chosen_refuses_nothing() -> None:
     ids=lambda value: getattr(value, "failure", ""),
 )
 def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace_s: float) -> None:
-    rules = LifecycleRules(drain_s=10.0)
+    rules = LifecycleRules()
     s = serving(PLANS[0])
     s, (end,) = step(s, Failed(at=1.0, generation=s.generation, finding=finding), rules)
     assert end == End(s.generation, grace_s)
@@ -688,14 +691,14 @@ def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace
 
 def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
     s = serving(PLANS[0])
-    rules = LifecycleRules(drain_s=10.0, gateway_drain_s=60.0)
+    rules = LifecycleRules(gateway_drain_s=60.0)
     exited = Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1])
     s, (end,) = step(s, exited, rules)
     assert end == End(s.generation, 12.0), "it answers nobody any more"
 
 
 def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
-    rules = LifecycleRules(drain_s=10.0, gateway_drain_s=600.0)
+    rules = LifecycleRules(gateway_drain_s=600.0)
     s = serving(PLANS[0])
     slow = Failed(at=1.0, generation=s.generation, finding=Finding("draft-collapse", "slow"))
     for event in (Restart(at=1.0), Stop(at=1.0), slow):

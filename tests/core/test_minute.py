@@ -25,7 +25,7 @@ def test_minutes_that_follow_each_other_add_up(tokens: list[int], cut: int) -> N
     total, found, tally = 0.0, 0.0, Tally()
     for number, more in enumerate(tokens):
         total += more
-        tally = tally.look(5.0, True, point(float(number), total))
+        tally = tally.add(5.0, True, point(float(number), total))
         if number == cut:
             found += tally.minute("m", 0, Counters(generation_tokens=total)).generation_tokens
             tally = Tally(Counters(generation_tokens=total), latest_at=tally.latest_at)
@@ -36,8 +36,8 @@ def test_minutes_that_follow_each_other_add_up(tokens: list[int], cut: int) -> N
 def test_a_minute_has_means_the_largest_share_and_how_long_it_served() -> None:
     first = point(1.0, running=1.0, waiting=0.0, kv_cache_usage=0.25)
     second = point(6.0, running=4.0, waiting=1.0, kv_cache_usage=0.5)
-    tally = Tally(NOTHING).look(0.0, True, first).look(5.0, True, first)
-    tally = tally.look(5.0, True, second).look(10.0, False, None)
+    tally = Tally(NOTHING).add(0.0, True, first).add(5.0, True, first)
+    tally = tally.add(5.0, True, second).add(10.0, False, None)
     times = Histogram((0.1, 1.0), (4.0, 0.0, 0.0), 0.2)
     total = Counters(requests=4, drafts=2, accepted=(2.0, 1.0), first_token_s=times)
     found = tally.minute("main", 120, total)
@@ -49,7 +49,7 @@ def test_a_minute_has_means_the_largest_share_and_how_long_it_served() -> None:
 
 
 def test_a_minute_without_an_engine_knows_nothing_of_one() -> None:
-    found = Tally(NOTHING).look(60.0, False, None).minute("main", 0, NOTHING)
+    found = Tally(NOTHING).add(60.0, False, None).minute("main", 0, NOTHING)
     assert (found.up_s, found.generation_tokens) == (0.0, 0.0)
     assert (found.running, found.kv_cache_usage, found.first_token_p50_s) == (None, None, None)
 

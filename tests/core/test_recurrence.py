@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caovand.core.config import WatchSection
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
 from caovand.core.lifecycle.events import Failed, Gone, Planned, Proven, Restart, Start, Tick
@@ -104,7 +105,8 @@ class Life:
     def __init__(self, failures: int = 5) -> None:
         rules = LadderRules(HEALING)
         self.rules = LifecycleRules(
-            failures=failures, judge=lambda plan, finding, n: decide(plan, finding, n, rules)
+            WatchSection(failures=failures),
+            judge=lambda plan, finding, n: decide(plan, finding, n, rules),
         )
         self.at = 0.0
         self.s = self.after(Start(at=0.0))

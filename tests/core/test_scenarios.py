@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from caovand.core.config import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
@@ -76,8 +76,8 @@ def rules_of(lines: list[str]) -> LifecycleRules:
             failure, of, verdict, *lower = rest
             made: Any = verdict
             verdicts[failure, of] = Decision(made, plan(lower[0]) if lower else None)
-    return replace(
-        LifecycleRules(**thresholds),
+    return LifecycleRules(
+        WatchSection(**thresholds),
         judge=lambda p, f, _: verdicts.get((f.failure, p.model), Decision("again")),
     )
 

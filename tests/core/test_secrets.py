@@ -24,7 +24,7 @@ from caovand.core.secrets import (
     shown_value,
     without_homes,
 )
-from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.flags import command_line
 
 SECRET = [
     "WANDB_APIKEY",
@@ -237,12 +237,12 @@ def test_a_secret_in_a_flag_is_hidden(
     text = json.dumps(planted(name, secret, around, depth))
     text = text.replace(f'"{name}"', '"' + f"\\u{ord(name[0]):04x}{name[1:]}" + '"')
     words = (f"--hf-overrides={text}",) if inline else ("--hf-overrides", text)
-    shown = " ".join(flags.redact(("--seed", "1", *words, "--port", "8000")))
+    shown = " ".join(command_line.redact(("--seed", "1", *words, "--port", "8000")))
     assert "qz" not in shown
     assert "6379" in shown
     assert shown.startswith("--seed 1 --hf-overrides")
     assert shown.endswith("--port 8000")
-    assert secret in flags.secret_values(words)
+    assert secret in command_line.secret_values(words)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_secret_in_a_flag_is_hidden(
     ],
 )
 def test_a_command_line_is_shown_without_secrets(words: tuple[str, ...]) -> None:
-    shown = flags.redact(("serve", "/m", *words))
+    shown = command_line.redact(("serve", "/m", *words))
     assert "hunter2" not in " ".join(shown)
     assert shown[:2] == ("serve", "/m")
     assert shown[2].startswith(words[0].partition("=")[0])
@@ -274,7 +274,7 @@ def test_a_command_line_without_secrets_is_shown_as_it_is() -> None:
         "--return-tokens-as-token-ids", "--additional-config",
         '{"caovan":true,"caovan_mode":"auto"}', "--seed", "1",
     )  # fmt: skip
-    assert flags.redact(words) == words
+    assert command_line.redact(words) == words
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.facts.occupancy import reclaimed
-from caovand.engines.vllm.memory.estimate import Load, weights_bytes
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.core.machines import GIB, QWEN_27B_MEASURED, made_up, turing
 
 SHAPE: dict[str, Any] = {
@@ -27,7 +28,7 @@ def test_the_27b_shape_weighs_what_vllm_loaded() -> None:
     card = replace(
         QWEN_27B_MEASURED, weights=weights_by_shape(QWEN_27B_MEASURED, tied=False, gated=True)
     )
-    loaded = weights_bytes(card, Load(16384, 1, 8192, 0.8, mtp=3))
+    loaded = weights_bytes(card, Candidate(16384, 1, 8192, 0.8, mtp=3))
     assert loaded / GIB == pytest.approx(51.02, rel=0.005)
 
 
@@ -89,7 +90,7 @@ def test_a_quantised_mla_keeps_its_projection_as_floats_too() -> None:
     """DeepSeek V3 unsplit: 128 heads, 61 layers, 256 of 512 elements: 1.9 GiB; a view in bf16."""
     lite = made_up("deepseek-v2-lite")
     v3 = replace(lite, heads=128, layer_types=("full_attention",) * 61)
-    load = Load(8192, 1, 2048, 0.9)
+    load = Candidate(8192, 1, 2048, 0.9)
     fp8 = replace(v3, quantization="fp8")
     copied = 128 * 256 * 512 * 61 * 2
     assert weights_bytes(fp8, load) - weights_bytes(v3, load) == copied

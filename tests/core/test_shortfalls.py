@@ -10,7 +10,7 @@ import pytest
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
-from caovand.engines.vllm.planning.checkup import checkup
+from caovand.engines.vllm.checkup import checkup
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, inventory, plan
 

@@ -7,6 +7,7 @@ import pytest
 from caovand.core.config import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.observation import LogLine, Mark, Tick
+from caovand.core.health.signs import Broken
 from caovand.core.health.stall import STALL_S, stall_s
 from caovand.core.lifecycle.events import Planned, Progressed, Start
 from caovand.core.lifecycle.events import Tick as Passed
@@ -15,11 +16,12 @@ from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.log.phases import PHASES
 
-EVERY = ("", *PHASES)
+NAMES = tuple(phase.name for phase in PHASES)
+EVERY = ("", *NAMES)
 
 
 def test_the_times_are_of_phases_that_are() -> None:
-    assert set(STALL_S) <= set(PHASES)
+    assert set(STALL_S) <= set(NAMES)
 
 
 def test_reading_and_compiling_have_longer_than_what_says_something_every_few_seconds() -> None:
@@ -32,22 +34,22 @@ def test_reading_and_compiling_have_longer_than_what_says_something_every_few_se
 def test_the_detector_waits_for_the_phases_time_and_no_longer(
     phase: str, given: float | None
 ) -> None:
-    rules = detector.rules_of(WatchSection(stall_s=given))
+    rules = detector.DetectorRules(WatchSection(stall_s=given))
     mark = LogLine("x", 100.0, Mark(phase, "x") if phase else None)
     watch, _ = detector.observe(detector.begin(0.0), mark, rules)
     due = 100.0 + stall_s(phase, given)
     assert detector.observe(watch, Tick(due - 0.1), rules)[1] == ()
     (sign,) = detector.observe(watch, Tick(due), rules)[1]
-    assert isinstance(sign, detector.Broken)
+    assert isinstance(sign, Broken)
     assert sign.finding.failure == "start-stall"
 
 
 @pytest.mark.parametrize("given", [None, 10.0])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", NAMES)
 def test_the_machine_waits_for_the_phases_time_and_no_longer(
     phase: str, given: float | None
 ) -> None:
-    rules = LifecycleRules(stall_s=given)
+    rules = LifecycleRules(WatchSection(stall_s=given))
     s, _ = step(Snapshot(), Start(at=0.0), rules)
     s, _ = step(s, Planned(at=1.0, inspection=s.inspection, plan=Plan("m", {}, {})), rules)
     s, _ = step(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.observation import LogLine
+from caovand.core.health.signs import Advanced
 from caovand.core.lifecycle.events import Progressed, Proven
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
@@ -95,7 +95,7 @@ def test_another_attempt_is_timed_anew() -> None:
 def test_a_real_log_is_told_apart() -> None:
     """vLLM 0.21 on an H200: 13 of its 134 s are the import of the engine core."""
     log = (ROOT / "tests/samples/logs/vllm-0.21.0-h200-q27_mtp3.log").read_text()
-    rules, watch = detector.rules_of(WatchSection()), detector.begin(0.0)
+    rules, watch = detector.DetectorRules(), detector.begin(0.0)
     first, steps, figures = None, list[tuple[float, str]](), dict[str, Any]()
     for line in log.splitlines():
         clock = re.search(r" (\d\d):(\d\d):(\d\d) \[", line)
@@ -107,7 +107,7 @@ def test_a_real_log_is_told_apart() -> None:
         mark, found = LOG.read(line)
         figures = {**found, **figures}
         watch, signs = detector.observe(watch, LogLine(line, at - first, mark), rules)
-        steps += [(s.at, s.phase) for s in signs if isinstance(s, detector.Advanced)]
+        steps += [(s.at, s.phase) for s in signs if isinstance(s, Advanced)]
         if mark and mark.phase == LOG.listening:
             break
     start = starts.finished(timed(steps, steps[-1][0]), "plan", 0.0, figures)

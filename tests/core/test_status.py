@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -11,6 +12,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.log import Step
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.reporting.status import (
     SlotFacts,
@@ -22,6 +24,8 @@ from caovand.core.reporting.status import (
     public,
     worst_first,
 )
+from caovand.engines.registry import MODULES, engine_of
+from tests import fake_engine as tabby
 
 PLAN = Plan(
     "/srv/models/Q",
@@ -141,6 +145,30 @@ def test_nor_what_the_engine_answered_or_printed_elsewhere(failure: Failure, pha
     assert "secret" not in str(document)
     assert document["reason"] == f"{failure} in phase {phase}"
     assert "secret" not in one_line(replace(snapshot, state=State.STARTING))
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "title"),
+    [
+        ("", "launch", "launch"), ("plan", "plan", "plan"), ("load", "load", "milk"),
+        ("listen", "prove", "ears"), ("proof", "prove", "test completion"), ("nap", None, None),
+    ],
+)  # fmt: skip
+def test_a_start_shows_the_steps_of_whatever_engine_it_is(
+    phase: str, step: str | None, title: str | None
+) -> None:
+    facts = replace(FACTS, phases=tabby.LOG.phases)
+    document = describe(Snapshot(State.STARTING, phase=phase), facts, 1.0)
+    assert (document["step"], document["phase_title"]) == (step, title)
+    later = describe(replace(SERVING, phase=phase), facts, 1.0)
+    assert (later["step"], later["phase_title"]) == (None, None)
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_the_phases_of_an_engine_are_steps_in_order(kind: str) -> None:
+    """The page shows a start as steps, of which each is done once the next begins."""
+    steps = [phase.step for phase in engine_of(kind).log.phases]
+    assert steps == sorted(steps, key=get_args(Step).index)
 
 
 def test_a_phase_in_our_own_words_is_for_everybody() -> None:

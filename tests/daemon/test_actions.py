@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import processes, store
+from caovand.adapters import processes, state_file
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -105,7 +105,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     one = World(tmp_path)
-    monkeypatch.setattr(inspection, "look", one.look)
+    monkeypatch.setattr(inspection, "inspect", one.look)
     monkeypatch.setattr(inspection, "planned_for", one.planned_for)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
@@ -141,10 +141,10 @@ class Running:
         return self.s
 
     def start(self) -> None:
-        self.one.command(Start(at=time.monotonic()))
+        self.one.apply_operator_event(Start(at=time.monotonic()))
 
     def stop(self, *, quit: bool = False) -> None:
-        self.one.command(Stop(at=time.monotonic(), quit=quit))
+        self.one.apply_operator_event(Stop(at=time.monotonic(), quit=quit))
 
     @property
     def pid(self) -> int:
@@ -208,7 +208,7 @@ def test_a_start_that_serves_says_where_its_seconds_went_and_those_of_the_one_be
         shown = daemon.one.describe()["start"]
         assert shown["before"] is None
         assert shown["seconds"] == pytest.approx(sum(shown["phases"].values()), abs=1)
-        daemon.one.command(Restart(at=time.monotonic()))
+        daemon.one.apply_operator_event(Restart(at=time.monotonic()))
         await daemon.until(State.RECYCLING)
         assert daemon.one.describe()["start"] is None
         await daemon.until(State.SERVING)
@@ -235,7 +235,7 @@ async def compared(daemon: Running) -> None:
 def test_a_start_serves_though_the_earlier_ones_cannot_be_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, free = store.read_json, []
+    read, free = state_file.read_or_none, []
 
     def no_descriptor_left(path: Path) -> Any:
         if path.name == memories.STARTS and not free:
@@ -247,12 +247,12 @@ def test_a_start_serves_though_the_earlier_ones_cannot_be_read(
         await daemon.until(State.SERVING)
         assert not daemon.texts("start")
         free.append(True)
-        daemon.one.command(Restart(at=time.monotonic()))
+        daemon.one.apply_operator_event(Restart(at=time.monotonic()))
         await daemon.until(State.RECYCLING)
         await daemon.until(State.SERVING)
         assert len(daemon.texts("start")) == 1
 
-    monkeypatch.setattr(store, "read_json", no_descriptor_left)
+    monkeypatch.setattr(state_file, "read_or_none", no_descriptor_left)
     play(world, story)
 
 
@@ -330,7 +330,7 @@ def test_an_inspection_that_a_restart_overtook_starts_nothing(world: World) -> N
         world.may_answer.clear()
         daemon.start()
         await soon(lambda: world.inspections == 1)
-        daemon.one.command(Restart(at=time.monotonic()))
+        daemon.one.apply_operator_event(Restart(at=time.monotonic()))
         await soon(lambda: world.inspections == 2)
         world.may_answer.set()
         await daemon.until(State.SERVING)
@@ -458,7 +458,7 @@ def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_i
         assert text.startswith("SERVING -> RECYCLING: ")
         assert daemon.one.figures.restarts["plan"] == 1
 
-    monkeypatch.setattr(RoomAgain, "look", look)
+    monkeypatch.setattr(RoomAgain, "poll", look)
     monkeypatch.setattr("caovand.daemon.loop.POLL_S", 0.05)
     play(world, story)
 
@@ -531,7 +531,7 @@ def test_no_engine_is_started_beside_one_that_could_not_be_ended(world: World) -
         first = daemon.pid
         with pytest.MonkeyPatch.context() as kernel:
             kernel.setattr(Child, "end", outlives)
-            daemon.one.command(Restart(at=time.monotonic()))
+            daemon.one.apply_operator_event(Restart(at=time.monotonic()))
             held = await daemon.until(State.HOLD)
         assert f"(pid {first}) outlived KILL" in held.reason
         assert told == [True]
@@ -564,6 +564,6 @@ def test_a_full_plan_that_fails_again_goes_back_to_the_plan_that_served(world: W
         again = await daemon.until(State.SERVING)
         assert again.plan == served
         # There is one way back: what fails next is the ladder's to judge.
-        assert daemon.one._memory.take_way_back() is None
+        assert daemon.one._memory.take_fallback() is None
 
     play(world, story)

@@ -173,7 +173,7 @@ def test_where_nothing_can_be_written_it_says_so_and_still_compares(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("caovand.adapters.store.write_json", full)
+    monkeypatch.setattr("caovand.adapters.state_file.write", full)
     world.fake.answers = [greedy("abc"), greedy("abx"), greedy("abx")]
     start = world.start()
     assert start("proof") is None

@@ -32,7 +32,7 @@ from caovand.daemon.cluster.trials import Pace, Peer
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, WORKER
 from tests.daemon_process import free_port

@@ -48,6 +48,6 @@ def test_a_plan_to_be_forgotten_is_not_remembered_while_the_full_one_is_made(
     assert not file.exists()
     assert lowered.document(WITHOUT_PLUGIN, "mark", "auto") is None
     # The full plan failed: what the ladder finds then is worth remembering again.
-    assert lowered.take_way_back() is None
+    assert lowered.take_fallback() is None
     lowered.served_stably(WITHOUT_PLUGIN, "mark", "auto")
     assert file.exists()

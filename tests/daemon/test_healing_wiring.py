@@ -55,7 +55,7 @@ def fail_once(
     async def nothing_wrong(*_: object) -> None:
         """All-reduce is right."""
 
-    monkeypatch.setattr(inspection, "look", lambda *_: machine)
+    monkeypatch.setattr(inspection, "inspect", lambda *_: machine)
     monkeypatch.setattr(inspection, "planned_for", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr(proof, "prove", for_ever)
@@ -71,10 +71,10 @@ def fail_once(
         one = Supervisor(folder / "c", config, places, {}, structlog.get_logger(), echo)
         (slot,) = one.slots.values()
         running = asyncio.ensure_future(one.run())
-        one.command(Start(at=time.monotonic()))
+        one.apply_operator_event(Start(at=time.monotonic()))
         await asyncio.wait_for(_until(one, lambda: slot.snapshot.finding is not None), PATIENCE_S)
         failed = slot.snapshot
-        one.command(Stop(at=time.monotonic(), quit=True))
+        one.apply_operator_event(Stop(at=time.monotonic(), quit=True))
         await asyncio.wait_for(running, PATIENCE_S)
         return failed
 

@@ -210,9 +210,9 @@ def test_each_minute_is_kept_with_what_was_counted_in_it(tmp_path: Path) -> None
             clock.pass_(5.0)
             tokens += 50
             track = counted(track, tokens, clock.steady)
-            one.look("main", track, True)
+            one.take("main", track, True)
             card = GpuSample(3, 500, 1000, 50, 60, 100.0, clock.steady, energy_j=tokens * 10)
-            one.look_at_cards([card])
+            one.take_cards([card])
             one.turn()
         one.mark("main", "restart", "hang")
         found: dict[str, Any] = {}
@@ -236,9 +236,9 @@ def test_each_minute_is_kept_with_what_was_counted_in_it(tmp_path: Path) -> None
 
 def test_the_minute_under_way_is_kept_when_the_daemon_ends(tmp_path: Path) -> None:
     async def act(one: History, clock: Clock) -> None:
-        one.look("main", Track(), False)
+        one.take("main", Track(), False)
         clock.pass_(5.0)
-        one.look("main", counted(Track(), 40, clock.steady), True)
+        one.take("main", counted(Track(), 40, clock.steady), True)
         one.turn()
 
     story(tmp_path, act)
@@ -271,8 +271,8 @@ def test_a_problem_is_told_once_and_its_end_too(
 def test_turned_off_nothing_is_kept_and_asking_says_how_to_turn_it_on(tmp_path: Path) -> None:
     async def act(one: History, clock: Clock) -> None:
         for number in range(50):
-            one.look("main", counted(Track(), number, clock.steady), True)
-            one.look_at_cards([GpuSample(0, 1, 2, None, None, None, clock.steady)])
+            one.take("main", counted(Track(), number, clock.steady), True)
+            one.take_cards([GpuSample(0, 1, 2, None, None, None, clock.steady)])
             clock.pass_(60)
             one.turn()
         assert not one._tallies

@@ -40,7 +40,7 @@ def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
         parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
     )
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.look(wishes, directories({}, 1000))
+        inspection.inspect(wishes, directories({}, 1000))
     path = python if what == "engine" else model
     assert str(caught.value).startswith("cannot ")
     assert str(caught.value).endswith(f"; move {path}")
@@ -68,7 +68,7 @@ def test_memory_that_others_hold_is_waited_for(
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
     config = parse({"model": {"path": busy.model.path}})
     wishes = inspection.PlanRequest(config, None, {})
-    machine = inspection.look(wishes, directories({}, 1000))
+    machine = inspection.inspect(wishes, directories({}, 1000))
     with pytest.raises(
         inspection.Obstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
     ) as problem:
@@ -101,7 +101,7 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
         monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
         kept = PlanMemory(tmp_path / "good", HEALING).document(None, "", "auto")
         wishes = inspection.PlanRequest(config, None, {}, kept, before)
-        machine = inspection.look(wishes, directories({}, 1000))
+        machine = inspection.inspect(wishes, directories({}, 1000))
         return inspection.planned_for(wishes, machine).plan.value("max_model_len")
 
     assert context(busy.gpus) == 15040
@@ -128,7 +128,7 @@ def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> 
     os.chown(source, 12345, 12345)
     wishes = inspection.PlanRequest(parse({}), None, {}, source=source)
     with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
-        inspection.look(wishes, directories({}, 0))
+        inspection.inspect(wishes, directories({}, 0))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
@@ -179,7 +179,7 @@ def test_the_model_is_read_before_an_engine_that_may_take_a_minute(
     asked: list[object] = []
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *words: asked.append(words))
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.look(wishes_of(model={"path": path}), directories({}, 1000))
+        inspection.inspect(wishes_of(model={"path": path}), directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("model-missing", False)
     assert asked == []
 
@@ -201,6 +201,13 @@ def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() 
         inspection.check_cheap(wishes_of(server={"api_key_file": "/etc/nokey", "port": port}))
 
 
+def test_a_missing_engine_is_waited_for_and_named_as_such(tmp_path: Path) -> None:
+    wishes = wishes_of(engine={"python": str(tmp_path / "none")})
+    with pytest.raises(inspection.Obstacle, match=r"engine install") as caught:
+        inspection.inspect(wishes, directories({}, 1000))
+    assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)
+
+
 def test_an_engine_that_another_user_could_change_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -212,5 +219,5 @@ def test_an_engine_that_another_user_could_change_is_waited_for(
     monkeypatch.setattr(inspection.trust, "require", distrusted)
     wishes = wishes_of(engine={"python": str(tmp_path / "none")})
     with pytest.raises(inspection.Obstacle, match="it belongs to uid 7") as caught:
-        inspection.look(wishes, directories({}, 1000))
-    assert caught.value.hold
+        inspection.inspect(wishes, directories({}, 1000))
+    assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)

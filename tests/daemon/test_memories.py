@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import child, processes, state_file, store
+from caovand.adapters import child, processes, state_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.incidents import Incidents, NoIncident
 from caovand.adapters.stale_files import StaleFiles
@@ -133,10 +133,22 @@ def test_what_cannot_be_used_is_set_aside_once_and_said(
     assert os.listdir(tmp_path) == [aside.name]
 
 
+def test_a_degraded_plan_of_another_format_is_set_aside_and_named(tmp_path: Path) -> None:
+    """What happens at the first upgrade from a version whose fingerprints were made otherwise."""
+    former = {name: one for name, one in GOOD[degraded_plan.FILE].items() if name != "format"}
+    state_file.write(tmp_path / degraded_plan.FILE, former)
+    (text,) = memories.set_aside(tmp_path, HEALING)
+    assert text.endswith(
+        "good-plan.json: it is not in a format that this version reads; moved to"
+        " good-plan.json.unreadable, starting with a new file"
+    )
+    assert PlanMemory(tmp_path / degraded_plan.FILE, HEALING).document(None, MARK, "auto") is None
+
+
 def test_what_is_right_stays(tmp_path: Path) -> None:
     for name, document in GOOD.items():
-        store.write_json(tmp_path / name, document)
-    store.write_json(tmp_path / "x.json", [])
+        state_file.write(tmp_path / name, document)
+    state_file.write(tmp_path / "x.json", [])
     assert list(memories.set_aside(tmp_path, HEALING)) == []
     assert ModeMemory(tmp_path / memories.MODE).mode == "fast"
     assert sorted(os.listdir(tmp_path)) == sorted([*GOOD, "x.json"])
@@ -259,9 +271,9 @@ def test_an_incident_with_anything_wrong_in_it_is_listed_or_left_out(tmp_path: P
 
 
 def test_a_file_that_grows_is_not_read_to_its_end(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text(" " * 100 + "{}")
-    with pytest.raises(state_file.Unusable, match="more than 50 bytes"):
-        state_file.read(tmp_path / "a", 50)
+    (tmp_path / "a").write_text(" " * 2000 + "{}")
+    with pytest.raises(state_file.Unusable, match="larger than 1 KiB"):
+        state_file.read(tmp_path / "a", 1024)
 
 
 @pytest.mark.parametrize("session", [0, 1, True, False])
@@ -269,5 +281,5 @@ def test_the_system_s_own_session_is_never_taken_for_the_engine_s(
     tmp_path: Path, session: int
 ) -> None:
     document = {**GOOD[memories.PROCESSES], "session": session, "start": 0, "uid": os.getuid()}
-    store.write_json(tmp_path / "l", document)
+    state_file.write(tmp_path / "l", document)
     assert child.orphans(tmp_path / "l") == ()

@@ -18,7 +18,7 @@ from caovand.daemon import inspection
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.daemon.planning import SlotPlanner
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.memory.shards import PARTITION
 from tests.core.machines import inventory, named, turing
 
 CONFIG = parse({
@@ -46,7 +46,7 @@ class World:
             self.plans += 1
             return planned_for(*asked)
 
-        monkeypatch.setattr(inspection, "look", look)
+        monkeypatch.setattr(inspection, "inspect", look)
         monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
         monkeypatch.setattr(inspection, "planned_for", counted)
         memory = PlanMemory(folder / "good", ENGINE.healing)

@@ -17,7 +17,7 @@ from caovand.core.lifecycle.events import Failed
 from caovand.core.plan import Plan
 from caovand.core.reporting.incident import Case
 from caovand.core.reporting.incident_text import REPORT
-from caovand.daemon import reading, watching
+from caovand.daemon import causes, reading, watching
 from caovand.daemon.chronicle import Recorder
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.reader import LOG
@@ -46,11 +46,11 @@ def test_a_log_that_is_not_read_in_time_tells_no_cause(monkeypatch: pytest.Monke
     notices: list[str] = []
 
     def act(watching: watching.Watching, say: Any) -> None:
-        watching._notice = lambda kind, text: notices.append(text)
         say(LINES)
         watching._act(Broken(0.0, stopped))
 
-    failed = [event for event in watched(act) if isinstance(event, Failed)]
+    events = watched(act, notice=lambda kind, text: notices.append(text))
+    failed = [event for event in events if isinstance(event, Failed)]
     assert [event.finding for event in failed] == [stopped]
     assert notices == ["cannot find in the engine's log why it failed: it took too long"]
 
@@ -62,7 +62,7 @@ def test_the_loop_goes_on_while_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -
         assert free.wait(120)
         return None, ""
 
-    monkeypatch.setattr(watching, "find_cause", slow)
+    monkeypatch.setattr(causes, "find_cause", slow)
     ticks: list[int] = []
 
     async def tick() -> None:
@@ -141,7 +141,7 @@ def test_the_incident_has_the_lines_in_which_the_cause_was_found() -> None:
         watching._act(Broken(0.0, Finding("hang", "nothing moves")))
         say([f"later {n}" for n in range(3000)])
         yield
-        assert watching.evidence()[1] == OOM
+        assert watching.causes.evidence()[1] == OOM
 
     (failed,) = (event for event in watched(act) if isinstance(event, Failed))
     assert failed.finding.line == 2

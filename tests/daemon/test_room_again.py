@@ -39,7 +39,7 @@ class Engine:
         progress = Progress(0, 0, 0, 0, 0, running, 0, 0, 0, None, self.at)
         counted = Counters(generation_tokens=self.tokens)
         self.track = follow(self.track, Reading(progress, counted))
-        return self.room.look(serving, self.track, besides, QUIET_S)
+        return self.room.poll(serving, self.track, besides, QUIET_S)
 
 
 def test_the_full_plan_is_tried_once_others_are_gone_and_nobody_has_asked_for_a_while() -> None:

@@ -14,8 +14,9 @@ from caovand.adapters.http import Endpoint, Unanswered
 from caovand.core import limits
 from caovand.core.config_parser import parse
 from caovand.core.health import detector
-from caovand.core.health.detector import Broken, DetectorRules
+from caovand.core.health.detector import DetectorRules
 from caovand.core.health.observation import Progress, Tick, Unseen
+from caovand.core.health.signs import Broken
 from caovand.daemon import inspection
 from tests.core.machines import CUDA
 
@@ -61,5 +62,5 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     monkeypatch.setattr("caovand.adapters.safe_files.read", exhausted)
     wishes = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.look(wishes, inspection.Directories(*[tmp_path] * 4))
+        inspection.inspect(wishes, inspection.Directories(*[tmp_path] * 4))
     assert caught.value.hold

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import state_file, store
+from caovand.adapters import state_file
 from caovand.adapters.incidents import Incidents
 from caovand.core.reporting.incident_text import REPORT as INCIDENT
 from caovand.daemon import memories
@@ -24,7 +24,7 @@ MAIN = Path("slots/main")
 def state(tmp_path: Path) -> Path:
     """A folder as the version before left it."""
     for name, document in GOOD.items():
-        store.write_json(tmp_path / name, document)
+        state_file.write(tmp_path / name, document)
     write_incident(tmp_path / "incidents", "hang")
     (tmp_path / "lock").write_text("1")
     return tmp_path
@@ -36,7 +36,7 @@ def write_incident(folder: Path, failure: str) -> None:
 
 def contents(state: Path) -> dict[str, Any]:
     """What of each file is to be had, wherever it is."""
-    found = {name: store.read_json(memories.find(state, name)) for name in GOOD}
+    found = {name: state_file.read_or_none(memories.find(state, name)) for name in GOOD}
     incidents = Incidents(memories.find(state, memories.INCIDENTS)).listed()
     return {**found, "incidents": [(row["number"], row["failure"]) for row in incidents]}
 
@@ -139,7 +139,7 @@ def again(state: Path, make: Callable[[Path], object]) -> None:
 
 
 def test_what_the_older_version_wrote_last_counts(state: Path) -> None:
-    again(state, lambda old: store.write_json(old / memories.MODE, {"mode": "stable"}))
+    again(state, lambda old: state_file.write(old / memories.MODE, {"mode": "stable"}))
     assert contents(state)[memories.MODE] == {"mode": "stable"}
     list(memories.take_over(state))
     assert contents(state) == {**EVERYTHING, memories.MODE: {"mode": "stable"}}
@@ -147,11 +147,11 @@ def test_what_the_older_version_wrote_last_counts(state: Path) -> None:
 
 def test_the_processes_of_both_are_known(state: Path) -> None:
     """A daemon of each version may have been killed."""
-    again(state, lambda old: store.write_json(old / memories.PROCESSES, {"boot_id": "b"}))
+    again(state, lambda old: state_file.write(old / memories.PROCESSES, {"boot_id": "b"}))
     list(memories.take_over(state))
     own, former = memories.ledgers(state, "main")
-    assert store.read_json(own) == GOOD[memories.PROCESSES]
-    assert store.read_json(former) == {"boot_id": "b"}
+    assert state_file.read_or_none(own) == GOOD[memories.PROCESSES]
+    assert state_file.read_or_none(former) == {"boot_id": "b"}
     assert memories.ledgers(state, "other") == (state / "slots/other" / memories.PROCESSES,)
 
 

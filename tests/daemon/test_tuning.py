@@ -58,7 +58,7 @@ class Slot:
         progress = Progress(0, 0, 0, 0, 0, self.running, 0, 0, 0, None, self.at)
         self.track = follow(self.track, Reading(progress, self.counted))
         serving = Serving(self.plan, self.generation, False, self.stable, float("-inf"))
-        return self.tuner.look(serving, self.track)
+        return self.tuner.poll(serving, self.track)
 
     def ask(self, steps: float = STEPS) -> bool:
         """One request at a time; whether the engine is to be planned anew."""
@@ -183,7 +183,7 @@ def test_another_model_begins_anew_and_the_first_is_remembered(suggests: Slot) -
 
 def test_nothing_is_shown_while_no_engine_serves_or_once_it_is_off(suggests: Slot) -> None:
     suggests.ask()
-    suggests.tuner.look(None, suggests.track)
+    suggests.tuner.poll(None, suggests.track)
     assert suggests.shown == ""
     suggests.ask()
     suggests.tuner.policy = PolicySection()
@@ -253,7 +253,7 @@ def test_its_own_test_completions_do_not(applies: Slot) -> None:
     progress = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, None, applies.at)
     applies.track = follow(applies.track, Reading(progress, applies.counted))
     serving = Serving(applies.plan, applies.generation, False, True, applies.at - 1)
-    assert applies.tuner.look(serving, applies.track)
+    assert applies.tuner.poll(serving, applies.track)
 
 
 def test_no_move_follows_a_failure_for_an_hour_even_after_a_restart(

@@ -85,7 +85,7 @@ class Two:
 
     async def serving(self) -> None:
         """Start both, and let both serve."""
-        self.one.command(Start(at=time.monotonic()))
+        self.one.apply_operator_event(Start(at=time.monotonic()))
         for slot in self.a, self.b:
             await self.until(lambda slot=slot: serves(slot) and len(living(slot)) == 3)
 
@@ -119,7 +119,7 @@ def play(folder: Path, model: Path, story: Callable[[Two], Coroutine[Any, Any, N
             await story(two)
         finally:
             if not two.running.done():
-                two.one.command(Stop(at=time.monotonic(), quit=True))
+                two.one.apply_operator_event(Stop(at=time.monotonic(), quit=True))
             await two.running
         assert not escapees(), "nothing is left behind"
 
@@ -212,7 +212,7 @@ def test_each_has_its_own_state_and_both_are_shown(tmp_path: Path, model: Path) 
             assert status is not None
             assert status["engine_pid"] == slot.describe()["engine_pid"]
             assert [entry["name"] for entry in status["slots"]] == [name]
-        two.a.command(Stop(at=time.monotonic()))
+        two.a.apply_operator_event(Stop(at=time.monotonic()))
         await two.until(lambda: two.a.snapshot.state is State.STOPPED)
         assert [entry["name"] for entry in two.one.describe()["slots"]] == ["a", "b"]
         assert two.one.one_line.startswith("a: STOPPED: stopped; b: SERVING ")

@@ -25,11 +25,11 @@ def test_lost_output_is_noticed_once(tmp_path: Path) -> None:
         places = Directories(*[tmp_path] * 4)
         unwritten = Unwritten(places, lambda _kind, text: heard.append(text))
         file = RotatedFile(tmp_path / "engine.log")
-        await unwritten.look([file])
+        await unwritten.check([file])
         assert heard == []
         for lost in (5, 5, 9):
             file.lost_bytes = lost
-            await unwritten.look([file])
+            await unwritten.check([file])
 
     asyncio.run(story())
     (text,) = heard

@@ -24,7 +24,7 @@ from caovand.core.problem import ProblemError
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 from caovand.core.slot import ONLY
-from caovand.daemon import verbs
+from caovand.daemon import evidence_verbs, verbs
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.figures import SlotFigures
 from caovand.daemon.keys import Keys
@@ -80,7 +80,7 @@ class FakeSupervisor:
     def describe(self, name: str = "") -> dict[str, Any]:
         return {"state": self.snapshot.state.value}
 
-    def command(self, event: Event) -> None:
+    def apply_operator_event(self, event: Event) -> None:
         self.told.append(type(event).__name__)
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
@@ -488,8 +488,8 @@ def test_the_history_is_that_of_the_slot_over_the_time_that_is_asked_for() -> No
     assert result(fake, "history", until=1_800_000_000) == {"at": []}
     assert fake.told == [
         (ONLY, 3600.0, 12, None),
-        (ONLY, 86_400.0, verbs.MAX_POINTS, None),
-        (ONLY, 86_400.0, verbs.MAX_POINTS, 1_800_000_000.0),
+        (ONLY, 86_400.0, evidence_verbs.MAX_POINTS, None),
+        (ONLY, 86_400.0, evidence_verbs.MAX_POINTS, 1_800_000_000.0),
     ]
 
 

@@ -22,12 +22,12 @@ from caovand.core.config import WatchSection
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
-from caovand.core.health.detector import Broken
+from caovand.core.health.signs import Broken, Probe
 from caovand.core.lifecycle.events import Event, Exited, Failed, Proven
 from caovand.core.plan import Plan
 from caovand.daemon import proof
 from caovand.daemon.canary import Canary
-from caovand.daemon.watching import Watching
+from caovand.daemon.watching import WatchedRun, Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import plain
@@ -44,6 +44,8 @@ READY = "(APIServer pid=1) INFO:     Application startup complete."
 def watched(
     act: Callable[[Watching, Callable[[Sequence[str]], None]], Iterator[None] | None],
     stall_s: float | None = None,
+    notice: Callable[[str, str], None] = lambda *_: None,
+    canary: Canary | None = None,
 ) -> list[Event]:
     """Events of a watcher that `act` is done to; it may print lines, and yield to what is begun."""
     events: list[Event] = []
@@ -51,11 +53,11 @@ def watched(
     async def run() -> None:
         ring = Ring(2000)
         ring.extend(["of another child"] * 7)
-        watching = Watching(
+        watching = Watching(WatchedRun(
             engine_of(), 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1),
             WatchSection(stall_s=stall_s), ring,
-            events.append, lambda *_: None,
-        )  # fmt: skip
+            events.append, notice, canary=canary,
+        ))  # fmt: skip
 
         def say(lines: Sequence[str]) -> None:
             ring.extend(lines)
@@ -135,12 +137,12 @@ def test_a_cause_is_found_however_many_tracebacks_of_requests_follow(after: int)
     def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
         for start in range(0, len(log), 3):
             say(log[start : start + 3])
-        finding = find_cause(watching.lines(), "serving")
+        finding = find_cause(watching.causes.lines(), "serving")
         assert finding is not None
         assert finding.failure == "illegal-access"
-        assert watching.lines()[finding.line - 1] == ILLEGAL
-        assert watching.lines()[-1] == log[-1]
-        assert len(set(watching.lines())) == len(watching.lines())
+        assert watching.causes.lines()[finding.line - 1] == ILLEGAL
+        assert watching.causes.lines()[-1] == log[-1]
+        assert len(set(watching.causes.lines())) == len(watching.causes.lines())
 
     watched(act)
 
@@ -149,7 +151,7 @@ def test_what_a_process_failed_of_before_it_served_is_forgotten() -> None:
     def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
         say([f"{WORKER}WorkerProc failed to start.", OOM, READY])
         say(["(APIServer pid=1) INFO 11-20 09:20:01 [x.py:1] idle"] * 3000)
-        assert find_cause(watching.lines(), "serving") is None
+        assert find_cause(watching.causes.lines(), "serving") is None
 
     watched(act)
 
@@ -163,7 +165,7 @@ def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
         assert watching._phase == "load"
         say([record("ERROR", "WorkerProc failed to start.\ntorch.OutOfMemoryError: CUDA out of")])
         say([record("INFO", "later")] * 3000)
-        lines = [text for line in watching.lines() for text in plain(line)]
+        lines = [text for line in watching.causes.lines() for text in plain(line)]
         finding = find_cause(lines, "resolve", alive=True)
         assert finding is not None
         assert finding.failure == "device-oom-load"
@@ -187,11 +189,11 @@ def polled(
 
         engine = engine_of()
         engine = replace(engine, api=replace(engine.api, read_metrics=parse))
-        watching = Watching(
+        watching = Watching(WatchedRun(
             engine, 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1),
             WatchSection(), Ring(10),
             events.append, lambda _, text: notices.append(text),
-        )  # fmt: skip
+        ))  # fmt: skip
         watching._watch = detector.proven(watching._watch, time.monotonic())
         rest = iter(answers)
 
@@ -247,10 +249,10 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
     events: list[Event] = []
 
     async def run() -> None:
-        watching = Watching(
+        watching = Watching(WatchedRun(
             engine_of(), 1, Plan("m", {}, {}), Endpoint("127.0.0.1", 1), WatchSection(), Ring(10),
             events.append, lambda *_: None, Path("/unit.service/engine-main"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
         lost = "(APIServer pid=1) ERROR 11-20 09:20:00 [async_llm.py:704] AsyncLLM output_handler"
         watching.on_lines([READY, f"{lost} failed."])  # its core, for vLLM 0.21
@@ -288,11 +290,10 @@ def test_only_an_idle_engine_s_answers_are_compared(
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:
-        watching._canary = cast(Canary, judge)
-        watching._act(detector.Probe(0.0, 1.0, "idle for 1 s", idle=idle))
+        watching._act(Probe(0.0, 1.0, "idle for 1 s", idle=idle))
         yield
 
-    events = watched(act)
+    events = watched(act, canary=cast(Canary, judge))
     assert judge.phases == ["serving"] * idle
     found = [event.finding for event in events if isinstance(event, Failed)]
     assert found == ([finding] if finding and idle else [])
@@ -309,10 +310,9 @@ def test_an_engine_that_answers_wrongly_is_not_proven(
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:
-        watching._canary = cast(Canary, judge)
         watching._begin(watching.prove(cast(Child, SimpleNamespace(pids=lambda: ()))))
         yield
 
-    events = watched(act)
+    events = watched(act, canary=cast(Canary, judge))
     assert judge.phases == ["proof"]
     assert [type(event) for event in events] == [Failed if finding else Proven]

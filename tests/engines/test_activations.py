@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.memory.activations import (
+from caovand.engines.vllm.memory.steps import (
     FIRST_STREAMS,
     forward_bytes,
     sampler_bytes,

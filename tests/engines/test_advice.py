@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning import flags
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import indivisible
 from tests.core.machines import (
     A100,
@@ -132,7 +132,7 @@ def left(text: str, sections: dict[str, Any]) -> dict[str, Any] | None:
         for section, keys in sections.items()
         if section != "engine"
     }
-    words = flags.read(sections.get("engine", {}).get("extra_args", []))
+    words = command_line.read(sections.get("engine", {}).get("extra_args", []))
     kept = [word for flag in words if flag.name not in names for word in flag.words]
     assert (changed, kept) != (sections, words), "nothing of what it names was asked for"
     return {**changed, "engine": {"extra_args": kept}}

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Host, Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.planning.compilers import JOBS, MAX_THREADS, THREAD_MIB, THREADS
+from caovand.engines.vllm.planning.environment import JOBS, MAX_COMPILE_THREADS, THREAD_MIB, THREADS
 from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, inventory, plan
 from tests.core.machines import turing as turing_cards
 
@@ -38,7 +38,7 @@ def threads(seen: Inventory, **sections: Any) -> str | None:
     [
         (machine(cpus=6), "6", "6 cores"),
         (machine(2, cpus=12), "6", "for each of 2 workers: 12 cores"),
-        (machine(cpus=64, ram_mib=400_000), str(MAX_THREADS), "at most"),
+        (machine(cpus=64, ram_mib=400_000), str(MAX_COMPILE_THREADS), "at most"),
         (machine(cpus=16, ram_mib=30_000), "4", "MiB of host memory that loading leaves"),
         (machine(cpus=16, ram_mib=12_000), "1", "0 MiB of host memory"),
     ],
@@ -62,7 +62,7 @@ def test_all_workers_together_stay_within_cores_and_memory(
     seen = machine(cards, cpus=cpus, ram_mib=available)
     found = plan(seen, policy=FAST)
     workers, each = len(found.cards or ()), int(found.env[THREADS].value)
-    assert 1 <= each <= MAX_THREADS
+    assert 1 <= each <= MAX_COMPILE_THREADS
     if each > 1:
         assert each * workers <= cpus
         assert each * workers * THREAD_MIB <= available - (seen.model.size() >> 20)

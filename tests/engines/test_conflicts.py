@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from caovand.core.facts.inventory import Inventory
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.checkup import checkup
+from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import (
     A100,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import (
     HOST,
     LLAMA_70B_AWQ,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.engines.vllm.memory.stages import own_partition, partition, ranges
-from caovand.engines.vllm.planning.dealing import anchored, deal, spans
+from caovand.engines.vllm.memory.shards import own_partition, partition, ranges
+from caovand.engines.vllm.sizing.partition import anchored, deal, spans
 from tests.examples import examples
 
 

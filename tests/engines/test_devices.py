@@ -10,7 +10,8 @@ import pytest
 from caovand.core.checkpoint.config_json import describe
 from caovand.core.facts.inventory import Gpu
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of
+from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import indivisible
 from tests.core.machines import (
     A100,

@@ -13,10 +13,10 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.estimate import FLASHINFER_MIB
-from caovand.engines.vllm.memory.forecast import forecast, load_of
-from caovand.engines.vllm.planning.conflicts import conflicts
-from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
+from caovand.engines.vllm.memory.estimate import candidate_of_plan
+from caovand.engines.vllm.memory.steps import FLASHINFER_MIB
+from caovand.engines.vllm.planning.decisions import conflicts, forecast
+from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
 from tests.boxes.models import model
 from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
 
@@ -66,7 +66,7 @@ def test_on_sm100_attention_is_flashinfers_whatever_the_cache(card: ModelCard) -
 def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
     machine = inventory(LLAMA, H200)
     found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8"]})
-    assert not load_of(found, machine).flashinfer
+    assert not candidate_of_plan(found, machine).flashinfer
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[s
         machine = inventory(both_ways, gpus, WITH_NVCC)
         found = plan(machine)
         assert found.value("kv_cache_dtype") == chosen
-        assert not load_of(found, machine).flashinfer
+        assert not candidate_of_plan(found, machine).flashinfer
         plain = plan(inventory(replace(LLAMA), gpus, WITH_NVCC))
         assert plain.value("kv_cache_dtype") == "fp8"
     paired = plan(inventory(both_ways, turing(2), WITH_NVCC))

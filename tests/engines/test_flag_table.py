@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,21 @@ import pytest
 from caovand.core.config import Config, ModelSection, PolicySection, ServerSection
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning import flags, obstacles
-from caovand.engines.vllm.planning.flag_row import FlagRow
-from caovand.engines.vllm.planning.flag_table import (
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.flags.table import FLAGS, SWITCHES, FlagRow
+from caovand.engines.vllm.planning import obstacles
+from caovand.engines.vllm.planning.decisions import (
+    DECISIONS,
     EASING,
     FIRST,
-    FLAGS,
     GOALS,
     HINDERING,
     OBSTACLES,
     SECOND,
+    Decision,
+    forecast,
 )
-from caovand.engines.vllm.planning.spelling import option
 from tests.core.machines import CUDA, inventory, plan
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "engines").glob("*.json"))
@@ -33,9 +36,9 @@ KNOWN = {word for engine in REAL for word in engine["flags"]}
 CHOICES = {word for engine in REAL for word in engine["choices"]}
 
 
-def rows(which: str) -> Any:
+def rows(which: str, table: Sequence[Any] = FLAGS) -> Any:
     """A test of each row that has this field."""
-    found = [row for row in FLAGS if getattr(row, which)]
+    found = [row for row in table if getattr(row, which)]
     assert found
     return pytest.mark.parametrize("row", found, ids=lambda row: row.name)
 
@@ -48,10 +51,12 @@ def given(*words: str) -> Any:
     return plan(engine={"extra_args": list(words)})
 
 
-def test_a_flag_has_one_row() -> None:
-    names = [row.name for row in FLAGS]
+@pytest.mark.parametrize("table", [FLAGS, DECISIONS], ids=["read", "decided"])
+def test_a_flag_has_one_row(table: Sequence[Any]) -> None:
+    names = [row.name for row in table]
     shorts = [row.short for row in FLAGS if row.short]
     assert len(set(names)) == len(names)
+    assert set(names) <= {row.name for row in FLAGS}
     assert len(set(shorts)) == len(shorts)
 
 
@@ -74,13 +79,13 @@ def test_every_short_name_of_the_engines_is_known() -> None:
 @rows("short")
 def test_a_short_name_is_read_as_the_flag(row: FlagRow) -> None:
     words = [row.short] if row.takes == "nothing" else [row.short, "2"]
-    assert [flag.name for flag in flags.read([*words, "--port", "1"])] == [row.name, "port"]
+    assert [flag.name for flag in command_line.read([*words, "--port", "1"])] == [row.name, "port"]
 
 
 @pytest.mark.parametrize("row", FLAGS, ids=lambda row: row.name)
 def test_a_flag_is_followed_by_as_many_words_as_it_takes(row: FlagRow) -> None:
     taken = {"nothing": 0, "one": 1, "many": 2}[row.takes]
-    read = flags.read([option(row.name), "a", "b"])
+    read = command_line.read([option(row.name), "a", "b"])
     assert len(read[0].words) == 1 + taken
     assert len(read) == 3 - taken
 
@@ -91,7 +96,7 @@ def test_a_secret_is_shown_nowhere_and_comes_by_its_variable(row: FlagRow) -> No
     command = build(found, CUDA)
     assert command.env[row.carrier] == "hunter22"
     assert "hunter22" not in str((command.argv, command.shown, found.settings, found.warnings))
-    assert flags.redact([option(row.secret), "hunter22"])[1] == flags.HIDDEN
+    assert command_line.redact([option(row.secret), "hunter22"])[1] == command_line.HIDDEN
 
 
 @rows("wanted")
@@ -103,20 +108,20 @@ def test_a_value_that_cannot_be_meant_is_refused(row: FlagRow, value: str) -> No
     assert "; write " in str(caught.value)
 
 
-@rows("rule")
-def test_a_rule_does_not_run_for_a_flag_given_verbatim(row: FlagRow) -> None:
+@rows("rule", DECISIONS)
+def test_a_rule_does_not_run_for_a_flag_given_verbatim(row: Decision) -> None:
     """But for --additional-config, with which the operator's object is merged."""
     assert (row.name in dict(SECOND)) == row.sized
     assert (row.name in dict(FIRST)) == (not row.sized)
     value = {"port": "8123", "additional_config": "{}", "gpu_memory_utilization": "0.5"}
-    words = [] if row.takes == "nothing" else [value.get(row.name, "1")]
+    words = [] if row.name in SWITCHES else [value.get(row.name, "1")]
     setting = given(option(row.name), *words).settings[row.name]
     assert setting.origin == "user" or row.name == "additional_config"
     assert setting.reason.startswith("passed verbatim") or row.name == "additional_config"
 
 
-@rows("goal")
-def test_a_goal_is_a_key_of_the_configuration(row: FlagRow) -> None:
+@rows("goal", DECISIONS)
+def test_a_goal_is_a_key_of_the_configuration(row: Decision) -> None:
     assert row.goal is not None
     sections = {"model": ModelSection, "policy": PolicySection, "server": ServerSection}
     assert row.goal.section in {field.name for field in fields(Config)}
@@ -145,6 +150,6 @@ def test_every_obstacle_stands_in_one_row() -> None:
 
 def test_advice_names_each_flag_once() -> None:
     assert not set(EASING) & set(HINDERING)
-    for places in ([row.eases for row in FLAGS], [row.hinders for row in FLAGS]):
+    for places in ([row.eases for row in DECISIONS], [row.hinders for row in DECISIONS]):
         used = sorted(filter(None, places))
         assert used == list(range(1, len(used) + 1))

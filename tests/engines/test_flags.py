@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.engines.vllm.planning.flags import is_secret, read, redact, values, without
-from caovand.engines.vllm.planning.spelling import count, is_left_to_vllm, whole_number
+from caovand.engines.vllm.flags.command_line import is_secret, read, redact, values, without
+from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm, whole_number
 
 KNOWN = (
     "--enforce-eager", "--no-enforce-eager", "--gpu-memory-utilization", "--port",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CPU, HOST, TINY_HYBRID, inventory, plan, weights
 
 

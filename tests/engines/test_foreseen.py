@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import Config
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Inventory
-from caovand.core.healing import foreseen
 from caovand.core.healing.failure import Foreseen
+from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.advice import STEP
-from caovand.engines.vllm.planning.foreseen import is_clear
+from caovand.engines.vllm.planning.advice import STEP, is_clear
 from tests.core.machines import CUDA, H200, inventory, named
 
 ASKED = 262144
@@ -23,25 +21,32 @@ FLAGS = frozenset(
     {"--max-model-len", "--kv-cache-dtype", "--served-model-name", "--swap-space", "-tp"}
 )
 ON_H200 = inventory(gpus=H200)
-LITTLE = {"gpu_memory_utilization": 0.17, "mtp": 0, "kv_cache_dtype": "auto", "max_num_seqs": 4}
+LITTLE: dict[str, Any] = {
+    "gpu_memory_utilization": 0.17,
+    "mtp": 0,
+    "kv_cache_dtype": "auto",
+    "max_num_seqs": 4,
+}
 """What leaves room for a sixth of the context that is asked for."""
 
 
-def planned(
+def foreknown(
     machine: Inventory = ON_H200, *words: str, model: Any = None, **policy: Any
-) -> tuple[Config, Plan]:
-    """The configuration, and its plan as the daemon would have it."""
+) -> tuple[Plan, Foreseen | None]:
+    """The plan as the daemon would have it, and what is known against it."""
     model = {"path": machine.model.path, **(model or {})}
     config = parse({"model": model, "policy": policy, "engine": {"extra_args": list(words)}})
-    plan = ENGINE.planning.make(config, machine)
-    return config, foreseen.lowered(ENGINE, config, plan, machine)
+    return foresee(ENGINE, config, ENGINE.planning.make(config, machine), machine)
+
+
+def planned(machine: Inventory = ON_H200, *words: str, model: Any = None, **policy: Any) -> Plan:
+    return foreknown(machine, *words, model=model, **policy)[0]
 
 
 def known(
     machine: Inventory = ON_H200, *words: str, model: Any = None, **policy: Any
 ) -> Foreseen | None:
-    config, plan = planned(machine, *words, model=model, **policy)
-    return foreseen.foreseen(ENGINE, config, plan, machine)
+    return foreknown(machine, *words, model=model, **policy)[1]
 
 
 def refused(text: str, machine: Inventory, *words: str) -> Foreseen:
@@ -61,7 +66,7 @@ def test_a_flag_that_the_release_does_not_have_is_named_as_it_was_typed() -> Non
     text = "cannot pass --no-such-flag-at-all: vLLM 0.21.0 has no such flag; remove it from"
     refused(f"{text} [engine] extra_args", asked, "--no-such-flag-at-all")
     assert any("has no --no-such-flag-at-all: it will" in one for one in planned(
-        asked, "--no-such-flag-at-all")[1].warnings)  # fmt: skip
+        asked, "--no-such-flag-at-all").warnings)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,7 @@ def test_settings_that_cannot_run_are_not_started_and_missing_cards_waited_for()
 
 
 def test_a_context_that_does_not_fit_is_shortened_before_any_start() -> None:
-    config, plan = planned(model={"max_model_len": ASKED}, **LITTLE)
+    plan, found = foreknown(model={"max_model_len": ASKED}, **LITTLE)
     memory = ENGINE.planning.forecast(plan, ON_H200)
     assert memory.fits
     assert plan.rungs == (f"context {plan.value('max_model_len')}",)
@@ -104,7 +109,7 @@ def test_a_context_that_does_not_fit_is_shortened_before_any_start() -> None:
         f"context {ASKED} -> {plan.value('max_model_len')}, because of kv-cache-short"
     )
     assert any(text.startswith("as asked for, it does not fit: ") for text in plan.warnings)
-    assert foreseen.foreseen(ENGINE, config, plan, ON_H200) is None
+    assert found is None
 
 
 @pytest.mark.parametrize(
@@ -132,16 +137,16 @@ def test_where_nothing_may_be_lowered_it_fails_before_any_start(
 def test_a_rung_that_may_do_is_taken_where_none_is_certain_to() -> None:
     """As after a failure: its cache is short by no more than forecasts were off."""
     policy = {**LITTLE, "ladder": ["kv-dtype"]}
-    config, plan = planned(model={"max_model_len": ASKED // 2}, **policy)
+    plan, found = foreknown(model={"max_model_len": ASKED // 2}, **policy)
     memory = ENGINE.planning.forecast(plan, ON_H200)
     assert (plan.rungs, memory.fits, is_clear(memory)) == (("kv-dtype fp8",), False, False)
-    assert foreseen.foreseen(ENGINE, config, plan, ON_H200) is None
+    assert found is None
 
 
 def test_a_pinned_context_is_tried_whatever_the_forecast_is() -> None:
-    config, plan = planned(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
+    plan, found = foreknown(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
     assert (plan.value("max_model_len"), plan.taken) == (ASKED, ())
-    assert foreseen.foreseen(ENGINE, config, plan, ON_H200) is None
+    assert found is None
 
 
 def test_no_room_at_all_is_not_tried_and_memory_of_others_is_waited_for() -> None:
@@ -159,9 +164,23 @@ def test_no_room_at_all_is_not_tried_and_memory_of_others_is_waited_for() -> Non
     assert "free the cards: python (pid 4711) holds 56000 MiB of GPU 0" in found.finding.text
 
 
+def test_a_plan_is_forecast_once_for_itself_and_what_is_known_against_it() -> None:
+    asked = []
+
+    def counted(plan: Plan, machine: Inventory) -> Foreseen | None:
+        asked.append(plan)
+        return ENGINE.planning.foreseen(plan, machine)
+
+    engine = replace(ENGINE, planning=replace(ENGINE.planning, foreseen=counted))
+    config = parse({"model": {"path": ON_H200.model.path}})
+    plan = ENGINE.planning.make(config, ON_H200)
+    assert foresee(engine, config, plan, ON_H200) == (plan, None)
+    assert asked == [plan]
+
+
 def test_a_forecast_that_may_be_as_wrong_as_it_was_is_tried() -> None:
     """It is short by no more than forecasts were off: vLLM knows, and the ladder is behind it."""
-    _, plan = planned(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
+    plan = planned(model={"max_model_len": ASKED}, **LITTLE, pinned=["max_model_len"])
     memory = ENGINE.planning.forecast(plan, ON_H200)
     assert memory.fits is False
     assert is_clear(memory)
@@ -184,13 +203,13 @@ def test_the_advised_context_leaves_everything_else_as_it_is_and_no_longer_one_d
     """vLLM 0.21 on an H200 was told a length at which the plan itself then drops its drafts."""
     policy = {name: value for name, value in policy.items() if value is not None}
     policy |= {"strict": True}
-    _, plan = planned(model={"max_model_len": ASKED}, **policy)
+    plan = planned(model={"max_model_len": ASKED}, **policy)
     (advice,) = (text for text in plan.advice if text.startswith("max_model_len"))
     length = int(advice.split()[2])
 
     def rest(context: int) -> dict[str, Any] | None:
         """What is planned besides that context, None where it does not fit."""
-        _, other = planned(model={"max_model_len": context}, **policy)
+        other = planned(model={"max_model_len": context}, **policy)
         if not ENGINE.planning.forecast(other, ON_H200).fits:
             return None
         return besides_the_context(other)

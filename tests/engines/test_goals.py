@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.config import ModelSection, PolicySection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.goals import GOALS
+from caovand.engines.vllm.planning.decisions import GOALS, forecast
 from tests.core.machines import (
     CPU,
     CUDA,
@@ -114,12 +113,13 @@ def test_no_typed_key_is_overruled_without_a_word_and_no_pinned_one_at_all(
         assert key not in pinned or "has no effect on a CPU build" in told[0]
 
 
-def test_every_key_of_what_is_served_and_how_is_a_goal() -> None:
-    rest = {"path", "mode", "workload", "strict", "pinned", "ladder"}
-    rest |= {"tune", "tune_quiet_s"}  # of the daemon, which plans with what they found
-    rest |= {"activations"}  # a variable: what cannot be had is refused, not given up
-    keys = {entry.name for section in (ModelSection, PolicySection) for entry in fields(section)}
-    assert keys - rest == {goal.key for goal in GOALS if goal.section in ("model", "policy")}
+def test_every_key_that_the_policy_decides_by_default_is_a_goal() -> None:
+    keys = [key for section in (ModelSection, PolicySection) for key in fields(section)]
+    auto = {key.name for key in keys if key.default is None}
+    auto -= {"ladder"}  # of the daemon
+    auto -= {"activations"}  # a variable: what cannot be had is refused, not given up
+    goals = {goal.key for goal in GOALS if goal.section in ("model", "policy")}
+    assert auto <= goals <= {key.name for key in keys}
 
 
 GRAPHS = {"cuda_graphs": "piecewise"}

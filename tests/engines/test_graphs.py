@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from caovand.engines.vllm.memory.graphs import (
+from caovand.engines.vllm.memory.steps import (
+    captured_sizes,
     compiles,
-    count,
     expected_mib,
+    graph_count,
+    graph_kinds,
+    graph_mode,
     graphs_mib,
-    kinds,
-    mode,
-    sizes,
 )
 
 
@@ -29,12 +29,12 @@ from caovand.engines.vllm.memory.graphs import (
 def test_so_many_are_captured_as_the_logs_say(
     sequences: int, mtp: int, batch: int, kind: str, piecewise: int, full: int, largest: int
 ) -> None:
-    captured = sizes(sequences, mtp, batch, {}, kind)
+    captured = captured_sizes(sequences, mtp, batch, {}, kind)
     assert (len(captured), captured[-1]) == (piecewise, largest)
-    assert count("PIECEWISE", captured, sequences, mtp) == piecewise
-    assert count("FULL_DECODE_ONLY", captured, sequences, mtp) == full
-    assert count("full_and_piecewise", captured, sequences, mtp) == piecewise + full
-    assert count("NONE", captured, sequences, mtp) == 0
+    assert graph_count("PIECEWISE", captured, sequences, mtp) == piecewise
+    assert graph_count("FULL_DECODE_ONLY", captured, sequences, mtp) == full
+    assert graph_count("full_and_piecewise", captured, sequences, mtp) == piecewise + full
+    assert graph_count("NONE", captured, sequences, mtp) == 0
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_so_many_are_captured_as_the_logs_say(
 def test_sizes_that_were_asked_for_are_the_ones(
     config: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
-    assert sizes(64, 0, 8192, config) == expected
+    assert captured_sizes(64, 0, 8192, config) == expected
 
 
 def test_layers_of_mamba_with_experts_take_less() -> None:
     """Granite 4 H Tiny on an H200: vLLM took 502 MiB, and its cache shows that it expected 280."""
-    captured = sizes(256, 0, 8192, {}, "granitemoehybrid")
-    piecewise, full = kinds("FULL_AND_PIECEWISE", captured, 256, 0)
+    captured = captured_sizes(256, 0, 8192, {}, "granitemoehybrid")
+    piecewise, full = graph_kinds("FULL_AND_PIECEWISE", captured, 256, 0)
     assert 502 <= graphs_mib(piecewise + full, 40, True, captured[-1], mamba=True) <= 502 * 1.1
     expected = expected_mib(piecewise, full, 40, True, captured[-1], mamba=True)
     assert 280 <= expected <= 280 * 1.2
@@ -99,7 +99,7 @@ def test_vllm_expects_less_of_graphs_than_they_take(
 def test_what_is_captured_follows_what_is_compiled(
     config: dict[str, object], level: int | None, captured: str
 ) -> None:
-    assert mode(config, level) == captured
+    assert graph_mode(config, level) == captured
 
 
 @pytest.mark.parametrize(

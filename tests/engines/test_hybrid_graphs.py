@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from caovand.engines.vllm.memory import graphs
-from caovand.engines.vllm.memory.estimate import kv_bytes, layout_for
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of, kv_bytes
+from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.steps import graph_mode
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import plan
@@ -33,9 +34,9 @@ SMALL: dict[str, Any] = {
 )
 def test_what_is_planned_can_be_captured(sections: dict[str, Any]) -> None:
     found = plan(MACHINE, **sections)
-    load, gpus = load_of(found, MACHINE), gpus_of(found, MACHINE)
+    load, gpus = candidate_of_plan(found, MACHINE), gpus_of(found, MACHINE)
     blocks = kv_bytes(MACHINE.model, load, gpus) // layout_for(MACHINE.model, load).block_bytes
-    whole = not load.eager and "FULL" in graphs.mode(load.compilation)
+    whole = not load.eager and "FULL" in graph_mode(load.compilation)
     assert load.sequences <= blocks or not whole
     assert forecast(found, MACHINE).fits
 

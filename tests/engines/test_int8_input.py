@@ -14,9 +14,9 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.command import build
+from caovand.engines.vllm.flags.spelling import MARLIN_INPUT
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.activations import VARIABLE
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.models import DISTILL_32B, model
 from tests.core.machines import (
     ABSENT,
@@ -48,7 +48,7 @@ def box(card: ModelCard, gpus: tuple[Gpu, ...] | None = None) -> Inventory:
 
 
 def variable(machine: Inventory, **sections: Any) -> Any:
-    return build(plan(machine, **sections), machine.engine).env.get(VARIABLE)
+    return build(plan(machine, **sections), machine.engine).env.get(MARLIN_INPUT)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def variable(machine: Inventory, **sections: Any) -> Any:
 def test_it_is_taken_where_it_is_asked_for_and_half_otherwise(gpus: tuple[Gpu, ...]) -> None:
     machine = box(gptq(), gpus)
     assert variable(machine, **INT8) == "int8"
-    assert plan(machine, **INT8).env[VARIABLE].reason == "[policy] activations is int8"
+    assert plan(machine, **INT8).env[MARLIN_INPUT].reason == "[policy] activations is int8"
     for sections in ({}, {"policy": {"activations": "half"}}):
         assert variable(machine, **sections) is None
-    auto = plan(machine).env[VARIABLE]
+    auto = plan(machine).env[MARLIN_INPUT]
     assert (auto.value, auto.origin) == (None, "policy")
     assert auto.reason.startswith("half: on an H200 int8 read prompts 1.01 to 1.17 times as fast")
 
@@ -122,15 +122,15 @@ def test_other_flags_and_engines_refuse_it_too() -> None:
 
 
 def test_the_operators_own_variable_is_respected_and_what_it_breaks_is_told() -> None:
-    machine, own = box(QWEN_27B_AWQ), {"env": {VARIABLE: "int8"}}
+    machine, own = box(QWEN_27B_AWQ), {"env": {MARLIN_INPUT: "int8"}}
     found = plan(machine, engine=own)
-    assert (found.env[VARIABLE].value, found.env[VARIABLE].origin) == ("int8", "user")
-    (told,) = [text for text in found.warnings if VARIABLE in text]
+    assert (found.env[MARLIN_INPUT].value, found.env[MARLIN_INPUT].origin) == ("int8", "user")
+    (told,) = [text for text in found.warnings if MARLIN_INPUT in text]
     assert "AWQ weights have zero points; remove VLLM_MARLIN_INPUT_DTYPE from [engine] env" in told
     both = plan(box(gptq()), policy={"activations": "half"}, engine=own)
-    assert both.env[VARIABLE].value == "int8"
+    assert both.env[MARLIN_INPUT].value == "int8"
     assert [text for text in both.warnings if "activations is half, but [engine] env" in text]
-    assert not [text for text in plan(box(gptq()), engine=own).warnings if VARIABLE in text]
+    assert not [text for text in plan(box(gptq()), engine=own).warnings if MARLIN_INPUT in text]
 
 
 def test_the_copies_in_int8_are_forecast() -> None:
@@ -160,12 +160,12 @@ def test_a_start_that_fails_with_it_goes_on_without_and_stays_so() -> None:
     lower = decide(first, FAILED, 1, LadderRules(HEALING)).plan
     assert lower is not None
     assert lower.rungs == ("half-input",)
-    assert VARIABLE not in build(lower, machine.engine).env
+    assert MARLIN_INPUT not in build(lower, machine.engine).env
     assert decide(lower, FAILED, 1, LadderRules(HEALING)).verdict == "fail"
     kept = from_document(to_document(lower, "mark", "auto"), "mark", "auto", None, HEALING)
     again = plan(machine, how={"remembered": kept}, **INT8)
-    assert VARIABLE not in build(again, machine.engine).env
-    assert again.env[VARIABLE].origin == "remembered"
+    assert MARLIN_INPUT not in build(again, machine.engine).env
+    assert again.env[MARLIN_INPUT].origin == "remembered"
 
 
 def test_what_may_not_be_given_up_is_named() -> None:
@@ -174,6 +174,6 @@ def test_what_may_not_be_given_up_is_named() -> None:
 
     pinned = LadderRules(HEALING, pinned=frozenset({"activations"}))
     assert "[policy] pinned names activations" in obstacles(pinned, **INT8)
-    own = {"env": {VARIABLE: "int8"}}
-    assert f"[engine] env sets {VARIABLE}" in obstacles(LadderRules(HEALING), engine=own)
+    own = {"env": {MARLIN_INPUT: "int8"}}
+    assert f"[engine] env sets {MARLIN_INPUT}" in obstacles(LadderRules(HEALING), engine=own)
     assert not obstacles(LadderRules(HEALING))

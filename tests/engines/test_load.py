@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.estimate import Load
-from caovand.engines.vllm.memory.forecast import forecast, load_of
-from caovand.engines.vllm.planning import planner
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.estimate import candidate_of_plan
+from caovand.engines.vllm.planning import fit, planner
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.draft import Draft
 from tests.core.machines import (
     A100,
@@ -70,15 +71,15 @@ ASKED: tuple[dict[str, Any], ...] = (
 
 def weighed(
     monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], *machine: Any
-) -> tuple[Plan, list[Load]]:
+) -> tuple[Plan, list[Candidate]]:
     """The plan, and the loads that were sized on the way to it."""
-    seen: list[Load] = []
-    sized = planner.sized
+    seen: list[Candidate] = []
+    sized = fit.sized
 
     def noting(draft: Draft, others: list[Draft]) -> Draft:
         found = sized(draft, others)
-        if found.sizing and not found.unweighed:
-            seen.append(found.sizing.load)
+        if found.choice and not found.unweighed:
+            seen.append(found.choice.candidate)
         return found
 
     monkeypatch.setattr(planner, "sized", noting)
@@ -93,14 +94,14 @@ def check(name: str, asked: dict[str, Any], machine: Any, monkeypatch: pytest.Mo
         return
     finally:
         monkeypatch.undo()
-    load = load_of(found, inventory(*machine))
+    load = candidate_of_plan(found, inventory(*machine))
     assert not seen or alike(load) in [alike(one) for one in seen], name
     planned = found.settings["max_model_len"]
     if planned.origin == "policy" and not found.advice:
         assert forecast(found, inventory(*machine)).fits is not False, name
 
 
-def alike(load: Load) -> Load:
+def alike(load: Candidate) -> Candidate:
     """The load without what means nothing to it: an eager engine captures no graphs."""
     return replace(load, compilation={}) if load.eager else load
 

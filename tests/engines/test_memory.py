@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.vllm.memory.candidate import MIB, Candidate, reserve_mib, utilization
 from caovand.engines.vllm.memory.estimate import (
-    MIB,
-    Load,
     estimate,
     kv_bytes,
     longest_context,
-    reserve_mib,
     room_for_context,
     spare,
-    utilization,
-    weights_bytes,
 )
+from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.core.machines import (
     A100,
     GEMMA_4,
@@ -47,7 +44,7 @@ class Run:
     name: str
     model: ModelCard
     gpus: tuple[Gpu, ...]
-    load: Load
+    load: Candidate
     weights_gib: float | None
     kv_gib: float | None
     kv_tokens: int | None
@@ -61,8 +58,10 @@ QWEN_27B_25_GIB = replace(
     weights=weights(layers=18.66, embedding=2.368, head=2.368, mtp=0.79, vision=0.84),
 )
 """Its safetensors are 25.03 GiB; how they divide changes nothing, all but norms are split."""
-MTP3 = Load(16384, 1, 8192, 0.8, mtp=3)
-TURING = Load(262144, 1, 4096, 0.98, tensor_parallel=2, mtp=3, eager=True, vision=True, turing=True)
+MTP3 = Candidate(16384, 1, 8192, 0.8, mtp=3)
+TURING = Candidate(
+    262144, 1, 4096, 0.98, tensor_parallel=2, mtp=3, eager=True, vision=True, turing=True
+)
 RUNS = (
     Run(
         "27B on H200", QWEN_27B_MEASURED, H200, replace(MTP3, aligned_states=True),
@@ -86,11 +85,11 @@ RUNS = (
     ),
     Run(
         "gpt-oss on A100", GPT_OSS, A100,
-        Load(131072, 256, 2048, 0.65, version=(0, 19, 0)), 13.72, 36.56, 798_624, 0.69,
+        Candidate(131072, 256, 2048, 0.65, version=(0, 19, 0)), 13.72, 36.56, 798_624, 0.69,
     ),
     Run(
         "Gemma 4 on A100, fp8 while loading", GEMMA_4, A100,
-        Load(
+        Candidate(
             262144, 256, 2048, 0.65, version=(0, 19, 0), vision=True, quantization="fp8",
         ),
         25.7, 24.45, 106_800, 0.95,
@@ -120,7 +119,7 @@ RUNS = (
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
-    found = estimate(run.model, run.load, run.gpus)
+    found = estimate(run.model, run.candidate, run.gpus)
     if run.weights_gib is not None:
         assert found.weights_mib / 1024 == pytest.approx(run.weights_gib, rel=0.05)
     if run.kv_gib is not None:
@@ -139,7 +138,7 @@ def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
 
 def test_the_published_elastic_kv_point_comes_out() -> None:
     for sequences in (1, 2):
-        load = Load(262144, sequences, 8192, 0, tensor_parallel=2, mtp=4)
+        load = Candidate(262144, sequences, 8192, 0, tensor_parallel=2, mtp=4)
         assert utilization(load, turing(2)) == pytest.approx(0.868, abs=0.01)
         assert reserve_mib(load) == pytest.approx(2920, rel=0.02)
 
@@ -155,12 +154,12 @@ def test_the_published_elastic_kv_point_comes_out() -> None:
     ],
 )
 def test_the_reserve_grows_with_everything_it_is_for(more: dict[str, int]) -> None:
-    load = Load(262144, 2, 8192, 0, tensor_parallel=2, mtp=4)
+    load = Candidate(262144, 2, 8192, 0, tensor_parallel=2, mtp=4)
     assert reserve_mib(replace(load, **more)) > reserve_mib(load)  # type: ignore[arg-type]
 
 
 def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:
-    load = Load(0, 1, 8192, 0)
+    load = Candidate(0, 1, 8192, 0)
     longest = longest_context(LLAMA_70B_AWQ, load, A100)
     asked = replace(load, context=longest)
     found = estimate(LLAMA_70B_AWQ, replace(asked, utilization=utilization(asked, A100)), A100)
@@ -173,20 +172,20 @@ def test_of_a_cache_a_context_chosen_by_us_leaves_a_twentieth_and_128_mib(gib: f
     """The part for large caches, where forecasts err in proportion; the sum for small ones."""
     left = gib * GIB - spare(gib * GIB)
     assert left == pytest.approx(gib * GIB / 20 + 128 * MIB)
-    load = Load(8192, 1, 2048, 0.9, eager=True, kv_bytes=int(gib * GIB))
+    load = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=int(gib * GIB))
     assert room_for_context(SMALL_HYBRID, load, A100) == spare(gib * GIB)
     counted = replace(load, kv_blocks=100)  # by the operator, and not by a forecast that errs
     assert room_for_context(SMALL_HYBRID, counted, A100) == kv_bytes(SMALL_HYBRID, counted, A100)
 
 
 def test_a_cache_of_a_size_of_its_own_has_to_fit_beside_the_weights() -> None:
-    load = Load(8192, 1, 2048, 0.9, eager=True, kv_bytes=4 << 30)
+    load = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=4 << 30)
     assert estimate(SMALL_HYBRID, load, A100).fits
     assert not estimate(SMALL_HYBRID, replace(load, kv_bytes=90 << 30), A100).fits
 
 
 def test_embeddings_and_heads_are_never_offloaded() -> None:
-    load = Load(512, 1, 512, 0.9, mtp=3)
+    load = Candidate(512, 1, 512, 0.9, mtp=3)
     whole = weights_bytes(QWEN_27B_AWQ, load)
     less = weights_bytes(QWEN_27B_AWQ, replace(load, offload_gib=10))
     assert whole - less == 10 * GIB

@@ -12,9 +12,8 @@ from caovand.core.config_parser import parse
 from caovand.core.engine import UNTITLED, Place
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device_name
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.memory.stages import PARTITION
-from caovand.engines.vllm.planning.nodes import (
+from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.nodes import (
     by_host_name,
     local,
     no_rdma,
@@ -25,6 +24,7 @@ from caovand.engines.vllm.planning.nodes import (
     spread,
     sums,
 )
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import LLAMA_70B_AWQ, alike, inventory, named, plan, turing
 from tests.engines.test_planner import ON_CPU
 

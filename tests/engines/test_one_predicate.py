@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.checkup import DoctorFacts, checkup
-from caovand.engines.vllm.planning.spelling import option
-from caovand.engines.vllm.planning.turing import UNKNOWN_WIDTH
+from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.machine.attention import UNKNOWN_WIDTH
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import (
     CUDA,

@@ -11,10 +11,10 @@ from caovand.core.engine import Place
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, Node
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import SERVE, build
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.memory.stages import PARTITION
-from caovand.engines.vllm.planning.nodes import local, own, spread
-from caovand.engines.vllm.planning.over_ray import LAUNCHER, refusal
+from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.nodes import local, own, spread
+from caovand.engines.vllm.over_ray import LAUNCHER, refusal
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CPU, CUDA, GEMMA_4, QWEN_27B_AWQ, alike, inventory, named, plan
 
 BACKEND = "--distributed-executor-backend"

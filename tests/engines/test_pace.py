@@ -17,10 +17,16 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
-from caovand.engines.vllm.planning.offload import read_of_offloaded, step_seconds
-from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, tokens_of_step
-from caovand.engines.vllm.planning.resize import ENOUGH_EXACT
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
+from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
+from caovand.engines.vllm.sizing.pace import (
+    WORKLOADS,
+    Pace,
+    read_of_offloaded,
+    step_seconds,
+    tokens_of_step,
+)
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (
@@ -64,7 +70,7 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
         return None, inf
     if forecast(found, machine).fits is not True:
         return None, inf
-    load, gpus = load_of(found, machine), gpus_of(found, machine)
+    load, gpus = candidate_of_plan(found, machine), gpus_of(found, machine)
     return found, Pace(machine.model, load, gpus, WORKLOADS[workload]).score(load)
 
 

@@ -17,11 +17,12 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.plan import Setting, Taken, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of, load_of
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import choose_gpus, freest
-from caovand.engines.vllm.planning.offload import step_cost
+from caovand.engines.vllm.planning.fit import emptied
 from caovand.engines.vllm.planning.planner import make_plan
-from caovand.engines.vllm.planning.resize import emptied
+from caovand.engines.vllm.sizing.pace import step_cost
 from tests.core.machines import (
     A100,
     ABSENT,
@@ -756,7 +757,7 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     again = plan(machine, policy=policy)
     assert again == found
     assert again.identity == found.identity
-    assert load_of(found, machine).tensor_parallel == size
+    assert candidate_of_plan(found, machine).tensor_parallel == size
 
 
 @examples(60)

@@ -8,7 +8,7 @@ import pytest
 
 from caovand.core.plan import Plan
 from caovand.core.reporting.report import compare, describe, foreseen
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan
 
 

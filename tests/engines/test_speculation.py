@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caovand.core.config_parser import parse
-from caovand.engines.vllm.planning.overruling import overruling
+from caovand.engines.vllm.planning.speculation import overruling
 from tests.core.machines import plan
 
 DRAFT = '{"method": "mtp", "num_speculative_tokens": 7}'

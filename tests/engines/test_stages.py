@@ -15,26 +15,20 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Network, Nod
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.memory.estimate import (
+from caovand.engines.vllm.machine.ranks import Nodes
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, estimate, kv_bytes, shares
+from caovand.engines.vllm.memory.kv_cache import layout_for, pages
+from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
+from caovand.engines.vllm.memory.steps import (
     COLLECTIVE_MIB,
-    GIB,
-    MIB,
+    DRAFTER_MIB,
     ROUNDED_MIB,
     VISION_MIB,
-    Load,
-    estimate,
-    kv_bytes,
-    layout_for,
     overheads,
-    shares,
-    weights_bytes,
 )
-from caovand.engines.vllm.memory.forecast import forecast, load_of
-from caovand.engines.vllm.memory.graphs import DRAFTER_MIB
-from caovand.engines.vllm.memory.kv_cache import pages
-from caovand.engines.vllm.memory.stages import PARTITION, own_partition, stage_model
-from caovand.engines.vllm.planning.pace import WORKLOADS, Pace
-from caovand.engines.vllm.planning.spanning import Nodes
+from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
 from tests.core.machines import (
     CPU,
     CUDA,
@@ -57,9 +51,9 @@ STAGES: dict[str, Any] = {"engine": {"extra_args": ["--pipeline-parallel-size", 
 UNEQUAL = (*named("RTX 3090"), replace(named("RTX 2080 Ti 11 GB")[0], index=1))
 
 
-def gib(model: ModelCard, load: Load) -> list[float]:
+def gib(model: ModelCard, load: Candidate) -> list[float]:
     """Weights of each stage."""
-    return [weights_bytes(one.model, one.load) / GIB for one in shares(model, load, turing(2))]
+    return [weights_bytes(one.model, one.candidate) / GIB for one in shares(model, load, turing(2))]
 
 
 # -- weights ---------------------------------------------------------------------------------
@@ -68,7 +62,7 @@ def gib(model: ModelCard, load: Load) -> list[float]:
 def test_the_27b_in_two_stages_by_hand() -> None:
     """14.03 GiB of layers in halves; embedding (2.368) and vision tower (0.84) on both, as vLLM's
     class of Qwen3.5 has them; the head (2.368) on the last. Tables of positions are 0.125."""
-    load = Load(16384, 1, 8192, 0.9, vision=True, stages=(32, 32))
+    load = Candidate(16384, 1, 8192, 0.9, vision=True, stages=(32, 32))
     both = 7.015 + 2.368 + 0.84 + 0.125
     assert gib(QWEN_27B_AWQ, load) == pytest.approx([both, both + 2.368], abs=0.001)
     # 40 and 24 layers; MTP (0.79) is on the last, with an embedding of its own and its buffer.
@@ -83,7 +77,7 @@ def test_the_27b_in_two_stages_by_hand() -> None:
 
 def test_classes_with_an_embedding_on_the_first_stage_only() -> None:
     """Llama's: 33.5 GiB of layers in 27, 27 and 26 of 80, 1.96 each of embedding and head."""
-    load = Load(16384, 1, 8192, 0.9, stages=(27, 27, 26))
+    load = Candidate(16384, 1, 8192, 0.9, stages=(27, 27, 26))
     each = 33.5 / 80
     expected = [27 * each + 1.96, 27 * each, 26 * each + 1.96]
     assert gib(LLAMA_70B_AWQ, load) == pytest.approx(expected, abs=0.001)
@@ -157,7 +151,7 @@ def test_the_stages_together_hold_every_layer_once(
         for one in model.weights
     )
     model = replace(model, weights=uneven)
-    load = Load(4096, 1, 512, 0.9, mtp=mtp, stages=stages)
+    load = Candidate(4096, 1, 512, 0.9, mtp=mtp, stages=stages)
     held = [one.model for one in shares(model, load, turing(len(stages)))]
     for part in ("layers", "experts", "mtp"):
         together = sum(one.size(part) for one in held)  # type: ignore[arg-type]
@@ -173,9 +167,9 @@ def test_the_stages_together_hold_every_layer_once(
 def test_what_only_one_stage_takes_in_a_step() -> None:
     """Images and the copy of the embedding on the first, the sampler on the last; those behind the
     first receive hidden states and residual; every pair of stages has NCCL's buffers."""
-    load = Load(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20))
+    load = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20))
 
-    def parts(load: Load) -> list[dict[str, float]]:
+    def parts(load: Candidate) -> list[dict[str, float]]:
         found = shares(QWEN_27B_AWQ, load, turing(3))
         return [{name: size / MIB for name, size in overheads(*one[:2])} for one in found]
 
@@ -198,7 +192,7 @@ def test_what_only_one_stage_takes_in_a_step() -> None:
 
 def test_steps_under_way_hold_more_of_a_window() -> None:
     """One a stage, and one that is scheduled: VllmConfig.max_in_flight_tokens."""
-    load = Load(131072, 8, 2048, 0.9)
+    load = Candidate(131072, 8, 2048, 0.9)
     staged = layout_for(GPT_OSS, replace(load, stages=(12, 12)))
     assert staged.batch_tokens == 3 * layout_for(GPT_OSS, load).batch_tokens == 3 * 2048
 
@@ -223,7 +217,7 @@ def test_the_cache_is_as_large_as_the_cpu_build_reported(
     model = replace(TINY_HYBRID, layer_types=kinds)
     if not aligned:
         model = replace(model, linear=None, head_dim=32, mtp_layers=0)
-    load = Load(2048, 256, 2048, 0.9, aligned_states=aligned, stages=stages, **STARTED)  # type: ignore[arg-type]
+    load = Candidate(2048, 256, 2048, 0.9, aligned_states=aligned, stages=stages, **STARTED)  # type: ignore[arg-type]
     assert estimate(model, load, ()).kv_tokens == tokens
 
 
@@ -255,7 +249,7 @@ def test_the_groups_of_all_stages_make_up_those_of_the_model(
     found = [pages(model, mtp, end - held, end) for end, held in zip(ends, stages, strict=True)]
     whole = pages(model, mtp, 0, len(model.layer_types))
     assert max(found) <= whole <= sum(found)
-    layout = layout_for(model, Load(4096, 1, 512, 0.9, mtp=mtp))
+    layout = layout_for(model, Candidate(4096, 1, 512, 0.9, mtp=mtp))
     assert layout.block_bytes % whole == 0
 
 
@@ -273,7 +267,7 @@ def test_the_stage_with_the_least_room_decides_the_cache_of_all(
     dealt: tuple[ModelCard, tuple[int, ...]], memory: list[int], more: int
 ) -> None:
     model, stages = dealt
-    load = Load(4096, 1, 512, 0.9, stages=stages)
+    load = Candidate(4096, 1, 512, 0.9, stages=stages)
     memory = memory[: len(stages)]
     found = kv_bytes(model, load, cards_of(memory))
     grown = [
@@ -308,7 +302,7 @@ def test_two_equal_cards_are_dealt_by_vllms_own_rule() -> None:
         assert sum(size for _, size in rank.parts) == pytest.approx(22527, abs=1)
 
 
-def blocks(machine: Inventory, load: Load, stages: tuple[int, ...]) -> float:
+def blocks(machine: Inventory, load: Candidate, stages: tuple[int, ...]) -> float:
     """Blocks of the cache that this dealing leaves."""
     load = load.but(stages=stages)
     whole = kv_bytes(machine.model, load, machine.gpus)
@@ -323,7 +317,7 @@ def test_a_3090_beside_an_11_gib_2080_ti(engine: Any) -> None:
     setting = found.env[PARTITION]
     first, last = map(int, setting.value.split(","))
     assert first + last == 64
-    load = load_of(found, machine)
+    load = candidate_of_plan(found, machine)
     assert load.stages == (first, last)
     chosen = blocks(machine, load, (first, last))
     assert chosen > 0
@@ -358,7 +352,7 @@ def test_a_typed_dealing_is_kept_and_forecast() -> None:
 
 def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
     """They work one after the other; a slower second one slows its part."""
-    load = Load(16384, 1, 8192, 0.9, eager=True)
+    load = Candidate(16384, 1, 8192, 0.9, eager=True)
     one = Pace(QWEN_27B_AWQ, load, turing(1), WORKLOADS["chat"]).answering(load)
     both = replace(load, stages=(32, 32))
     even = Pace(QWEN_27B_AWQ, both, turing(2), WORKLOADS["chat"]).answering(both)
@@ -373,7 +367,7 @@ def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
 GIGABIT, FAST = Network(117e6, 200e-6), Network(12.5e9, 10e-6)
 
 
-def waited_s(load: Load, nodes: Nodes, cards: int) -> float:
+def waited_s(load: Candidate, nodes: Nodes, cards: int) -> float:
     """How much longer a token takes than if every exchange were free, of one answer."""
     gpus = tuple(replace(gpu, nvlink=tuple(range(cards))) for gpu in turing(cards))
     pace = Pace(LLAMA_70B_AWQ, load, gpus, WORKLOADS["chat"], nodes)
@@ -385,7 +379,7 @@ def waited_s(load: Load, nodes: Nodes, cards: int) -> float:
 def test_cards_of_different_nodes_exchange_data_over_their_link_by_hand() -> None:
     """Llama's 80 layers have 160 sums of 16 KiB; NCCL's 40 us each come on top of the link's.
     NVLink takes 7 us for one, and joins the cards of one node only."""
-    load = Load(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
+    load = Candidate(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
     assert waited_s(load, Nodes(), 2) == pytest.approx(160 * 7e-6)
     sums = 160 * (40e-6 + 200e-6 + 16384 / 117e6)
     assert waited_s(load, Nodes(2), 2) == pytest.approx(sums)
@@ -510,5 +504,5 @@ def test_the_least_layers_are_dealt_by_vllms_rule_where_the_parts_are_alike() ->
     assert own_partition(4, 4) == (1, 1, 1, 1)
     even = Weights("layers", "sharded", "F16", 8 * GIB)
     model = replace(LLAMA_70B_AWQ, layer_types=("full_attention",) * 4, weights=(even,))
-    load = Load(4096, 1, 512, 0.9, stages=(1, 1, 1, 1))
+    load = Candidate(4096, 1, 512, 0.9, stages=(1, 1, 1, 1))
     assert gib(model, load) == [2.0] * 4

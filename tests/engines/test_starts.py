@@ -17,8 +17,9 @@ import pytest
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.engines.vllm.memory.estimate import Load, estimate, spare
-from caovand.engines.vllm.memory.load import load_of
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.estimate import estimate, spare
+from caovand.engines.vllm.memory.settings import candidate_of
 from tests.core.machines import CUDA, H200, HOST, STARTS, made_up, named
 
 ROUNDED_GIB = 0.06
@@ -30,7 +31,7 @@ class Start:
     """What was asked of vLLM, and what it said."""
 
     model: ModelCard
-    load: Load
+    load: Candidate
     gpus: tuple[Gpu, ...]
     weights_gib: float
     kv_gib: float
@@ -39,7 +40,7 @@ class Start:
 
     @property
     def forecast(self) -> MemoryEstimate:
-        return estimate(self.model, self.load, self.gpus)
+        return estimate(self.model, self.candidate, self.gpus)
 
 
 def read(log: Path) -> Start:
@@ -56,7 +57,7 @@ def read(log: Path) -> Start:
     gpus = named("H100") if log.stem.endswith("h100") else H200
     return Start(
         model=model,
-        load=load_of(args, Inventory(gpus, HOST, CUDA, model), gpus, {}),
+        load=candidate_of(args, Inventory(gpus, HOST, CUDA, model), gpus, {}),
         gpus=gpus,
         weights_gib=said(r"Model loading took ([\d.]+) GiB"),
         kv_gib=said(r"Available KV cache memory: ([\d.]+) GiB"),

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.vllm.memory.forecast import forecast
-from caovand.engines.vllm.planning.checkup import checkup
-from caovand.engines.vllm.planning.toolchain import remedy
+from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.machine.attention import remedy
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.probe import VERSIONS
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import (

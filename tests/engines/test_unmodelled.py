@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from caovand.core.facts.inventory import Inventory, LinearAttention
-from caovand.engines.vllm.memory.estimate import layout_for
-from caovand.engines.vllm.memory.forecast import forecast, load_of
+from caovand.engines.vllm.memory.estimate import candidate_of_plan
+from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import (
     CPU,
     GPT_OSS,
@@ -120,7 +121,7 @@ def test_what_is_forecast_gets_a_verdict(words: tuple[str, ...]) -> None:
 def test_blocks_that_are_counted_are_the_cache() -> None:
     words = ["--num-gpu-blocks-override", "600"]
     found = plan(LLM, engine={"extra_args": words})
-    memory, load = forecast(found, LLM), load_of(found, LLM)
+    memory, load = forecast(found, LLM), candidate_of_plan(found, LLM)
     assert memory.kv_mib * (1 << 20) == 600 * layout_for(LLM.model, load).block_bytes
     assert memory.fits is True
     assert 0 <= memory.max_model_len - found.value("max_model_len") < 1024
@@ -132,7 +133,7 @@ def test_blocks_that_are_counted_are_the_cache() -> None:
 def test_the_length_of_blocks_and_the_type_of_states_are_those_asked_for() -> None:
     def tokens(machine: Inventory, *words: str) -> int:
         found = plan(machine, engine={"extra_args": list(words)})
-        return layout_for(machine.model, load_of(found, machine)).block_tokens
+        return layout_for(machine.model, candidate_of_plan(found, machine)).block_tokens
 
     assert tokens(OSS) == 16
     assert tokens(OSS, "--block-size", "64") == 64

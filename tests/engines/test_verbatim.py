@@ -6,7 +6,7 @@ import pytest
 
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CPU, QWEN_27B_AWQ, TINY_HYBRID, inventory, plan, turing
 
 

@@ -116,6 +116,13 @@ def test_every_state_transition_failure_and_rung_has_a_row() -> None:
         assert f"| `{name}` |" in healing, name
 
 
+def test_the_chinese_guide_explains_every_state_and_failure() -> None:
+    guide = (ROOT / "packaging/docs/guide.zh-CN.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| `([\w-]+)` \|.*\|$", guide, re.M)
+    assert {state.value for state in State} <= set(first)
+    assert [name for name in first if name in FAILURES] == list(FAILURES)
+
+
 @pytest.mark.parametrize("name", ["command-line.md", "guide.zh-CN.md"])
 def test_the_tables_name_every_verb_of_a_family(name: str) -> None:
     text = (ROOT / "packaging/docs" / name).read_text(encoding="utf-8")

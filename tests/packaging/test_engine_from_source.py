@@ -37,6 +37,7 @@ STANDIN = Path(__file__).parents[1] / "standin" / "tabby.py"
 NAME = "tabby-1.0-cpu"
 CMAKE = """#!/bin/sh
 mkdir -p "$4" && echo "$2" > "$4/tree" && echo "$@" > %s/cmake.args
+for word; do case $word in *INCLUDES=*) cat "${word#*=}" > %s/prelude ;; esac; done
 """
 NINJA = """#!/bin/sh
 if [ "$3" = -n ]; then echo '[1/2] a'; echo '[2/2] b'; exit; fi
@@ -129,6 +130,7 @@ def test_it_is_built_proven_by_two_completions_listed_verified_and_removed(
     assert (engine.name, engine.kind, engine.torch) == (NAME, "tabby", "")
     assert places.current(root) is None
     assert "-DPURR=1.0" in (house / "cmake.args").read_text()
+    assert (house / "prelude").read_text() == "set(PURR loud)"
     assert "-j3 tabby" in (house / "ninja.args").read_text()
     assert not (engine.path / from_source.FOLDER).exists()
     assert not (root / ".wheels").exists()

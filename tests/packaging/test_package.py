@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,17 @@ def contents(deb: Path) -> str:
 def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     first = (DEBIAN / "changelog").read_text().splitlines()[0]
     assert first.startswith(f"caovan ({__version__}) ")
+
+
+def test_every_file_that_is_no_code_is_in_the_package_data() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.search(r"\[tool\.setuptools\.package-data\]\ncaovand = (\[.*\])", text)
+    named = json.loads(listed[1]) if listed else []
+    package = ROOT / "caovand"
+    files = {one.relative_to(package) for one in package.rglob("*") if one.is_file()}
+    data = {str(one) for one in files if one.suffix not in (".py", ".pyc")}
+    assert "lab/texts/prose.txt" in data
+    assert {one for one in data if not any(fnmatch(one, pattern) for pattern in named)} == set()
 
 
 def test_the_unit_leaves_out_what_cards_and_compilers_do_not_survive() -> None:
@@ -148,6 +161,10 @@ def test_the_daemons_package_has_what_it_should_and_runs_anywhere(caovan_deb: Pa
         *(
             f"/usr/lib/python3/dist-packages/caovand/page/static/{file.name}"
             for file in (ROOT / "caovand/page/static").iterdir()
+        ),
+        *(
+            f"/usr/lib/python3/dist-packages/caovand/lab/texts/{file.name}"
+            for file in (ROOT / "caovand/lab/texts").iterdir()
         ),
     ):  # fmt: skip
         assert f".{path}\n" in listed + "\n", path

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from caovand.adapters.engine_install import lock
+from caovand.engines import registry
 from tests.daemon_process import ROOT
 
 TOOLS = ("sh", "setsid", "dirname", "df", "awk", "grep", "tail", "sleep", "mkdir", "tr", "cat")
@@ -76,6 +78,24 @@ def test_where_all_is_there_nothing_is_said(system: System) -> None:
     system.has("c++")
     done = system.run("prerequisites.sh", "run the demo", "compiler", "disk=1", user=1000)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "missing"),
+    [("[ \"$2\" = 'import ensurepip, venv' ]", "python3.12-dev"), ("exit 0", ""), ("exit 1", "")],
+)
+def test_headers_are_those_of_the_python_that_an_engine_will_use(
+    system: System, script: str, missing: str
+) -> None:
+    system.has("python3.12", f"#!/bin/sh\n{script}\n")
+    done = system.run("prerequisites.sh", "--missing", "headers=3.12", user=0)
+    assert (done.stdout.strip(), done.stderr) == (missing, "")
+
+
+def test_a_cuda_engine_needs_the_headers_of_its_locks_python() -> None:
+    versions = registry.engine_of("vllm").install.versions
+    python = lock.load("cuda", versions["cuda"]).python
+    assert f"compiler headers={python} " in (ROOT / "packaging/engine.sh").read_text()
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from caovand.cli import bench
-from caovand.cli.bench.drive import Cut
 from caovand.cli.main import main
-from tests.core.test_fieldtest import CELL
+from caovand.lab import bench
+from caovand.lab.bench.drive import Cut
 from tests.daemon_process import Daemon, daemon
+from tests.lab.core.test_fieldtest import CELL
 from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, model  # noqa: F401
 
 SECRET = "hf_abcdefghijklmnopqrst"

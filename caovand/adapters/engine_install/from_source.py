@@ -77,7 +77,10 @@ def build(
     ninja, compiler = str(path / "bin" / "ninja"), check_compiler(lock, world.environ)
     command = [str(path / "bin" / "cmake"), "-S", str(tree / source.folder), "-B", str(out)]
     command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-DCMAKE_BUILD_TYPE=Release"]
-    _must(world, work, [*command, f"-DCMAKE_CXX_COMPILER={compiler}", *options], environ)
+    prelude = work / "prelude.cmake"
+    prelude.write_text(source.prelude, encoding="utf-8")
+    command += [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES={prelude}"]
+    _must(world, work, [*command, *options], environ)
     log = out / ".ninja_log"
     before = _lines(log)
     total = _steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))

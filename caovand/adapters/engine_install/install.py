@@ -25,7 +25,7 @@ from caovand.adapters.engine_install.from_source import Compilers, check_compile
 from caovand.adapters.engine_install.journal import Journal
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.prove import prove
-from caovand.adapters.engine_install.pythons import find
+from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.verify import Records, shared_files
 from caovand.core.install import Source
 from caovand.engines import registry
@@ -63,6 +63,8 @@ def install(order: Order, world: World) -> places.Engine:
     with safe_files.readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
         base = None if order.again else _equal(order, plugin)
+        if base is not None:
+            _check_python(order, base, world)
         if base is not None and plugin in (None, base.plugin_sha256):
             now = places.current(root, lock.kind)
             if now is None or now.name != base.name:
@@ -147,6 +149,20 @@ def _equal(order: Order, plugin: str | None) -> places.Engine | None:
         key=lambda engine: (plugin not in (None, engine.plugin_sha256), engine != now),
         default=None,
     )
+
+
+def _check_python(order: Order, base: places.Engine, world: World) -> None:
+    """Refuse a --python that the installed engine, which is used as it is, was not made with."""
+    if order.python is None:
+        return
+    named = named_python(order.lock.python, order.python, world.run, public=order.public)
+    made_with = (base.path / "bin" / "python").resolve()
+    if named is not None and named.path.resolve() != made_with:
+        raise EngineError(
+            f"install {order.lock.name} with {order.python}",
+            f"{base.name} is installed already, with {made_with}",
+            "leave out --python to use it, or add --again to install a second copy",
+        )
 
 
 def _place(order: Order) -> Path:

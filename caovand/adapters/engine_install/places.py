@@ -19,7 +19,6 @@ Who may write here may run code as the service: the root belongs to root, mode 0
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, trust
+from caovand.adapters import lock_file, safe_files, trust
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND
 from caovand.engines import registry
@@ -288,9 +287,12 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
     require_own(root, what)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # For its owner alone: whoever may open a file may lock it.
-        fd = safe_files.open_own(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(fd, 0o600)
+        lock = lock_file.take(root / ".lock")
+    except lock_file.LockTaken as taken:
+        pid = taken.pid or "unknown"
+        raise EngineError(
+            what, f"another engine command is at work in {root} (pid {pid})", "wait for its end"
+        ) from None
     except OSError as error:
         raise EngineError(
             what,
@@ -298,20 +300,11 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
             "run it with sudo, or choose another folder with --root",
         ) from None
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise EngineError(
-                what, f"another engine command is at work in {root} (pid {pid})", "wait for its end"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         # children hold it too: a pip that outlives us keeps the next installation out
-        os.set_inheritable(fd, True)
+        os.set_inheritable(lock, True)
         yield
     finally:
-        os.close(fd)
+        os.close(lock)
 
 
 def require_own(folder: Path, what: str) -> None:

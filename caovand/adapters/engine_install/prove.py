@@ -103,11 +103,9 @@ def _by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bo
     notes = list(report["warnings"])
     if lock.build == "cuda" and not report["devices"]:
         notes.append("no usable NVIDIA GPU here: imports are proven, kernels are not")
-    if not report["headers"]:
+    if lock.build == "cuda" and not report["headers"]:  # plans for a CPU compile nothing
         minor = ".".join(report["python"].split(".")[:2])
-        notes.append(
-            f"Python.h is missing, which kernel compilers need: apt install python{minor}-dev"
-        )
+        notes.append(f"Python.h is missing, which Triton needs: apt install python{minor}-dev")
     devices = tuple(
         f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
         for device in report["devices"]

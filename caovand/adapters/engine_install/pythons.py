@@ -14,7 +14,7 @@ from caovand.adapters.engine_install.acquire import acquire, carry, places_of
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 
-# asked in the candidate itself; _base_executable leads out of a virtual environment
+# Runs in the candidate itself; _base_executable leads out of a virtual environment.
 _ASK = (
     "import sys, sysconfig, platform, os\n"
     "import venv, ensurepip\n"
@@ -27,7 +27,7 @@ _ASK = (
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python an engine can be made with.
+    """A Python that can make an engine's environment.
 
     `headers`: whether Python.h is there, which Triton and Inductor compile against.
     `public`: whether another user can run it, as the service does.
@@ -40,7 +40,7 @@ class Interpreter:
 
 
 def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where Pythons of a version may be, best first; only existing files, for root only its own."""
+    """Yield existing Pythons of a version, best first; for root, only those safe to run."""
     name = f"python{version}"
     places = [Path("/usr/bin", name), Path("/usr/local/bin", name)]
     places += [
@@ -63,8 +63,8 @@ def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator
             yield place
 
 
-def look(path: Path, run: Run) -> Interpreter | None:
-    """What a candidate is, or None if it does not run or cannot make environments."""
+def inspect(path: Path, run: Run) -> Interpreter | None:
+    """Ask a candidate what it is; None if it does not run or cannot make environments."""
     done = run([str(path), "-I", "-c", _ASK], {"PYTHONHOME": "", "PYTHONPATH": ""}, lambda: None)
     lines = done.output.split("\n")
     if done.code != 0 or len(lines) < 4 or lines[2] != "x86_64":
@@ -85,6 +85,43 @@ def _public(path: Path) -> bool:
         return False
 
 
+def named_python(
+    version: str, chosen: str, run: Run, *, public: bool = False
+) -> Interpreter | None:
+    """Check the value of --python: the interpreter it names, None if it repeats the lock's version.
+
+    Raises EngineError if an environment of this lock cannot be made with it.
+    """
+    if re.fullmatch(r"[\d.]+", chosen):
+        if chosen != version:
+            raise EngineError(
+                f"use Python {chosen}",
+                f"this lock's files are for Python {version}",
+                f"leave out --python, or use --python {version}",
+            )
+        return None
+    named = inspect(Path(chosen).absolute(), run) if Path(chosen).is_file() else None
+    if named is None:
+        raise EngineError(
+            f"use {chosen}",
+            "it is no Python that can make environments",
+            f"name one of version {version}, with its venv module",
+        )
+    if named.version != version:
+        raise EngineError(
+            f"use {chosen}",
+            f"it is Python {named.version} and this lock's files are for {version}",
+            f"name one of version {version}",
+        )
+    if public and not named.public:
+        raise EngineError(
+            f"use {chosen}",
+            f"the service's user cannot run {named.path}, which lies in a private folder",
+            "leave out --python, or chmod o+x every folder above it",
+        )
+    return named
+
+
 def find(
     version: str,
     chosen: str | None,
@@ -95,11 +132,11 @@ def find(
     public: bool = False,
     offline: Path | None = None,
 ) -> Interpreter:
-    """The best Python of `version` ("3.12"): usable by others first, then with headers.
+    """Find the best Python of `version` ("3.12"): usable by others first, then with headers.
 
-    `chosen` is the user's own: an interpreter's path, or a version, which must be the lock's. With
-    none at hand, one is acquired into the root: from the folder `offline` if that is set, and then
-    never by network. With `public` one that only its owner can run counts as absent.
+    `chosen` is the value of --python. Without a suitable one here, one is installed into the root:
+    from the folder `offline` if that is set, and then never over the network. With `public` a
+    Python that only its owner can run counts as absent.
     """
     what = f"find Python {version}"
     if (machine := os.uname().machine) != "x86_64":
@@ -108,38 +145,12 @@ def find(
             f"this machine is {machine} and the lock's files are for x86_64",
             "make an environment by hand and name its Python in [engine] python",
         )
-    if chosen is not None and re.fullmatch(r"[\d.]+", chosen):
-        if chosen != version:
-            raise EngineError(
-                f"use Python {chosen}",
-                f"this lock's files are for Python {version}",
-                f"leave out --python, or use --python {version}",
-            )
-    elif chosen is not None:
-        named = look(Path(chosen).absolute(), run) if Path(chosen).is_file() else None
-        if named is None:
-            raise EngineError(
-                f"use {chosen}",
-                "it is no Python that can make environments",
-                f"name one of version {version}, with its venv module",
-            )
-        if named.version != version:
-            raise EngineError(
-                f"use {chosen}",
-                f"it is Python {named.version} and this lock's files are for {version}",
-                f"name one of version {version}",
-            )
-        if public and not named.public:
-            raise EngineError(
-                f"use {chosen}",
-                f"the service's user cannot run {named.path}, which lies in a private folder",
-                "leave out --python, or chmod o+x every folder above it",
-            )
+    if chosen is not None and (named := named_python(version, chosen, run, public=public)):
         return named
     found = [
         python
         for place in candidates(version, root, environ)
-        if (python := look(place, run)) is not None
+        if (python := inspect(place, run)) is not None
         and python.version == version
         and (python.public or not public)
     ]
@@ -149,7 +160,7 @@ def find(
         place = carry(version, offline, root, run)
     else:
         place = acquire(version, root, environ, run)
-    acquired = look(place, run)
+    acquired = inspect(place, run)
     if acquired is None:
         raise EngineError(
             what, "the Python that uv installed does not run here", "name one with --python PATH"

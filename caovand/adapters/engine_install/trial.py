@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
 import os
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from caovand.adapters import trust
+from caovand.adapters import http, trust
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.free_port import free_port
+from caovand.adapters.http import Endpoint
 from caovand.core.engine import Engine
 from caovand.core.install import Trial
 
@@ -55,7 +55,7 @@ def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -
         ):
             try:
                 _two_completions(engine, server, port)
-            except (OSError, ValueError, LookupError, http.client.HTTPException) as problem:
+            except (OSError, ValueError, LookupError, TypeError, http.Unanswered) as problem:
                 server.kill()
                 server.wait()
                 last = _last(log.read_text(encoding="utf-8", errors="replace"))
@@ -70,33 +70,21 @@ def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -
 
 
 def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+    endpoint, end_s = Endpoint("127.0.0.1", port), time.monotonic() + PATIENCE_S
     while True:
         if server.poll() is not None:
             raise OSError(f"it ended with status {server.returncode}")
-        try:
-            if _ask(port, "GET", engine.api.health)[0] == 200:
+        with contextlib.suppress(http.Unanswered):  # it does not listen yet
+            if http.call(endpoint, engine.api.health, PATIENCE_S).status == 200:
                 break
-        except OSError:
-            pass  # it does not listen yet
         if time.monotonic() > end_s:
             raise OSError(f"it was not ready after {PATIENCE_S:g} s")
         time.sleep(0.05)
     for prompt in PROMPTS:
         body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
-        status, answer = _ask(port, "POST", engine.api.completions, json.dumps(body))
-        if status != 200 or answer["usage"]["completion_tokens"] < 1:
-            raise ValueError(f"status {status}: {str(answer)[:200]}")
-
-
-def _ask(port: int, verb: str, path: str, body: str | None = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-    try:
-        connection.request(verb, path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
-    finally:
-        connection.close()
+        answer = http.call(endpoint, engine.api.completions, PATIENCE_S, body)
+        if answer.status != 200 or json.loads(answer.body)["usage"]["completion_tokens"] < 1:
+            raise ValueError(f"status {answer.status}: {answer.body[:200]}")
 
 
 def _last(output: str) -> str:

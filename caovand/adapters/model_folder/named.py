@@ -10,8 +10,8 @@ from pathlib import Path
 from caovand.adapters.model_folder.folder import ModelProblem, read_gguf, read_table, unnamed
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.config import Config
-from caovand.core.engine import NamedModels
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.named_models import NamedModels
 
 
 def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:

@@ -16,7 +16,6 @@ The service's user reads all of it and writes nothing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters import safe_files, trust
+from caovand.adapters import lock_file, safe_files, trust
 from caovand.adapters.model_pull.errors import PullError
 from caovand.core.model_source import manifest
 from caovand.core.model_source.listing import BadListing, split_name
@@ -229,8 +228,8 @@ def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
     try:
         if make:
             place.root.mkdir(parents=True, exist_ok=True)
-        lock = _taken(place.lock)
-    except BlockingIOError:
+        lock = lock_file.take(place.lock)
+    except lock_file.LockTaken:
         raise PullError(
             what, f"another model command is at work on {place.folder}", "wait for its end"
         ) from None
@@ -245,21 +244,6 @@ def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             place.lock.unlink()
-        os.close(lock)
-
-
-def _taken(path: Path) -> int:
-    """The descriptor of a lock that is ours; the file may be one that its owner just deleted."""
-    while True:
-        lock = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), os.stat(path)):
-                    return lock
-        except BaseException:
-            os.close(lock)
-            raise
         os.close(lock)
 
 

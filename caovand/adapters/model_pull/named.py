@@ -1,12 +1,11 @@
-"""Downloads a model that an engine keeps under a name: by a server of that engine, started for it.
+"""Download a model that an engine keeps under a name, by a server of that engine started for it.
 
-It serves nobody else: it listens on a port of its own, as the user whose folder it is.
+The server has a port of its own and runs as the user who owns the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import subprocess
@@ -16,12 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import trust
+from caovand.adapters import http, trust
 from caovand.adapters.free_port import free_port
+from caovand.adapters.http import Endpoint
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
 from caovand.adapters.term_then_kill import term_then_kill
-from caovand.core.engine import NamedPull, PullStep
+from caovand.core.named_models import NamedPull, PullStep
 from caovand.core.printable import one_line
 
 READY_S = 60.0
@@ -38,9 +38,10 @@ def pull(how: NamedPull, program: str, folder: Path, name: str, world: World) ->
     cannot = f"pull {name}"
     port = free_port()
     with _server(how, program, folder, port, cannot) as server:
-        _wait_ready(how, server, port, cannot)
+        server_at = Endpoint("127.0.0.1", port)
+        _wait_ready(how, server, server_at, cannot)
         shown = ""
-        for step in _steps(how, port, name, cannot):
+        for step in _steps(how, server_at, name, cannot):
             if step.error:
                 raise PullError(cannot, one_line(step.error), RETRY)
             if step.total:
@@ -93,14 +94,13 @@ def _as_owner(folder: Path, home: str) -> dict[str, Any]:
     return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
 
 
-def _wait_ready(how: NamedPull, server: subprocess.Popen[bytes], port: int, cannot: str) -> None:
+def _wait_ready(
+    how: NamedPull, server: subprocess.Popen[bytes], server_at: Endpoint, cannot: str
+) -> None:
     end_s = time.monotonic() + READY_S
     while server.poll() is None and time.monotonic() < end_s:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READY_S)
-        unanswered = contextlib.suppress(OSError, http.client.HTTPException)
-        with contextlib.closing(connection), unanswered:
-            connection.request("GET", how.ready)
-            if connection.getresponse().status == http.HTTPStatus.OK:
+        with contextlib.suppress(http.Unanswered):
+            if http.call(server_at, how.ready, READY_S).status == 200:
                 return
         time.sleep(0.05)
     fact = (
@@ -111,20 +111,17 @@ def _wait_ready(how: NamedPull, server: subprocess.Popen[bytes], port: int, cann
     raise PullError(cannot, f"the server that downloads was no use: {fact}", f"try `{how.by_hand}`")
 
 
-def _steps(how: NamedPull, port: int, name: str, cannot: str) -> Iterator[PullStep]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENCE_S)
-    with contextlib.closing(connection):
-        try:
-            body = json.dumps(how.body(name))
-            connection.request("POST", how.path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
+def _steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Iterator[PullStep]:
+    try:
+        with http.connected(server_at, how.path, SILENCE_S) as connection:
+            answer = http.ask(connection, server_at, how.path, how.body(name))
             for _ in range(MAX_LINES):
                 line = answer.readline(MAX_LINE_BYTES)
                 if not line:
                     return
                 yield how.read(_table(line))
-        except (OSError, http.client.HTTPException) as problem:
-            raise PullError(cannot, f"the download was cut: {problem}", RETRY) from None
+    except http.Unanswered as problem:
+        raise PullError(cannot, f"the download was cut: {problem}", RETRY) from None
 
 
 def _table(line: bytes) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, store
+from caovand.adapters import safe_files, state_file
 from caovand.core.model_source.selection import MANIFEST
 
 MIB = 1 << 20
@@ -31,13 +31,13 @@ def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]
     They are kept in the folder `cache`: a file is read again once its size, time or inode changes.
     """
     place = cache / f"model-digests-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
-    kept = store.read_json(place)
+    kept = state_file.read_or_none(place)
     before: dict[str, Any] = kept if isinstance(kept, dict) else {}
     now = {name: _entry(folder / name, before.get(name)) for name in sorted(names)}
     if now != before:
         with suppress(OSError):  # then they are read again the next time
             cache.mkdir(parents=True, exist_ok=True)
-            store.write_json(place, now)
+            state_file.write(place, now)
     return {name: entry[-1] for name, entry in now.items()}
 
 

@@ -73,8 +73,8 @@ VERB = Verb(
     name="init",
     help="make this machine the head of a cluster",
     description="Make this machine the head of a cluster: make the cluster's key, unless it is"
-    " there already, and add the section [cluster] to the configuration. It counts from the"
-    " daemon's next start.",
+    " there already, and add the section [cluster] to the configuration. Takes effect when the"
+    " daemon restarts.",
     epilog="example: sudo caovanctl cluster init --listen 10.0.0.1:7070",
     arguments=arguments,
     run=run,

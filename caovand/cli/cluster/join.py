@@ -46,8 +46,8 @@ VERB = Verb(
     name="join",
     help="make this machine a worker of a cluster",
     description="Make this machine a worker of a cluster: add the section [cluster] to the"
-    " configuration. The cluster's key must have been copied here from the head. It counts from the"
-    " daemon's next start.",
+    " configuration. The cluster's key must have been copied here from the head. Takes effect when"
+    " the daemon restarts.",
     epilog="example: sudo caovanctl cluster join 10.0.0.1:7070",
     arguments=arguments,
     run=run,

@@ -26,7 +26,7 @@ VERB = Verb(
     name="leave",
     help="take this machine out of its cluster",
     description="Take this machine out of its cluster: remove the section that `init` or `join`"
-    " wrote. It counts from the daemon's next start.",
+    " wrote. Takes effect when the daemon restarts.",
     epilog="example: sudo caovanctl cluster leave && sudo systemctl restart caovan",
     arguments=config_argument,
     run=run,

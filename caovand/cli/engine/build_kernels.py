@@ -56,7 +56,7 @@ def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=jobs,
         metavar="N",
-        help="compilers at once (default: one a core, as far as memory goes)",
+        help="compilers at once (default: one per core, as memory allows)",
     )
 
 
@@ -124,7 +124,7 @@ def build(
 
 VERB = engine_verb(
     "build-kernels",
-    "compile now the kernels that most models would have compiled when the engine starts",
+    "compile the kernels now that most models would otherwise compile at the engine's start",
     example="sudo caovanctl engine build-kernels",
     arguments=arguments,
     run=run,

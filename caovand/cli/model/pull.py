@@ -147,9 +147,9 @@ def _report(here: World, found: Offer, title: str) -> None:
 VERB = model_verb(
     "pull",
     "download a model, checked against the publisher's hashes",
-    description="Download what an engine needs of a model. First plan it from its configuration and"
-    " the headers of its weights: nothing is downloaded that will not fit this machine, except with"
-    " --force. A pull that was cut continues where it was.",
+    description="Download the files of a model that an engine needs. First plan it from its"
+    " configuration and the headers of its weights: nothing is downloaded that will not fit this"
+    " machine, except with --force. An interrupted pull resumes.",
     example="sudo caovanctl model pull Qwen/Qwen3-8B-AWQ",
     arguments=arguments,
     run=run,

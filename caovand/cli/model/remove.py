@@ -1,4 +1,4 @@
-"""`caovanctl model remove MODEL`: delete a pulled model, or a pull that was begun."""
+"""`caovanctl model remove MODEL`: delete a pulled model, or an unfinished pull."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _same(folder: Path, used: str) -> bool:
 
 VERB = model_verb(
     "remove",
-    "delete a pulled model, or a pull that was begun",
+    "delete a pulled model, or an unfinished pull",
     example="sudo caovanctl model remove Qwen/Qwen3-8B-AWQ",
     arguments=model_argument,
     run=run,

@@ -76,8 +76,8 @@ class Tally:
     latest_at: float = float("-inf")
     """When the latest scrape was that has been seen, also of an earlier minute."""
 
-    def look(self, seconds: float, serves: bool, point: Point | None) -> Tally:
-        """One more look, `seconds` after the one before; `point` is the latest scrape, if new."""
+    def add(self, seconds: float, serves: bool, point: Point | None) -> Tally:
+        """Add a reading, `seconds` after the last; `point` is the latest scrape, if new."""
         seen = replace(self, seconds=self.seconds + seconds, up_s=self.up_s + seconds * serves)
         if point is None or point.at <= self.latest_at:
             return seen

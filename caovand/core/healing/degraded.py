@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -22,27 +22,23 @@ from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan, Setting
 
 OTHERS = "others_mib"
+FORMAT_KEY = "format"
 SINCE = "since"  # Unix time at which the plan was degraded
 LARGEST = 1 << 53
-ADDED = (("policy", "workload"), ("policy", "activations"), ("engine", "kind"))
-"""Keys that came after the first plans were kept. At their defaults they change no fingerprint, so
-that an upgrade keeps the degraded plan."""
-TUNING = ("tune", "tune_quiet_s")
-"""A degraded plan is never tuned."""
-DEFAULTS = Config()
+FORMAT = 2
+"""How the fingerprint in a document is made; a document of another format is set aside."""
+PLANNED = ("model", "policy", "engine")
+"""The sections that decide a plan."""
 
 
 def fingerprint(config: Config, inventory: Inventory) -> str:
-    """What a degraded plan is valid for: this configuration, cards, engine and model."""
-    wishes = {name: asdict(getattr(config, name)) for name in ("model", "policy", "engine")}
-    wishes["policy"].pop("mode")  # a mode change clears the MTP rungs only
-    for name in TUNING:
-        wishes["policy"].pop(name)
-    for section, name in ADDED:
-        if wishes[section][name] == asdict(getattr(DEFAULTS, section))[name]:
-            del wishes[section][name]
+    """What a degraded plan is valid for: this configuration, cards, engine and model.
+
+    Only keys that differ from their default count, so that a key that a later version adds changes
+    no fingerprint.
+    """
     seen: dict[str, Any] = {
-        "wishes": wishes,
+        "keys": {section: _changed(getattr(config, section)) for section in PLANNED},
         "cards": [(gpu.name, gpu.total_mib) for gpu in inventory.gpus],
         "ram_mib": inventory.host.ram_mib,
         "engine": (inventory.engine.version, inventory.engine.torch, inventory.engine.plugin),
@@ -57,9 +53,18 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _changed(section: Any) -> dict[str, Any]:
+    return {
+        key.name: value
+        for key in fields(section)
+        if key.metadata["replans"] and (value := getattr(section, key.name)) != key.default
+    }
+
+
 def to_document(plan: Plan, fingerprint: str, mode: Mode) -> dict[str, Any]:
     """The document to keep of a plan that served stably."""
     return {
+        FORMAT_KEY: FORMAT,
         "fingerprint": fingerprint,
         "mode": mode,
         "model": plan.model,
@@ -102,7 +107,8 @@ def well_formed(document: Any, healing: Healing) -> bool:
     texts = [document.get(name) for name in ("fingerprint", "mode", "model")]
     rungs, since = document.get("rungs"), document.get(SINCE)
     return (
-        all(isinstance(text, str) for text in texts)
+        document.get(FORMAT_KEY) == FORMAT
+        and all(isinstance(text, str) for text in texts)
         and isinstance(rungs, list)
         and all(isinstance(rung, str) and healing.read(rung) for rung in rungs)
         and _are_settings(document.get("settings"), partial(_fits, healing.kinds))

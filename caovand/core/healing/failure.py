@@ -9,10 +9,10 @@ from typing import Literal, get_args
 Failure = Literal[
     "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
     "device-oom-run", "sampler-oom", "illegal-access", "launch-failure", "collective-timeout",
-    "gpu-lost", "gpu-absent", "host-oom", "shm-full", "compile-cache-stale", "shared-memory-limit",
-    "jit-toolchain", "backend-unsupported", "bad-arguments", "model-missing", "network",
-    "access-denied", "port-busy", "plugin-error", "compile-failed", "engine-died", "start-stall",
-    "hang", "draft-collapse", "answers-changed", "answers-degenerate",
+    "gpu-lost", "gpu-absent", "engine-unusable", "host-oom", "shm-full", "compile-cache-stale",
+    "shared-memory-limit", "jit-toolchain", "backend-unsupported", "bad-arguments",
+    "model-missing", "network", "access-denied", "port-busy", "plugin-error", "compile-failed",
+    "engine-died", "start-stall", "hang", "draft-collapse", "answers-changed", "answers-degenerate",
     "allreduce-wrong", "allreduce-hung", "node-missing", "node-unfit", "node-lost",
     "unknown",
 ]  # fmt: skip

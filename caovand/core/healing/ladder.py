@@ -47,6 +47,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "collective-timeout": Reaction("restart", 1),
     "gpu-lost": Reaction("hold"),
     "gpu-absent": Reaction("hold"),
+    "engine-unusable": Reaction("hold"),
     "host-oom": Reaction("restart", 1),
     "shm-full": Reaction("hold"),
     "compile-cache-stale": Reaction("rung"),

@@ -28,12 +28,13 @@ from caovand.core.health.observation import (
     Tick,
     Unseen,
 )
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
+from caovand.core.health.suspicion import Suspicion
 
 JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
 EARLY = 1 / 3  # of hang_s, after which a test completion is sent
 READINGS = 6  # of the counters in hang_s, at least: two before an early test completion
-CALM_S = 3600.0  # no early test for so long after one hit an engine that was merely slow
 DEAD_CHECKS = 2  # answers of 503 in a row: a single one may be part of an orderly end
 KINDS_KEPT = 500  # kinds of lines in a start; further ones do not count as progress
 
@@ -42,80 +43,18 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class DetectorRules:
-    """Thresholds in seconds; without `stall_s` each phase of a start has its own.
+    """The operator's thresholds; `looked_up`: drafts come from a lookup in the text."""
 
-    `looked_up` says that drafts are looked up in the text.
-    """
-
-    stall_s: float | None = None
-    hang_s: float = 60.0
-    confirm_s: float = 30.0
-    idle_probe_s: float = 0.0
+    watch: WatchSection = field(default_factory=WatchSection)
     looked_up: bool = False
-
-
-def rules_of(watch: WatchSection, *, looked_up: bool = False) -> DetectorRules:
-    """The detector's rules in `[watch]`; `looked_up` is as in DetectorRules."""
-    return DetectorRules(
-        watch.stall_s, watch.hang_s, watch.confirm_s, watch.idle_probe_s, looked_up
-    )
-
-
-@dataclass(frozen=True)
-class Sign:
-    """Something was noticed at `at`."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class Advanced(Sign):
-    """The start progressed, or a heartbeat showed that it waits."""
-
-    phase: str
-    progress: float | None
-    detail: str
-    heartbeat: bool
-
-
-@dataclass(frozen=True)
-class Probe(Sign):
-    """Send a completion and observe its ProbeResult within `timeout_s`; `idle` if none runs."""
-
-    timeout_s: float
-    reason: str
-    idle: bool = False
-
-
-@dataclass(frozen=True)
-class Cleared(Sign):
-    """A suspicion was refuted."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Broken(Sign):
-    """The child is unusable."""
-
-    finding: Finding
-
-
-@dataclass(frozen=True)
-class Noticed(Sign):
-    """Worth reporting, without action: slow, throttled, or normal again."""
-
-    text: str
 
 
 @dataclass(frozen=True)
 class Watch:
     """The state of the watch over one child. Times are monotonic seconds, None for never.
 
-    `owed_since`: work has been pending without movement. `suspected_at`, `probed_at`: a probe is
-    under way, for a suspicion or of an idle engine; it is due by `answer_by`, and its failure
-    confirms a hang from `hung_from` on. `refused_at`: an early one failed before that.
-    `needless_at`: an early one was answered. `broken` children produce no more signs.
+    Work has been pending without movement since `owed_since`. A `broken` child produces no more
+    signs.
     """
 
     serving: bool = False
@@ -129,12 +68,7 @@ class Watch:
     heard_at: float = 0.0
     owed_since: float | None = None
     jit_at: float | None = None
-    suspected_at: float | None = None
-    probed_at: float | None = None
-    answer_by: float = 0.0
-    hung_from: float = 0.0
-    refused_at: float | None = None
-    needless_at: float | None = None
+    suspicion: Suspicion = field(default_factory=Suspicion)
     dead_checks: int = 0
     throttled: Mapping[int, str] = field(default_factory=dict)
     trend: trends.Trend = field(default_factory=trends.Trend)
@@ -193,7 +127,7 @@ def _new_kind(watch: Watch, line: LogLine) -> Result:
 
 
 def _stalled(watch: Watch, at: float, rules: DetectorRules) -> Result:
-    if at - watch.moved_at < stall_s(watch.phase, rules.stall_s):
+    if at - watch.moved_at < stall_s(watch.phase, rules.watch.stall_s):
         return watch, ()
     phase = watch.phase or "launch"
     text = f"no progress in phase {phase} for {at - watch.moved_at:.0f} s"
@@ -248,82 +182,71 @@ def _given_up(before: Progress, now: Progress) -> bool:
 
 def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
     """Suspect a hang when it is time to, and confirm one whose probe never came back."""
-    if watch.suspected_at is not None:
-        if at < watch.answer_by:
+    if watch.suspicion.since is not None:
+        if at < watch.suspicion.answer_by:
             return watch, ()
         return _hung(watch, at, "its test completion got no answer")
     silent_s = at - watch.heard_at
-    if silent_s >= rules.hang_s:
+    if silent_s >= rules.watch.hang_s:
         reason = f"the engine has not reported its counters for {silent_s:.0f} s"
         return _probe(watch, at, rules, reason, at)
     if watch.owed_since is None:
         return watch, ()
-    since, patience_s = watch.owed_since, rules.hang_s
-    ask_s = _ask_after(watch, since, at, rules)
-    if watch.jit_at is not None and at - watch.jit_at < rules.hang_s * JIT_PATIENCE:
+    since, patience_s = watch.owed_since, rules.watch.hang_s
+    early = watch.suspicion.allows_early_test(since, at)
+    ask_s = patience_s * EARLY if early else patience_s
+    if watch.jit_at is not None and at - watch.jit_at < rules.watch.hang_s * JIT_PATIENCE:
         # The reason for the standstill is known: no early test.
-        patience_s = ask_s = rules.hang_s * JIT_PATIENCE
+        patience_s = ask_s = rules.watch.hang_s * JIT_PATIENCE
     if at - since < ask_s:
         return watch, ()
     reason = f"work is pending and nothing has moved for {at - since:.0f} s"
     return _probe(watch, at, rules, reason, since + patience_s)
 
 
-def _ask_after(watch: Watch, since: float, at: float, rules: DetectorRules) -> float:
-    """How long nothing may move from `since` on before a test completion is sent."""
-    refused = watch.refused_at is not None and watch.refused_at >= since
-    calm = watch.needless_at is not None and at - watch.needless_at < CALM_S
-    return rules.hang_s if refused or calm else rules.hang_s * EARLY
-
-
 def _probe(watch: Watch, at: float, rules: DetectorRules, reason: str, hung_from: float) -> Result:
     """Send a test completion; its failure confirms a hang from `hung_from` on."""
-    timeout_s = max(rules.confirm_s, hung_from - at)
-    watch = replace(
-        watch, suspected_at=at, probed_at=at, detail=reason, hung_from=hung_from,
-        answer_by=at + timeout_s + rules.confirm_s,
-    )  # fmt: skip
-    return watch, (Probe(at, timeout_s, reason),)
+    confirm_s = rules.watch.confirm_s
+    timeout_s = max(confirm_s, hung_from - at)
+    suspicion = watch.suspicion.begin(at, reason, hung_from, at + timeout_s + confirm_s)
+    return replace(watch, suspicion=suspicion), (Probe(at, timeout_s, reason),)
 
 
 def _probed(watch: Watch, result: ProbeResult, rules: DetectorRules) -> Result:
-    if watch.probed_at is None:
+    if not watch.suspicion.probing:
         return watch, ()
-    watch = replace(watch, probed_at=None)
+    suspicion = replace(watch.suspicion, probing=False)
+    watch = replace(watch, suspicion=suspicion)
     if result.answered:
         watch = replace(watch, owed_since=None, heard_at=result.at, moved_at=result.at)
         return _clear(watch, result.at, "a test completion was answered")
-    if watch.suspected_at is None:
+    if suspicion.since is None:
         reason = f"an idle engine did not answer: {result.text}"
         return _probe(watch, result.at, rules, reason, result.at)
-    if result.at < watch.hung_from:
-        return replace(watch, suspected_at=None, refused_at=result.at, detail=""), ()
+    if result.at < suspicion.hung_from:
+        return replace(watch, suspicion=suspicion.refuse(result.at)), ()
     return _hung(watch, result.at, f"a test completion failed: {result.text}")
 
 
 def _hung(watch: Watch, at: float, proof: str) -> Result:
-    return _break(watch, at, Finding("hang", f"{watch.detail}; {proof}"))
+    return _break(watch, at, Finding("hang", f"{watch.suspicion.reason}; {proof}"))
 
 
 def _clear(watch: Watch, at: float, reason: str) -> Result:
-    if watch.suspected_at is None:
-        needless_at = watch.needless_at if watch.refused_at is None else at
-        return replace(watch, refused_at=None, needless_at=needless_at), ()
-    early = watch.suspected_at < watch.hung_from
-    cleared = replace(
-        watch, suspected_at=None, probed_at=None, detail="", refused_at=None,
-        needless_at=at if early else watch.needless_at,
-    )  # fmt: skip
-    return cleared, (Cleared(at, reason),)
+    suspected = watch.suspicion.since is not None
+    cleared = replace(watch, suspicion=watch.suspicion.clear(at))
+    return cleared, (Cleared(at, reason),) if suspected else ()
 
 
 def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
     """Test an engine that nobody has used for a while."""
-    quiet = watch.owed_since is None and watch.probed_at is None and watch.suspected_at is None
-    if not rules.idle_probe_s or not quiet or at - watch.moved_at < rules.idle_probe_s:
+    after_s, now = rules.watch.idle_probe_s, watch.suspicion
+    quiet = watch.owed_since is None and not now.probing and now.since is None
+    if not after_s or not quiet or at - watch.moved_at < after_s:
         return watch, ()
-    probe = Probe(at, rules.confirm_s, f"idle for {at - watch.moved_at:.0f} s", idle=True)
-    return replace(watch, probed_at=at), (probe,)
+    reason = f"idle for {at - watch.moved_at:.0f} s"
+    probe = Probe(at, rules.watch.confirm_s, reason, idle=True)
+    return replace(watch, suspicion=replace(now, probing=True)), (probe,)
 
 
 def _health(watch: Watch, health: Health, rules: DetectorRules) -> Result:
@@ -351,9 +274,9 @@ def _tick(watch: Watch, tick: Tick, rules: DetectorRules) -> Result:
 
 def _unseen(watch: Watch, unseen: Unseen, rules: DetectorRules) -> Result:
     """An engine that we could not read is not silent: restart every timer."""
-    answer_by = max(watch.answer_by, unseen.at + rules.confirm_s)
+    suspicion = watch.suspicion.postpone(unseen.at + rules.watch.confirm_s)
     owed_since = None if watch.owed_since is None else unseen.at
-    return replace(watch, heard_at=unseen.at, owed_since=owed_since, answer_by=answer_by), ()
+    return replace(watch, heard_at=unseen.at, owed_since=owed_since, suspicion=suspicion), ()
 
 
 def _gpu(watch: Watch, sample: GpuSample, rules: DetectorRules) -> Result:

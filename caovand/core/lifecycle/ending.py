@@ -43,7 +43,7 @@ def recycle(
     """End the child; `ending` is what follows."""
     gentle = _ends_gently(s, event)
     grace_s = STARTING_GRACE_S if s.state is not State.SERVING else 0.0
-    grace_s = rules.drain_s + DRAIN_MARGIN_S if gentle else grace_s
+    grace_s = rules.watch.shutdown_timeout_s + DRAIN_MARGIN_S if gentle else grace_s
     drain_s = rules.gateway_drain_s if gentle and not isinstance(event, Exited) else 0.0
     deadline = event.at + drain_s + grace_s + KILL_S
     if s.ending is not None and s.deadline is not None:
@@ -112,9 +112,9 @@ def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
 
     A card with bad memory answers NVML well, and each attempt costs its model a load.
     """
-    longest = max(HOLD_S, rules.recheck_s)
+    longest = max(HOLD_S, rules.watch.recheck_s)
     doublings = min(max(s.failures, 1) - 1, 16)
-    return float(min(rules.recheck_s * 2.0**doublings, longest))
+    return float(min(rules.watch.recheck_s * 2.0**doublings, longest))
 
 
 def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:

@@ -34,7 +34,7 @@ def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
     if event.heartbeat:
         return replace(s, detail=event.detail), ()
     phase = event.phase or s.phase
-    deadline = event.at + stall_s(phase, rules.stall_s)
+    deadline = event.at + stall_s(phase, rules.watch.stall_s)
     return replace(
         s, phase=phase, progress=event.progress, detail=event.detail, deadline=deadline
     ), ()
@@ -42,7 +42,7 @@ def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
 
 def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
     """It answers: it serves."""
-    deadline = event.at + rules.stable_after_s
+    deadline = event.at + rules.watch.stable_after_s
     s = s.enter(State.SERVING, event.at, deadline, reason="", inspecting=s.inspecting)
     return replace(s, fallback=None), ()
 
@@ -60,7 +60,7 @@ def overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     if not s.spawned:
         return wait_for_inspection(s, event, rules)
     doing = f" ({s.detail})" if s.detail else ""
-    waited_s = stall_s(s.phase, rules.stall_s)
+    waited_s = stall_s(s.phase, rules.watch.stall_s)
     text = f"no progress in phase {s.phase or 'start'}{doing} for {waited_s:.0f} s"
     finding = Finding("start-stall", text, s.phase)
     return failed(s, Failed(at=event.at, generation=s.generation, finding=finding), rules)
@@ -76,7 +76,7 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
     counted = failures - excused
     recurrence = s.recurrence.after(finding.kind, plan.identity, event.at, in_a_row=known)
     remedy = rules.judge(plan, finding, recurrence.count)
-    hopeless = remedy.verdict == "again" and not remedy.excused and counted >= rules.failures
+    hopeless = remedy.verdict == "again" and not remedy.excused and counted >= rules.watch.failures
     if hopeless and not s.replanning:
         text = f"gave up: this plan failed {counted} times in a row"
         remedy = replace(remedy, verdict="fail", text=text)

@@ -32,7 +32,7 @@ def inspect(s: Snapshot) -> Result:
 
 def begin(s: Snapshot, event: Event, rules: LifecycleRules, **changes: Any) -> Result:
     """Begin an attempt: a new generation, and first of all an inspection."""
-    longest_s = max(INSPECT_S, stall_s("plan", rules.stall_s))
+    longest_s = max(INSPECT_S, stall_s("plan", rules.watch.stall_s))
     s = s.enter(
         State.STARTING, event.at, event.at + longest_s,
         generation=s.generation + 1, phase="plan", **changes,
@@ -67,7 +67,7 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
         s = replace(s, refusal=None, abandoned="")
     s = replace(
         s, plan=plan, next_plan=None, inspecting=False, spawned=True, spawns=s.spawns + 1,
-        phase="launch", deadline=event.at + stall_s("launch", rules.stall_s),
+        phase="launch", deadline=event.at + stall_s("launch", rules.watch.stall_s),
     )  # fmt: skip
     return s, (Spawn(s.generation, plan),)
 
@@ -82,7 +82,7 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
         refused = {"refusal": event.finding, "abandoned": "", "reason": event.finding.text}
         return begin(s, event, rules, **refused)
     state = State.HOLD if event.hold else State.FAILED
-    deadline = event.at + rules.recheck_s if event.hold else None
+    deadline = event.at + rules.watch.recheck_s if event.hold else None
     since = s.since if s.state is state else event.at
     if s.next_plan is None:
         s = replace(s, refusal=None, abandoned="")
@@ -101,6 +101,6 @@ def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Resu
         f" {event.at - s.since:.0f} s{doing}"
     )
     finding = Finding("start-stall", text, s.phase)
-    deadline = event.at + max(INSPECT_S, rules.recheck_s)
+    deadline = event.at + max(INSPECT_S, rules.watch.recheck_s)
     s = s.enter(State.HOLD, event.at, deadline, reason=text, inspecting=True)
     return s.met(finding, event.at), ()

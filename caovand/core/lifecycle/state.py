@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
 
+from caovand.core.config import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.events import Action
@@ -149,17 +150,14 @@ def same_again(plan: Plan, finding: Finding, repeats: int) -> Decision:
 
 @dataclass(frozen=True)
 class LifecycleRules:
-    """The operator's thresholds in seconds, and `judge`, which decides what follows a failure.
+    """The operator's thresholds, and `judge`, which decides what follows a failure.
 
-    It takes the plan, the finding, and how often that plan has failed in this way.
+    It takes the plan, the finding, and how often that plan has failed in this way. Begun answers
+    get `gateway_drain_s` before a planned end.
     """
 
-    failures: int = 5
-    stall_s: float | None = None
-    stable_after_s: float = 600.0
-    drain_s: float = 10.0
+    watch: WatchSection = field(default_factory=WatchSection)
     gateway_drain_s: float = 0.0
-    recheck_s: float = 15.0
     judge: Judge = same_again
 
 

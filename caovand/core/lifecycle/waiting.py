@@ -11,7 +11,7 @@ from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 def recheck(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     """Inspect again; after that only upon an answer, or when none comes for long."""
-    return inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.recheck_s)))
+    return inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.watch.recheck_s)))
 
 
 def start_from_hold(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:

@@ -10,6 +10,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.log import Phase
 from caovand.core.plan import Plan
 from caovand.core.reporting.report import compare, foreseen
 
@@ -22,6 +23,12 @@ BACK = (
     " plan"
 )
 UNUSED = "caovan's kernels are not used"
+OWN_PHASES = (
+    Phase("plan", "plan", "plan"),
+    Phase("launch", "launch", "launch"),
+    Phase("proof", "test completion", "prove"),
+)
+"""Phases of a start in which the daemon acts and the engine prints nothing."""
 DAEMONS = frozenset({"gpus", "daemon"})
 WORST_FIRST = (
     State.FAILED, State.HOLD, State.BACKOFF, State.RECYCLING, State.STARTING, State.STOPPING,
@@ -60,6 +67,8 @@ class SlotFacts:
     """Shortages of the daemon itself, such as space on a disk."""
     cache_path: str = ""
     """The folder of the daemon's caches."""
+    phases: tuple[Phase, ...] = ()
+    """Those of the engine's start."""
 
 
 def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]:
@@ -76,6 +85,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "settled": is_settled(snapshot),
         "reason": snapshot.reason,
         "phase": snapshot.phase,
+        **_step(snapshot, facts.phases),
         "progress": snapshot.progress,
         "detail": snapshot.detail,
         "retry_in_s": round(max(deadline - now, 0.0), 1)
@@ -119,6 +129,16 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
             "cache": facts.cache_path,
         },
     }
+
+
+def _step(snapshot: Snapshot, phases: tuple[Phase, ...]) -> dict[str, str | None]:
+    """The step of a start and its phase's title; both None outside a start or in unknown phases."""
+    name = snapshot.phase or "launch"
+    known = {phase.name: phase for phase in (*OWN_PHASES, *phases)}
+    phase = known.get(name) if snapshot.state is State.STARTING else None
+    if phase is None:
+        return {"step": None, "phase_title": None}
+    return {"step": phase.step, "phase_title": phase.title}
 
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:

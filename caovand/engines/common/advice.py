@@ -37,6 +37,10 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No usable card was found: run nvidia-smi. After a driver update, reboot; after suspend, "
         "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
     ),
+    "engine-unusable": (
+        "The engine is not installed, or must not or cannot be run: `caovanctl doctor` names the "
+        "fault. Install or repair the engine, or correct [engine] python.",
+    ),
     "host-oom": ("The machine ran out of memory: close other programs, or add memory or swap.",),
     "shm-full": (
         "/dev/shm is too small for the engine's processes: run the container with --ipc=host or "
@@ -118,6 +122,31 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """By signature; those of several engines."""
+
+
+def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
+    """Name the key of caovan.toml, and the flag for those who start the engine themselves."""
+
+    def way(rung: Rung) -> str:
+        flag = option(rung.touches[0])
+        return f"{rung.key}, {flag}" if rung.key else flag
+
+    return way
+
+
+def adviser(
+    special: Sentences, general: Sentences, healing: Healing, way: Callable[[Rung], str]
+) -> Callable[[Finding], tuple[str, ...]]:
+    """Advice from an engine's tables: what happened, what a person can do, what the ladder would.
+
+    `special` has sentences by signature, `general` by failure.
+    """
+
+    def advise(finding: Finding) -> tuple[str, ...]:
+        found = sentences(finding, finding.captures, special, general)
+        return (*found, *of_ladder(finding, healing, way))
+
+    return advise
 
 
 def sentences(

@@ -1,13 +1,49 @@
-"""The doctor's checks that engines share: driver, memory, plan, port, orphans and caches."""
+"""The doctor's checks that engines share: engine, driver, memory, plan, port, orphans, caches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
+from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
 from caovand.core.facts.shortfalls import old_driver
+from caovand.core.problem import Problem
 
-PLAN, SERVER = "plan", "server"
+PLAN, SERVER, ENGINE, MODEL, CARD = "plan", "server", "engine", "model", "GPU"
+Check = Callable[[DoctorFacts], Iterator[CheckResult]]
+
+
+def checkup(*checks: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
+    """All results of these checks, in their order."""
+    return lambda facts: tuple(result for check in checks for result in check(facts))
+
+
+def failed(check: str, problem: Problem) -> CheckResult:
+    """A problem as a row of the doctor's table."""
+    return CheckResult(check, "FAIL", problem.message, problem.remedy)
+
+
+def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
+    """Whether the engine was found; `describe` names its release and build."""
+
+    def check(facts: DoctorFacts) -> Iterator[CheckResult]:
+        if facts.engine_problem is not None:
+            yield failed(ENGINE, facts.engine_problem)
+        elif facts.engine is not None:
+            yield CheckResult(ENGINE, "PASS", describe(facts.engine))
+
+    return check
+
+
+def usable_card(gpu: Gpu) -> CheckResult:
+    """A card without problems."""
+    return CheckResult(CARD, "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
+
+
+def gguf_size(model: ModelCard) -> str:
+    """Architecture, size and type of a model in a GGUF file."""
+    size = model.gguf.size / 2**30 if model.gguf else 0
+    return f"{model.architecture}, {size:.1f} GiB, mostly {model.quantization}"
 
 
 def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -24,7 +24,13 @@ class Hit:
     captures: Mapping[str, str]
 
 
-def better(causes: Sequence[Hit]) -> Hit:
+def cause(hits: Sequence[Hit]) -> Finding | None:
+    """What the first cause among the hits says; None if they are consequences and wrappers only."""
+    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
+    return finding(_better(causes)) if causes else None
+
+
+def _better(causes: Sequence[Hit]) -> Hit:
     """The first cause; for a generic one, a later one near it that explains it."""
     start = causes[0]
     if start.row.kind == "generic":

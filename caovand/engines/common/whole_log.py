@@ -1,17 +1,75 @@
-"""Parts of explaining a whole log after the fact, the same for several engines."""
+"""Explains a whole log after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
 from caovand.core.healing.failure import Finding
-from caovand.core.log import PhaseTime
+from caovand.core.health.observation import Mark
+from caovand.core.log import Explanation, FindCause, PhaseTime
 from caovand.core.secrets import hide
+from caovand.engines.common.signature import Signature, first
 from caovand.engines.common.wrapping import unwrapped, without_colours
 
 HIDDEN = "(hidden)"
+Sample = tuple[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explainer:
+    """How one engine's log is explained; call it with the text of a log file.
+
+    `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
+    without one. `read` is that of the engine's Log; the engine serves once the phase `last` is
+    complete. `harmless` rows look like failures. `sample` reads one measurement of a figure that
+    the log repeats: its median counts.
+    """
+
+    begins: Callable[[str], bool]
+    at_s: Callable[[str], float | None]
+    read: Callable[[str], tuple[Mark | None, Mapping[str, Any]]]
+    harmless: Iterable[Signature]
+    find_cause: FindCause
+    advise: Callable[[Finding], tuple[str, ...]]
+    last: str = "http"
+    sample: Callable[[str], Sample | None] = lambda line: None
+
+    def __call__(self, text: str) -> Explanation:
+        """Explain the text; a log of several starts by its last one."""
+        every = lines_of(text)
+        begin = max((n for n, line in enumerate(every) if self.begins(line)), default=0)
+        lines = every[begin:]
+        figures: dict[str, Any] = {}
+        samples: dict[str, list[float]] = {}
+        harmless: dict[str, int] = {}
+        times: dict[str, list[float]] = {}
+        reached = "resolve"
+        for line in lines:
+            mark, found = self.read(line)
+            for name, value in found.items():
+                figures.setdefault(name, value)
+            if sample := self.sample(line):
+                samples.setdefault(sample[0], []).append(sample[1])
+            if row := first(self.harmless, line):
+                harmless[row[0].id] = harmless.get(row[0].id, 0) + 1
+            if mark is not None and mark.phase is not None and reached != "serving":
+                serves = mark.phase == self.last and mark.progress == 1.0
+                reached = "serving" if serves else mark.phase
+                if (at_s := self.at_s(line)) is not None:
+                    times.setdefault(mark.phase, []).append(at_s)
+        figures |= {name: round(median(values), 2) for name, values in samples.items()}
+        version = figures.pop("version", None)
+        finding = self.find_cause(lines, "resolve")
+        if finding is not None:
+            finding = public(finding, finding.line + begin)
+        return Explanation(
+            None if version is None else str(version), durations(times), reached, finding,
+            self.advise(finding) if finding else (), figures, {}, harmless,
+        )  # fmt: skip
 
 
 def lines_of(text: str) -> list[str]:

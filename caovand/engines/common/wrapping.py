@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 # The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
@@ -41,6 +42,11 @@ def unwrapped(line: str) -> str:
             line = line.rstrip(_BORDER)
         line = line[prefix.end() :]
     return line
+
+
+def one_text(line: str) -> Sequence[str]:
+    """A printed line as the only text in it, for engines that print one text a line."""
+    return (unwrapped(line),)
 
 
 def without_colours(text: str) -> str:

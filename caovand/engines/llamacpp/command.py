@@ -8,6 +8,7 @@ from typing import Any
 from caovand.core.engine import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
+from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import options
 
 DRAFTERS = {
@@ -40,7 +41,7 @@ def _words(name: str, value: Any, plan: Plan, engine: EngineInfo) -> list[str]:
     if value is None or value is False or (engine.flags and option not in engine.flags):
         return []
     if name == options.CONTEXT:
-        value = value * (options.count(plan.value("parallel")) or 1)
+        value = value * (count(plan.value("parallel")) or 1)
     return [option] if value is True else [option, str(value)]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning, Tokenize
+from caovand.core.engine import Api, Arguments, Engine, Planning, Tokenize
+from caovand.engines.common.options import chat_template, values
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command
 from caovand.engines.llamacpp.healing.cures import HEALING
@@ -32,9 +33,7 @@ def _prefers(path: str, files: Collection[str]) -> bool:
 
 
 def _chat_template(config: Config) -> str:
-    given = options.values(options.read(config.engine.extra_args))
-    found = given.get("chat_template", config.model.chat_template)
-    return found if isinstance(found, str) else ""
+    return chat_template(config, values(options.read(config.engine.extra_args)))
 
 
 ENGINE = Engine(
@@ -57,7 +56,6 @@ ENGINE = Engine(
         modelled=one_answer(speed),
         alternative=alternative,
     ),
-    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
         shown=options.redact,
         secrets=options.secret_values,

@@ -23,7 +23,20 @@ _COMMON = (
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_APP=OFF",
     "-DLLAMA_SUBPROCESS=OFF",
+    # several sources to one compiler: a third less processor time
+    "-DCMAKE_UNITY_BUILD=ON",
 )
+_PRELUDE = """\
+# Sources of these repeat names, so that each needs a compiler of its own.
+function(compile_each_source_alone)
+  foreach(target IN ITEMS ggml-cpu ggml-cuda mtmd)
+    if(TARGET ${target})
+      set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+    endif()
+  endforeach()
+endfunction()
+cmake_language(DEFER CALL compile_each_source_alone)
+"""
 _CUDA = (
     "-DGGML_CUDA=ON",
     # the driver's library is opened by the CUDA runtime; without it the program still starts
@@ -54,6 +67,7 @@ INSTALL = Install(
         folder="llama.cpp",
         target=SERVER,
         options=options,
+        prelude=_PRELUDE,
         compiler_mib=COMPILER_MIB,
     ),
     trial=Trial(version=("--version",), model=tiny_model, suffix=".gguf", command=command),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.core.engine import Api, Arguments, Engine, Planning
 from caovand.core.plan import Plan
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
@@ -18,11 +18,6 @@ from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
 from caovand.engines.ollama.planning.variables import CONTEXT, PARALLEL
 from caovand.engines.ollama.probe import INSTALL, PROBE
-
-
-def _prefers(path: str, files: Collection[str]) -> bool:
-    """It serves what llama.cpp serves as well: it is chosen by hand."""
-    return False
 
 
 def _context(plan: Plan) -> int | None:
@@ -40,10 +35,10 @@ def _words(tokens: Sequence[int]) -> str:
     return " ".join(chr(ord("a") + one % 26) for one in tokens)
 
 
+# It serves what llama.cpp serves as well: it is chosen by hand, so it prefers no model.
 ENGINE = Engine(
     name="ollama",
     title="Ollama",
-    prefers=_prefers,
     install=INSTALL,
     probe=PROBE,
     planning=Planning(
@@ -59,7 +54,6 @@ ENGINE = Engine(
         speed=speed,
         modelled=one_answer(speed),
     ),
-    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
         shown=tuple,
         secrets=lambda words: (),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.engine import NamedModels, NamedPull, PullStep
+from caovand.core.named_models import NamedModels, NamedPull, PullStep
 from caovand.core.problem import Problem
 
 MODELS = "OLLAMA_MODELS"

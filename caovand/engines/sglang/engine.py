@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Planning
+from caovand.core.engine import Api, Arguments, Engine, Planning
+from caovand.engines.common.options import chat_template
 from caovand.engines.sglang import command
 from caovand.engines.sglang.healing.cures import HEALING
 from caovand.engines.sglang.installation import INSTALL
@@ -21,25 +21,19 @@ from caovand.engines.sglang.planning.planner import at_once, context_of, make_pl
 from caovand.engines.sglang.probe import PROBE
 
 
-def _prefers(path: str, files: Collection[str]) -> bool:
-    """vLLM serves the same models, on older cards and processors too: SGLang is chosen by hand."""
-    return False
-
-
 def _chat_template(config: Config) -> str:
-    typed = options.values(config.engine.extra_args)
-    found = typed.get("chat_template", config.model.chat_template)
-    return found if isinstance(found, str) else ""
+    return chat_template(config, options.values(config.engine.extra_args))
 
 
 def _invents_weights(config: Config) -> bool:
     return options.values(config.engine.extra_args).get("load_format") == "dummy"
 
 
+# vLLM serves the same models, on older cards and processors too: SGLang is chosen by hand, and
+# prefers no model.
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
-    prefers=_prefers,
     install=INSTALL,
     probe=PROBE,
     planning=Planning(
@@ -53,7 +47,6 @@ ENGINE = Engine(
         overruling=overruling,
         checks=checkup,
     ),
-    kernels=Kernels(needed=lambda release, capability: (), compilers=lambda cpus, free_mib: 1),
     arguments=Arguments(
         shown=options.redact,
         secrets=options.secret_values,

@@ -11,8 +11,8 @@ from typing import Any
 from caovand.core.engine import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
-from caovand.engines.vllm import kernels
-from caovand.engines.vllm.planning import flags, over_ray
+from caovand.engines.vllm import kernels, over_ray
+from caovand.engines.vllm.flags import command_line, spelling
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 MERGED = "additional_config"
@@ -37,8 +37,10 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
         if ray and name in over_ray.LAUNCHERS:
             continue
         argv += _words(name, setting.value, engine)
-    secrets, verbatim = flags.carried(flags.read(plan.extra_args, engine.flags, engine.switches))
-    argv += flags.without(verbatim, MERGED if plan.value(MERGED) else None)
+    secrets, verbatim = command_line.carried(
+        command_line.read(plan.extra_args, engine.flags, engine.switches)
+    )
+    argv += command_line.without(verbatim, MERGED if plan.value(MERGED) else None)
     if ray:
         argv = over_ray.launched(plan, argv)
     environment = PurePath(engine.python).parent.parent
@@ -53,12 +55,12 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
             links = ((f"{own[ROOT]}/{INSPECTED}", str(inspected)),)
     if dict(engine.kernels).get(plan.device):
         env = {kernels.FOLDER: str(environment / kernels.PLACE / plan.device), **env}
-    shown = (argv[0], *flags.redact(argv[1:]))
+    shown = (argv[0], *command_line.redact(argv[1:]))
     return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env, links)
 
 
 def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
-    option = flags.option(name)
+    option = spelling.option(name)
     if value is False:
         option = "--no-" + option[2:]
     if value is None or (engine.flags and option not in engine.flags):

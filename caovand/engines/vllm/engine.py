@@ -10,40 +10,42 @@ from caovand.core.engine import Api, Arguments, Engine, Kernels, Modelled, Plann
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.engines.common.options import chat_template
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
+from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.command_line import refused
+from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
-from caovand.engines.vllm.memory.forecast import cards_of, forecast, gpus_of, load_of
+from caovand.engines.vllm.machine.ranks import nodes_of
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
-from caovand.engines.vllm.planning import flags
-from caovand.engines.vllm.planning.checkup import checkup
-from caovand.engines.vllm.planning.conflicts import conflicts
-from caovand.engines.vllm.planning.foreseen import foreseen
-from caovand.engines.vllm.planning.nodes import NODES
-from caovand.engines.vllm.planning.overruling import overruling
-from caovand.engines.vllm.planning.pace import WORKLOADS, Pace, Workload
+from caovand.engines.vllm.nodes import NODES
+from caovand.engines.vllm.planning.advice import foreseen
+from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.planner import make_plan
-from caovand.engines.vllm.planning.refused import refused
-from caovand.engines.vllm.planning.spanning import nodes_of
+from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.probe import PROBE
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
 
 
 def _conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
-    return conflicts(plan, inventory, cards_of(plan, inventory))
+    return conflicts(plan, inventory, cards_of_plan(plan, inventory))
 
 
 def _context(plan: Plan) -> int | None:
-    return flags.count(plan.value("max_model_len"))
+    return count(plan.value("max_model_len"))
 
 
 def _at_once(plan: Plan) -> int | None:
-    each = flags.count(plan.value("max_num_seqs"))
-    return each and each * (flags.count(plan.value("data_parallel_size")) or 1)
+    each = count(plan.value("max_num_seqs"))
+    return each and each * (count(plan.value("data_parallel_size")) or 1)
 
 
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
@@ -55,14 +57,14 @@ def _modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Mo
 
 
 def _paced(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -> Modelled:
-    gpus = cards_of(plan, inventory)
+    gpus = cards_of_plan(plan, inventory)
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()
-    load = load_of(plan, inventory)
-    if at_once > load.sequences:  # some wait for others, which the model does not know
+    candidate = candidate_of_plan(plan, inventory)
+    if at_once > candidate.sequences:  # some wait for others, which the model does not know
         return Modelled()
-    pace = Pace(inventory.model, load, gpus, workload, nodes_of(inventory))
-    return Modelled(pace.reading(load), pace.answering(load, at_once))
+    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))
 
 
 def _coarse(plan: Plan, inventory: Inventory) -> bool:
@@ -71,9 +73,7 @@ def _coarse(plan: Plan, inventory: Inventory) -> bool:
 
 
 def _chat_template(config: Config) -> str:
-    typed = flags.values(flags.read(config.engine.extra_args))
-    found = typed.get("chat_template", config.model.chat_template)
-    return found if isinstance(found, str) else ""
+    return chat_template(config, command_line.values(command_line.read(config.engine.extra_args)))
 
 
 def _invents_weights(config: Config) -> bool:
@@ -84,7 +84,6 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    prefers=lambda path, files: False,
     install=INSTALL,
     probe=PROBE,
     planning=Planning(
@@ -105,9 +104,9 @@ ENGINE = Engine(
     ),
     kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(
-        shown=flags.redact,
-        secrets=flags.secret_values,
-        api_keys=flags.api_keys,
+        shown=command_line.redact,
+        secrets=command_line.secret_values,
+        api_keys=command_line.api_keys,
         api_key_variable="VLLM_API_KEY",
         chat_template=_chat_template,
         invents_weights=_invents_weights,

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from caovand.core.engine import Kernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import AMPERE, BLACKWELL, HOPPER, OWN_FP8, TURING
+from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL, HOPPER, OWN_FP8, TURING
 
 HEAD_DIMS = (128, 256)
 HALF, BFLOAT, FP8 = "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn"

@@ -4,13 +4,7 @@ import { $, copier, el, icon, redraw, say } from "./draw.js";
 import { duration, figure, moment, percent } from "./format.js";
 import { t } from "./words.js";
 
-const STEPS = {
-  plan: ["plan"],
-  launch: ["launch", "resolve", "engine"],
-  load: ["load", "drafter"],
-  prepare: ["compile", "profile", "kv", "capture", "warmup"],
-  prove: ["http", "proof"],
-};
+const STEPS = ["plan", "launch", "load", "prepare", "prove"];
 // A failure is what matters in these; in the others it is past.
 const FAILING = new Set(["RECYCLING", "BACKOFF", "HOLD", "FAILED"]);
 
@@ -61,10 +55,9 @@ function about(status) {
 function startup(status) {
   parts.start.hidden = status.state !== "STARTING";
   if (parts.start.hidden) return;
-  redraw(parts.start, [status.phase, status.detail, status.progress, t("done")], () => {
-    const names = Object.keys(STEPS);
-    const at = names.findIndex((name) => STEPS[name].includes(status.phase || "launch"));
-    const steps = names.map((name, index) => {
+  redraw(parts.start, [status.phase, status.step, status.detail, status.progress, t("done")], () => {
+    const at = STEPS.indexOf(status.step);
+    const steps = STEPS.map((name, index) => {
       const how = index < at ? "done" : index === at ? "current" : "";
       const step = el("li", { class: how, "aria-current": how === "current" ? "step" : null });
       step.append(t(`step-${name}`), el("span", { class: "read" }, how === "done" ? ` (${t("done")})` : ""));
@@ -72,7 +65,7 @@ function startup(status) {
     });
     const bar = el("progress", { max: 1, "aria-label": t("progress") });
     if (status.progress !== null) bar.value = status.progress;
-    const words = [t("phase", { phase: status.phase || "launch" }), status.detail];
+    const words = [t("phase", { phase: status.phase_title ?? status.phase }), status.detail];
     if (status.progress !== null) words.push(percent(status.progress));
     return [
       el("ol", { class: "steps", "aria-label": t("startup") }, ...steps),

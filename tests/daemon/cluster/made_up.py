@@ -22,7 +22,7 @@ from caovand.core.cluster import link, messages
 from caovand.core.cluster.evidence import MARK
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
-from caovand.core.config import Config
+from caovand.core.config import Config, WatchSection
 from caovand.core.config_parser import parse
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
@@ -197,7 +197,7 @@ class Slot:
             return self.part.judge(finding) or Decision("again")
 
         self.applied.append(event)
-        rules = LifecycleRules(recheck_s=3600.0, judge=judge)
+        rules = LifecycleRules(WatchSection(recheck_s=3600.0), judge=judge)
         self.snapshot, actions = step(self.snapshot, event, rules)
         for action in actions:
             if isinstance(action, Inspect):

@@ -15,7 +15,7 @@ from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
 from caovand.daemon.cluster.members import MAX_MEMBERS
 from caovand.daemon.inspection import Obstacle
-from caovand.engines.vllm.memory.forecast import forecast
+from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CUDA, inventory, plan
 from tests.core.nodes import HEAD, T4
 from tests.daemon.cluster import made_up

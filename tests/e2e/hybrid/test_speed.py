@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from caovand.adapters.http import Endpoint
-from caovand.adapters.streamed import Streams
-from caovand.adapters.texts import texts
-from caovand.core.bench import prompts, ranks, record
-from caovand.core.bench.compare import NOISE
-from tests.adapters.completions_server import completions, streamed
+from caovand.lab.core.bench import prompts, ranks, record
+from caovand.lab.core.bench.compare import NOISE
+from caovand.lab.corpus import texts
+from caovand.lab.streamed import Streams
 from tests.e2e.hybrid.conftest import Server
+from tests.lab.completions_server import completions, streamed
 from tests.patience import PATIENCE_S
 from tests.real_engine import ENGINE, MODELS
 

@@ -14,7 +14,9 @@ from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.engines.common.options import values
 from caovand.engines.llamacpp.engine import ENGINE
+from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.healing.cures import CURES, HEALING
 from caovand.engines.llamacpp.healing.rungs import RUNGS
 from caovand.engines.llamacpp.log.explain import explain
@@ -33,6 +35,7 @@ from tests.engines.llamacpp.machines import (
     plan,
 )
 
+NAMES = tuple(phase.name for phase in PHASES)
 HELP = (SAMPLES / "help.txt").read_text()
 METRICS = (SAMPLES / "metrics.txt").read_text()
 FOUND = {
@@ -67,7 +70,7 @@ def test_every_option_of_ours_is_in_the_help() -> None:
 def test_verbatim_words_are_read_as_llama_server_reads_them() -> None:
     words = ("-ngl", "20", "--metrics", "-ts", "3,1", "--no-mmap", "x", "--temp", "-1")
     found = options.read(words)
-    assert options.values(found) == {
+    assert values(found) == {
         "gpu_layers": 20, "metrics": True, "tensor_split": "3,1", "no_mmap": True, "temp": -1,
     }  # fmt: skip
     assert [one.value for one in found if not one.name] == ["x"]
@@ -112,7 +115,7 @@ def test_a_start_goes_through_its_phases() -> None:
     text = (SAMPLES / "start.log").read_text()
     seen = list(dict.fromkeys(mark.phase for line in text.splitlines() if (mark := read(line)[0])))
     assert seen == ["resolve", "load", "kv", "warmup", "drafter", "http"]
-    assert set(seen) <= set(PHASES)
+    assert set(seen) <= set(NAMES)
     ends = [line for line in text.splitlines() if (m := read(line)[0]) and m.progress == 1.0]
     assert len(ends) == 1
     found = explain(text)
@@ -128,7 +131,7 @@ def test_a_start_goes_through_its_phases() -> None:
 def test_every_failure_has_a_row_and_every_rung_is_used() -> None:
     assert {failure for failure, _ in CURES} == set(FAILURES)
     assert {name for names in CURES.values() for name in names} == {rung.name for rung in RUNGS}
-    assert {phase for _, phase in CURES if phase} <= set(PHASES)
+    assert {phase for _, phase in CURES if phase} <= set(NAMES)
 
 
 def descend(found: Plan, inventory: Inventory, failure: str) -> list[str]:
@@ -227,3 +230,8 @@ def test_gguf_files_prefer_it_and_others_do_not() -> None:
     assert ENGINE.prefers("/m", ("a.gguf", "README.md"))
     assert not ENGINE.prefers("/m", ("a.gguf", "config.json"))
     assert not ENGINE.prefers("Qwen/Qwen3-0.6B", ())
+
+
+def test_advice_names_the_option_that_sets_the_drafting() -> None:
+    advice = " ".join(advise(Finding("illegal-access", "", "serving")))
+    assert "draft nothing (mtp, --spec-type)" in advice

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import get_args
 
+from caovand.core.log import Step
 from tests.daemon_process import ROOT
 
 STATIC = ROOT / "caovand/page/static"
@@ -37,6 +40,15 @@ def test_each_sentence_is_used() -> None:
         if not key.startswith(MADE) and key not in states and f'"{key}"' not in code
     ]
     assert unused == []
+
+
+def test_the_steps_of_a_start_are_those_of_the_status() -> None:
+    """Phases are an engine's: the page knows steps alone, and has words for each."""
+    found = re.search(r"^const STEPS = (\[.*\]);$", (STATIC / "state.js").read_text(), re.M)
+    assert found
+    assert json.loads(found[1]) == list(get_args(Step))
+    named = [key for key in words("en") if key.startswith("step-")]
+    assert named == [f"step-{step}" for step in get_args(Step)]
 
 
 def test_no_file_asks_another_host_and_none_puts_markup_in() -> None:

@@ -8,38 +8,26 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
-from caovand.engines.llamacpp.planning.options import CONTEXT, count
+from caovand.engines.common.options import count
+from caovand.engines.common.rungs import halve, halve_context, stop_drafting
+from caovand.engines.llamacpp.planning.options import CONTEXT
 
-MIN_CONTEXT = 2048
 MIN_BATCH = 32
 LESS_LAYERS = 8
 """A step takes one in so many of the layers off the cards."""
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
-    """Half of it; a shorter one than a conversation needs is no remedy."""
-    now = count(plan.value(CONTEXT)) or 0
-    goal = now // 2 // 256 * 256
-    if goal < min(MIN_CONTEXT, now) or not goal < now:
-        return None
-    return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
-
-
-def _halved(plan: Plan, name: str, least: int, label: str) -> Step | None:
-    now = count(plan.value(name))
-    if now is None or now <= least:
-        return None
-    goal = max(now // 2, least)
-    return Step({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
+    return halve_context(plan, CONTEXT)
 
 
 def _slots(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, "parallel", 1, "sequences")
+    return halve(plan, "parallel", 1, "sequences")
 
 
 def _batch(plan: Plan, finding: Finding) -> Step | None:
     """Halves the micro-batch, which sizes the buffers, and the batch with it."""
-    step = _halved(plan, "ubatch_size", MIN_BATCH, "micro-batch")
+    step = halve(plan, "ubatch_size", MIN_BATCH, "micro-batch")
     if step is None:
         return None
     micro, batch = step.settings["ubatch_size"], count(plan.value("batch_size")) or 0
@@ -83,9 +71,7 @@ def _fewer_layers(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
-    if not plan.mtp:
-        return None
-    return Step({"speculative_config": None}, value="off", change=f"drafting {plan.mtp} -> off")
+    return stop_drafting(plan, "speculative_config")
 
 
 def _prompts_off(plan: Plan, finding: Finding) -> Step | None:

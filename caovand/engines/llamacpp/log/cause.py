@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import ggml, kernel
-from caovand.engines.common.hit import MAX_TEXT, Hit, better, finding
+from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
@@ -46,9 +46,8 @@ def find_cause(
     hits, stopped = _hits(lines, phase)
     if alive and not any(hit.row.kind == "wrapper" for hit in hits):
         return None
-    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
-    if causes:
-        return finding(better(causes))
+    if (found := cause(hits)) is not None:
+        return found
     symptoms = [hit for hit in hits if hit.row.kind in ("consequence", "wrapper")]
     if not symptoms or stopped:
         return None

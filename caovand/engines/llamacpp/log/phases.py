@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.health.observation import Mark
+from caovand.core.log import Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 
-PHASES = ("resolve", "load", "kv", "warmup", "drafter", "http")
+PHASES = (
+    Phase("resolve", "options", "launch"),
+    Phase("load", "weights", "load"),
+    Phase("kv", "KV cache", "prepare"),
+    Phase("warmup", "warm-up", "prepare"),
+    Phase("drafter", "drafter", "prepare"),
+    Phase("http", "HTTP server", "prove"),
+)
+
 Figure = float | int | str
 
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from caovand.core.log import Log
-from caovand.engines.common.wrapping import unwrapped
+from caovand.engines.common.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces, find_cause
-from caovand.engines.llamacpp.log.phases import read
-
-
-def _plain(line: str) -> Sequence[str]:
-    return (unwrapped(line),)
-
+from caovand.engines.llamacpp.log.phases import PHASES, read
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -27,7 +21,8 @@ _FINGERPRINT = re.compile(
 
 LOG = Log(
     module=__name__,
-    plain=_plain,
+    plain=one_text,
+    phases=PHASES,
     read=read,
     announces=announces,
     near=NEAR,

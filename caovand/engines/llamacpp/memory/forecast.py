@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caovand.core.facts.forecast import MemoryEstimate, unknown
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import Load
-from caovand.engines.llamacpp.planning.options import CONTEXT, count
+from caovand.engines.common.options import count
+from caovand.engines.common.plans import cards_in
+from caovand.engines.llamacpp.planning.options import CONTEXT
 
 ADVICE = (
     "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
@@ -22,9 +24,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that the plan uses."""
     if inventory.engine.build == "cpu" or plan.value("gpu_layers") == 0:
         return ()
-    if plan.cards is None:
-        return inventory.gpus
-    return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in plan.cards)
+    return cards_in(plan, inventory)
 
 
 def load_of(plan: Plan) -> Load:

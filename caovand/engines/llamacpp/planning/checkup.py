@@ -6,30 +6,21 @@ from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.shortfalls import more_swap, small_host
+from caovand.engines.common import checks
 from caovand.engines.common.checks import (
+    CARD,
+    MODEL,
     cache_checks,
     driver_checks,
+    engine_checks,
+    failed,
+    gguf_size,
     memory_checks,
     orphan_checks,
     plan_checks,
     port_checks,
+    usable_card,
 )
-
-ENGINE, MODEL = "engine", "model"
-
-
-def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
-    """Each check's result."""
-    return tuple(result for check in CHECKS for result in check(facts))
-
-
-def _engine(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.engine_problem is not None:
-        problem = facts.engine_problem
-        yield CheckResult(ENGINE, "FAIL", problem.message, problem.remedy)
-    elif facts.engine is not None:
-        text = f"llama.cpp {facts.engine.version}, built for {facts.engine.build.upper()}"
-        yield CheckResult(ENGINE, "PASS", text)
 
 
 def _driver(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -42,23 +33,22 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if facts.engine.build == "cuda" and not facts.gpus:
         yield CheckResult(
-            "GPU", "FAIL", "the engine is a CUDA build, and no NVIDIA card is visible",
+            CARD, "FAIL", "the engine is a CUDA build, and no NVIDIA card is visible",
             "check nvidia-smi, or install the CPU build: sudo caovanctl engine install --kind"
             " llamacpp --build cpu",
         )  # fmt: skip
     elif facts.engine.build == "cpu" and facts.gpus:
         yield CheckResult(
-            "GPU", "WARN", f"the engine is a CPU build, which leaves {len(facts.gpus)} cards idle",
+            CARD, "WARN", f"the engine is a CPU build, which leaves {len(facts.gpus)} cards idle",
             "sudo caovanctl engine install --kind llamacpp --build cuda",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
-        yield CheckResult("GPU", "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
+        yield usable_card(gpu)
 
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model_problem is not None:
-        problem = facts.model_problem
-        yield CheckResult(MODEL, "FAIL", problem.message, problem.remedy)
+        yield failed(MODEL, facts.model_problem)
         return
     model = facts.model
     if model is None:
@@ -69,9 +59,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
             'download a GGUF file, or set [engine] kind = "vllm"',
         )  # fmt: skip
         return
-    size = model.gguf.size / 2**30
-    text = f"{model.architecture}, {size:.1f} GiB, mostly {model.quantization}"
-    yield CheckResult(MODEL, "PASS", text)
+    yield CheckResult(MODEL, "PASS", gguf_size(model))
     for note in model.notes:
         yield CheckResult(MODEL, "WARN", note.message, note.remedy)
     if (speed := facts.host.memory_gb_s) is not None:
@@ -85,7 +73,14 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("memory", "PASS", text)
 
 
-CHECKS = (
-    _driver, _engine, _cards, _model, memory_checks, plan_checks, port_checks, orphan_checks,
+checkup = checks.checkup(
+    _driver,
+    engine_checks(lambda engine: f"llama.cpp {engine.version}, built for {engine.build.upper()}"),
+    _cards,
+    _model,
+    memory_checks,
+    plan_checks,
+    port_checks,
+    orphan_checks,
     cache_checks,
-)  # fmt: skip
+)

@@ -8,7 +8,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.common.gguf.sizes import undivided
-from caovand.engines.llamacpp.planning.options import count
+from caovand.engines.common.options import count
 
 PLAIN = frozenset({"f32", "f16", "bf16"})
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from caovand.core import secrets
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
+from caovand.engines.common import options as common
+from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 
-HIDDEN = "***"
-STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
 CONTEXT = "max_model_len"
 """The context of one request; llama-server wants that of all its slots together."""
 
@@ -69,6 +66,7 @@ _SPELLINGS: Mapping[str, str] = {row.name: row.spellings[0] for row in OPTIONS}
 TYPES: Mapping[str, type] = {row.name: row.type for row in OPTIONS if row.type}
 CARRIERS: Mapping[str, str] = {"api_key": "LLAMA_API_KEY", "hf_token": "HF_TOKEN"}
 """Secret options, and the variable that brings each to the engine instead."""
+SEPARATOR = ","
 SWITCHES = frozenset({
     "metrics", "offline", "unified", "mlock", "no_mmap", "swa_full", "no_webui", "no_ui", "jinja",
     "no_jinja", "embeddings", "embedding", "reranking", "rerank", "slots", "no_slots", "props",
@@ -85,15 +83,6 @@ PLACES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Given:
-    """One verbatim option; `name` is empty for a word that belongs to none."""
-
-    name: str
-    value: Any
-    words: tuple[str, ...]
-
-
 def option(name: str) -> str:
     """How an option is written."""
     return _SPELLINGS.get(name, "--" + name.replace("_", "-"))
@@ -101,23 +90,24 @@ def option(name: str) -> str:
 
 def read(
     words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
-) -> tuple[Given, ...]:
+) -> tuple[Typed, ...]:
     """The options in order; `known` and `switches` are those of the engine, if it was asked."""
-    found: list[Given] = []
+    found: list[Typed] = []
     at = 0
     while at < len(words):
         word = words[at]
-        if not _is_option(word):
-            found.append(Given("", word, (word,)))
+        if not is_option(word):
+            found.append(Typed("", word, (word,)))
             at += 1
             continue
         name = _name(word)
         alone = word in switches if known and word in known else name in SWITCHES
-        if alone or at + 1 >= len(words) or _is_option(words[at + 1]):
-            found.append(Given(name, True, (word,)))
+        if alone or at + 1 >= len(words) or is_option(words[at + 1]):
+            found.append(Typed(name, True, (word,)))
             at += 1
         else:
-            found.append(Given(name, _value(name, words[at + 1]), (word, words[at + 1])))
+            value = words[at + 1]
+            found.append(Typed(name, parse_value(value, TYPES.get(name)), (word, value)))
             at += 2
     return tuple(found)
 
@@ -135,12 +125,7 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
     return (*problems, *(STRAY for one in found if not one.name))
 
 
-def values(found: Iterable[Given]) -> dict[str, Any]:
-    """Values by name; the last of an option counts."""
-    return {one.name: one.value for one in found if one.name}
-
-
-def carried(found: Iterable[Given]) -> tuple[dict[str, str], tuple[str, ...]]:
+def carried(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Secrets by the variable that carries them, and the words of all other options."""
     env: dict[str, str] = {}
     words: list[str] = []
@@ -153,40 +138,18 @@ def carried(found: Iterable[Given]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody."""
-    found = []
-    for one in read(words):
-        if one.name in CARRIERS:
-            found += [part for text in one.words[1:] for part in text.split(",") if part]
-        else:
-            found += secrets.secrets_in({one.name: one.value})
-    return tuple(found)
+    """The values that are shown to nobody; an option may list several."""
+    return common.secret_values(read(words), CARRIERS, SEPARATOR)
 
 
 def redact(words: Sequence[str]) -> tuple[str, ...]:
     """The words as they may be shown."""
-    shown: list[str] = []
-    for one in read(words):
-        head, *rest = one.words
-        if one.name and (one.name in CARRIERS or secrets.is_secret_entry(one.name, one.value)):
-            shown += [head, *(HIDDEN for _ in rest)]
-        else:
-            shown += [secrets.hide(word, mark=HIDDEN) for word in one.words]
-    return tuple(shown)
+    return common.redact(read(words), CARRIERS)
 
 
 def api_keys(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The keys of the last --api-key, any of which will do; None without one."""
-    keys = [one for one in read(words) if one.name == "api_key"]
-    if not keys:
-        return None
-    return tuple(part for text in keys[-1].words[1:] for part in text.split(",") if part)
-
-
-def count(value: Any) -> int | None:
-    """A whole number of one or more, None for anything else."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and value > 0 else None
+    """The keys of the last --api-key; None without one."""
+    return common.api_keys(read(words), SEPARATOR)
 
 
 def _name(word: str) -> str:
@@ -194,19 +157,5 @@ def _name(word: str) -> str:
     return _NAMES.get(word) or PLACES.get(plain, plain)
 
 
-def _value(name: str, word: str) -> Any:
-    if TYPES.get(name) is str:
-        return word
-    try:
-        value = json.loads(word)
-    except (ValueError, RecursionError):
-        return word
-    return value if isinstance(value, (int, float, bool)) else word
-
-
 def _spelled(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word
-
-
-def _is_option(word: str) -> bool:
-    return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")

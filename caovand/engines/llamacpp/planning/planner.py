@@ -11,14 +11,15 @@ from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
-from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
+from caovand.engines.common.options import HIDDEN, Typed, count, values
+from caovand.engines.common.plans import chosen_cards, device, idle_keys, keep_steps, misfit
 from caovand.engines.llamacpp.memory.forecast import forecast
 from caovand.engines.llamacpp.planning import drafting, options, steps
 from caovand.engines.llamacpp.planning.conflicts import conflicts
-from caovand.engines.llamacpp.planning.options import CONTEXT, count
+from caovand.engines.llamacpp.planning.options import CONTEXT
 
 OLDEST_CARD = (5, 0)
 """Compute capability of the oldest cards that a CUDA build has kernels for."""
@@ -50,7 +51,7 @@ def make_plan(
             ' kind = "vllm", or download a GGUF file of it'
         )
     words = options.read(config.engine.extra_args, engine.flags, engine.switches)
-    given = options.values(words)
+    given = values(words)
     _check(given)
     gpus = _chosen(config, inventory)
     settings = _settings(config, inventory, gpus, given, mode or config.policy.mode, environ)
@@ -65,11 +66,10 @@ def make_plan(
         env=_environment(config, gpus, engine.build == "cuda"),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(given),
-        device=_device(gpus),
+        device=device(gpus),
         engine=f"{engine.executable} {engine.version}",
     )
-    if remembered is not None:
-        plan = _kept(plan, remembered)
+    plan = keep_steps(plan, remembered)
     return _warned(plan, config, inventory, gpus, words)
 
 
@@ -84,21 +84,14 @@ def _check(given: Mapping[str, Any]) -> None:
 
 
 def _shown(name: str, value: Any) -> Any:
-    return options.HIDDEN if name in options.CARRIERS else value
+    return HIDDEN if name in options.CARRIERS else value
 
 
 def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards to use: those named, else all that are new enough; none for a CPU build."""
+    """The cards to use, the most free ones if fewer are wanted; none with a CPU build."""
     if inventory.engine.build == "cpu":
         return ()
-    wanted = config.engine.gpus
-    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
-    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
-        raise Unplannable(
-            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
-            " `nvidia-smi -L` lists them",
-            "gpu-absent",
-        )
+    gpus = chosen_cards(config, inventory)
     gpus = tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_CARD)
     most = config.policy.tensor_parallel_size
     if most is not None and len(gpus) > most:
@@ -381,26 +374,18 @@ def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, S
     return found
 
 
-def _device(gpus: Sequence[Gpu]) -> str:
-    kinds = sorted({gpu.compute_capability for gpu in gpus})
-    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or "cpu"
-
-
 def _warned(
     plan: Plan,
     config: Config,
     inventory: Inventory,
     gpus: Sequence[Gpu],
-    words: Sequence[options.Given],
+    words: Sequence[Typed],
 ) -> Plan:
     found = [str(note) for note in inventory.model.notes]
     found += [str(lack) for lack in (old_driver(gpus, inventory.engine.cuda),) if lack]
     if not gpus and (small := small_host(inventory.model, inventory.host)):
         found.append(str(small))
-    for section, key, why in IDLE_KEYS:
-        value = getattr(getattr(config, section), key)
-        if value not in (None, "", "none", "auto"):
-            found.append(f"[{section}] {key} has no effect on llama.cpp: {why}")
+    found += idle_keys(config, IDLE_KEYS, "llama.cpp")
     if config.policy.gpu_memory_utilization is not None and not gpus:
         found.append("[policy] gpu_memory_utilization has no effect on a plan without a card")
     for one in words:
@@ -420,22 +405,9 @@ def _warned(
             ' "127.0.0.1"'
         )
     memory = forecast(plan, inventory)
-    if memory.fits is False:
-        found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
+    found += misfit(memory)
     found += map(str, conflicts(plan, inventory))
     return replace(plan, warnings=tuple(found), advice=memory.advice)
-
-
-def _kept(plan: Plan, remembered: Plan) -> Plan:
-    """The plan, with the rungs taken again that a remembered plan of the same model had."""
-    if remembered.model != plan.model or not remembered.taken:
-        return plan
-    return replace(
-        plan,
-        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
-        taken=remembered.taken,
-        others_mib=remembered.others_mib,
-    )
 
 
 def at_once(plan: Plan) -> int | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import Rung
-from caovand.engines.common.advice import of_ladder, sentences
+from caovand.engines.common.advice import adviser
 from caovand.engines.ollama.healing.cures import HEALING
 
 # One row for each failure that needs text of its own; a sentence with an unknown {name} is
@@ -59,11 +59,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def advise(finding: Finding) -> tuple[str, ...]:
-    """What happened and what to do, most promising first; settings to change come last."""
-    told = sentences(finding, finding.captures, _SPECIAL, _GENERAL)
-    return (*told, *of_ladder(finding, HEALING, _way))
-
-
 def _way(rung: Rung) -> str:
     return rung.key or HEALING.option(rung.touches[0])
+
+
+advise = adviser(_SPECIAL, _GENERAL, HEALING, _way)

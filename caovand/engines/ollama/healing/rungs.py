@@ -8,20 +8,15 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
+from caovand.engines.common.rungs import halve_context
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT, FLASH, OVERHEAD
 
-MIN_CONTEXT = 2048
 FIRST_OVERHEAD, MAX_OVERHEAD = 1 << 30, 16 << 30
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
-    """Half of it; a shorter one than a conversation needs is no remedy."""
-    now = plan.value(CONTEXT)
-    goal = now // 2 // 256 * 256
-    if goal < MIN_CONTEXT:
-        return None
-    return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
+    return halve_context(plan, CONTEXT)
 
 
 def _parallel(plan: Plan, finding: Finding) -> Step | None:

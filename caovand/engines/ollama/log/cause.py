@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import ggml, kernel
-from caovand.engines.common.hit import Hit, better, finding
+from caovand.engines.common.hit import Hit, cause, finding
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
 from caovand.engines.ollama.log.phases import read
@@ -48,9 +48,8 @@ def find_cause(
     hits, announced = _hits(lines, phase)
     if alive and not announced:
         return None
-    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
-    if causes:
-        return finding(better(causes))
+    if (found := cause(hits)) is not None:
+        return found
     return finding(hits[0]) if hits else None
 
 

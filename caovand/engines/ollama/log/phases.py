@@ -11,10 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.health.observation import Mark
+from caovand.core.log import Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.ollama.log.line import Parts, take_apart
 
-PHASES = ("resolve", "http", "load", "kv")
+PHASES = (
+    Phase("resolve", "variables", "launch"),
+    Phase("http", "HTTP server", "launch"),
+    Phase("load", "weights", "load"),
+    Phase("kv", "KV cache", "prepare"),
+)
+
 Figure = float | int | str
 
 

@@ -5,33 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
+from caovand.engines.common import checks
 from caovand.engines.common.checks import (
+    CARD,
+    MODEL,
     cache_checks,
+    engine_checks,
+    failed,
+    gguf_size,
     memory_checks,
     orphan_checks,
     plan_checks,
     port_checks,
+    usable_card,
 )
-
-ENGINE, MODEL = "engine", "model"
-
-
-def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
-    """Each check's result."""
-    checks = (
-        _engine, _cards, _model, memory_checks, plan_checks, port_checks, orphan_checks,
-        cache_checks,
-    )  # fmt: skip
-    return tuple(result for check in checks for result in check(facts))
-
-
-def _engine(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.engine_problem is not None:
-        problem = facts.engine_problem
-        yield CheckResult(ENGINE, "FAIL", problem.message, problem.remedy)
-    elif facts.engine is not None:
-        version = facts.engine.version or "of unknown version"
-        yield CheckResult(ENGINE, "PASS", f"Ollama {version}, {facts.engine.executable}")
 
 
 def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -39,18 +26,29 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     if facts.engine.build == "cpu" and facts.gpus:
         yield CheckResult(
-            "GPU", "WARN", f"{len(facts.gpus)} cards are not used: Ollama has no CUDA libraries",
+            CARD, "WARN", f"{len(facts.gpus)} cards are not used: Ollama has no CUDA libraries",
             "install Ollama again with its own installer, which brings them",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
-        yield CheckResult("GPU", "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
+        yield usable_card(gpu)
 
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model_problem is not None:
-        problem = facts.model_problem
-        yield CheckResult(MODEL, "FAIL", problem.message, problem.remedy)
+        yield failed(MODEL, facts.model_problem)
     elif facts.model is not None and facts.model.gguf is not None:
-        size = facts.model.gguf.size / 2**30
-        text = f"{facts.model.architecture}, {size:.1f} GiB, mostly {facts.model.quantization}"
-        yield CheckResult(MODEL, "PASS", text)
+        yield CheckResult(MODEL, "PASS", gguf_size(facts.model))
+
+
+checkup = checks.checkup(
+    engine_checks(
+        lambda engine: f"Ollama {engine.version or 'of unknown version'}, {engine.executable}"
+    ),
+    _cards,
+    _model,
+    memory_checks,
+    plan_checks,
+    port_checks,
+    orphan_checks,
+    cache_checks,
+)

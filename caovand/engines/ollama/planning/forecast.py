@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from caovand.core.facts.forecast import MemoryEstimate, unknown
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import devices
 from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.plans import cards_in
 from caovand.engines.ollama.planning import variables
 
 ADVICE = (
@@ -21,11 +22,7 @@ ADVICE = (
 
 def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that the plan uses."""
-    if inventory.engine.build == "cpu":
-        return ()
-    if plan.cards is None:
-        return inventory.gpus
-    return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in plan.cards)
+    return () if inventory.engine.build == "cpu" else cards_in(plan, inventory)
 
 
 def whole_layers(model: ModelCard) -> ModelCard:

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
-from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import Load, undivided
+from caovand.engines.common.plans import chosen_cards, device, idle_keys, keep_steps, misfit
 from caovand.engines.ollama import command, names
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_layers
@@ -80,12 +80,10 @@ def make_plan(
         model=config.model.path,
         settings=settings,
         env=env,
-        device=_device(gpus),
+        device=device(gpus),
         engine=f"{inventory.engine.executable} {inventory.engine.version}",
     )
-    if remembered is not None:
-        plan = _kept(plan, remembered)
-    return _warned(plan, config, inventory, gpus)
+    return _warned(keep_steps(plan, remembered), config, inventory, gpus)
 
 
 def _check(config: Config) -> None:
@@ -120,12 +118,7 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those named, else all that are new enough; none without CUDA."""
     if inventory.engine.build == "cpu":
         return ()
-    wanted = config.engine.gpus
-    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
-    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
-        raise Unplannable(
-            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card", "gpu-absent"
-        )
+    gpus = chosen_cards(config, inventory)
     return tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_CARD)
 
 
@@ -239,33 +232,13 @@ def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
     }
 
 
-def _device(gpus: tuple[Gpu, ...]) -> str:
-    kinds = sorted({gpu.compute_capability for gpu in gpus})
-    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or "cpu"
-
-
-def _kept(plan: Plan, remembered: Plan) -> Plan:
-    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
-    if remembered.model != plan.model or not remembered.taken:
-        return plan
-    return replace(
-        plan,
-        settings={**plan.settings, **kept_steps(remembered.settings)},
-        env={**plan.env, **kept_steps(remembered.env)},
-        taken=remembered.taken,
-        others_mib=remembered.others_mib,
-    )
-
-
 def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Plan:
     found = [str(note) for note in inventory.model.notes]
     if not config.watch.idle_probe_s:
         found.append(UNCOUNTED)
     if inventory.gpus and not gpus:
         found.append("no card is used: Ollama has no CUDA libraries here, or the cards are too old")
-    for section, key, why in IDLE_KEYS:
-        if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
-            found.append(f"[{section}] {key} has no effect on Ollama: {why}")
+    found += idle_keys(config, IDLE_KEYS, "Ollama")
     if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
         found.append("without flash attention Ollama keeps the cache in half precision")
     if not is_loopback(config.server.host):
@@ -276,8 +249,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
         )
     found += map(str, conflicts(plan, inventory))
     memory = forecast(plan, inventory)
-    if memory.fits is False:
-        found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
+    found += misfit(memory)
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 

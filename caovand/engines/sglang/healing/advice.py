@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.rung import Rung
-from caovand.engines.common.advice import of_ladder, sentences
+from caovand.core.healing.failure import Failure
+from caovand.engines.common.advice import adviser, key_and_flag
 from caovand.engines.sglang.healing.cures import HEALING
-from caovand.engines.sglang.planning.options import option
 
 # One row for each failure that needs text of its own; a sentence with an unknown {name} is
 # dropped.
@@ -53,14 +51,4 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-
-def advise(finding: Finding) -> tuple[str, ...]:
-    """What happened and what to do, most promising first; settings to change come last."""
-    told = sentences(finding, finding.captures, _SPECIAL, _GENERAL)
-    return (*told, *of_ladder(finding, HEALING, _way))
-
-
-def _way(rung: Rung) -> str:
-    """The key of caovan.toml, and the flag for those who start the engine themselves."""
-    flag = option(rung.touches[0])
-    return f"{rung.key}, {flag}" if rung.key else flag
+advise = adviser(_SPECIAL, _GENERAL, HEALING, key_and_flag(HEALING.option))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
+from caovand.engines.common.rungs import halve, halve_context, stop_drafting
 from caovand.engines.sglang.planning.options import (
     ATTENTION,
     CACHE_TYPE,
@@ -19,10 +20,9 @@ from caovand.engines.sglang.planning.options import (
     REQUESTS,
     SHARE,
     STEP,
-    count,
 )
 
-MIN_CONTEXT, MIN_STEP, GRANULE = 2048, 512, 256
+MIN_STEP = 512
 MIN_SHARE, LESS_SHARE = 0.5, 0.05
 EIGHT_BITS = "fp8_e4m3"
 HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
@@ -30,28 +30,15 @@ HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
-    """Half of it; a shorter one than a conversation needs is no remedy."""
-    now = count(plan.value(CONTEXT)) or 0
-    goal = now // 2 // GRANULE * GRANULE
-    if goal < MIN_CONTEXT:
-        return None
-    return Step({CONTEXT: goal}, value=str(goal), change=f"context {now} -> {goal}")
-
-
-def _halved(plan: Plan, name: str, least: int, label: str) -> Step | None:
-    now = count(plan.value(name))
-    if now is None or now <= least:
-        return None
-    goal = max(now // 2, least)
-    return Step({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
+    return halve_context(plan, CONTEXT)
 
 
 def _requests(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, REQUESTS, 1, "requests at once")
+    return halve(plan, REQUESTS, 1, "requests at once")
 
 
 def _step(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, STEP, MIN_STEP, "tokens of a step")
+    return halve(plan, STEP, MIN_STEP, "tokens of a step")
 
 
 def _share(plan: Plan, finding: Finding) -> Step | None:
@@ -95,9 +82,7 @@ def _graphs_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
-    if not plan.mtp:
-        return None
-    return Step({DRAFTING: None}, value="off", change=f"drafting {plan.mtp} -> off")
+    return stop_drafting(plan, DRAFTING)
 
 
 def _attention(plan: Plan, finding: Finding) -> Step | None:

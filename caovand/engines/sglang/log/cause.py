@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import kernel, python
-from caovand.engines.common.hit import Hit, better, finding
+from caovand.engines.common.hit import Hit, cause, finding
 from caovand.engines.common.signature import first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
@@ -61,14 +61,13 @@ def find_cause(
         if message.isidentifier():  # alone it tells nothing
             before = reversed(lines[max(index - python.RAISED, 0) : index])
             message += python.raised_at(take_apart(one).message for one in before)
-        found = first(SIGNATURES, message)
-        if found is not None:
-            hits.append(Hit(index, message, shown or phase, *found))
+        row = first(SIGNATURES, message)
+        if row is not None:
+            hits.append(Hit(index, message, shown or phase, *row))
     if alive and not any(map(announces, lines)):
         return None
-    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
-    if causes:
-        return finding(better(causes))
+    if (found := cause(hits)) is not None:
+        return found
     return finding(_proof(hits)) if hits else None
 
 

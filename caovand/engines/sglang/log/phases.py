@@ -11,10 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.health.observation import Mark
+from caovand.core.log import Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.sglang.log.line import take_apart
 
-PHASES = ("resolve", "engine", "load", "kv", "capture", "http")
+PHASES = (
+    Phase("resolve", "options", "launch"),
+    Phase("engine", "processes", "launch"),
+    Phase("load", "weights", "load"),
+    Phase("kv", "KV cache", "prepare"),
+    Phase("capture", "CUDA graphs", "prepare"),
+    Phase("http", "HTTP server", "prove"),
+)
+
 Figure = float | int | str
 
 

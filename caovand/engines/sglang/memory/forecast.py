@@ -6,6 +6,7 @@ from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
+from caovand.engines.common.options import count
 from caovand.engines.sglang.memory.load import (
     MIB,
     Load,
@@ -17,7 +18,6 @@ from caovand.engines.sglang.memory.load import (
     weights_bytes,
 )
 from caovand.engines.sglang.planning import options
-from caovand.engines.sglang.planning.options import count
 
 UNMODELLED = (
     "cpu_offload_gb", "quantization", "dp_size", "data_parallel_size", "pp_size",

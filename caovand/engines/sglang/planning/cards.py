@@ -9,6 +9,7 @@ from caovand.core.config import Config
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
+from caovand.engines.common.plans import chosen_cards
 from caovand.engines.common.speeds import joined, linked
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
@@ -20,13 +21,7 @@ _MADE_FOR = re.compile(r"sm_(\d{1,2})(\d)([af]?)\Z")
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those named, else all that this SGLang has kernels for."""
     wanted, engine = config.engine.gpus, inventory.engine
-    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
-    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
-        raise Unplannable(
-            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
-            " `nvidia-smi -L` lists them",
-            "gpu-absent",
-        )
+    gpus = chosen_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
         raise Unplannable(
             "cannot plan SGLang without a card: caovan runs its CUDA build only; set [engine] kind"

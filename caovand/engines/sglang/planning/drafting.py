@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.config import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common import drafting
 from caovand.engines.sglang.planning import options
 
-DEPTHS: dict[Mode, int] = {"auto": 3, "stable": 3, "fast": 4}
 METHOD = "NEXTN"
-MOST = 8
 ALGORITHM = "speculative_algorithm"
 TYPED = (ALGORITHM, "speculative_num_steps", "speculative_num_draft_tokens",
          "speculative_eagle_topk", "speculative_draft_model_path")  # fmt: skip
@@ -22,13 +21,8 @@ TYPED = (ALGORITHM, "speculative_num_steps", "speculative_num_draft_tokens",
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
     """What sets the depth instead of a chosen mode; "" for nothing."""
     typed = options.values(config.engine.extra_args)
-    for name in TYPED:
-        if name in typed:
-            return f"{options.option(name)} is among [engine] extra_args"
-    text = (auto_spec(config, environ) or "").strip()
-    if text:
-        return f"{AUTO_SPEC} is {text}"
-    return "" if config.policy.mtp is None else f"[policy] mtp is {config.policy.mtp}"
+    written = [options.option(name) for name in TYPED if name in typed]
+    return drafting.overruling(config, environ, written)
 
 
 def speculative_config(
@@ -41,8 +35,7 @@ def speculative_config(
     """The way to draft and its depth; no value without drafting."""
     if any(name in typed for name in TYPED):
         return Setting(None, "user", "drafting is set by options passed verbatim")
-    text = (auto_spec(config, environ) or "").strip()
-    depth, setting = _wanted(config, mode or config.policy.mode, text)
+    depth, setting = drafting.depth(config, mode or config.policy.mode, environ)
     if not depth:
         return setting
     if not inventory.model.mtp_layers:
@@ -55,23 +48,3 @@ def speculative_config(
         return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
     value = {"method": METHOD, "num_speculative_tokens": depth}
     return Setting(value, setting.origin, setting.reason)
-
-
-def _wanted(config: Config, mode: Mode, text: str) -> tuple[int, Setting]:
-    if text.isdecimal() and int(text) <= MOST:
-        return int(text), Setting(None, "user", f"{AUTO_SPEC} is {text}")
-    if text in MODES:
-        return DEPTHS[text], Setting(None, "policy", f"{AUTO_SPEC} is {text}")
-    if text:
-        raise Unplannable(
-            f"cannot use {AUTO_SPEC}={text}: it is neither a depth from 0 to {MOST} nor a mode;"
-            f" use one of {', '.join(MODES)}"
-        )
-    if config.policy.mtp is not None:
-        return config.policy.mtp, Setting(None, "user", f"[policy] mtp is {config.policy.mtp}")
-    reason = f"mode {mode} drafts {DEPTHS[mode]} tokens"
-    if mode != "auto":
-        return DEPTHS[mode], Setting(None, "user", reason)
-    if config.policy.workload == "batch":
-        return 0, Setting(None, "policy", "many users fill each step without drafts")
-    return DEPTHS[mode], Setting(None, "policy", reason)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from caovand.core import secrets
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
+from caovand.engines.common import options as common
+from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 
-HIDDEN = "***"
 CONTEXT, SHARE, RANKS = "max_model_len", "mem_fraction_static", "tp_size"
 REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv_cache_dtype"
 ATTENTION, DRAFTING = "attention_backend", "speculative_config"
@@ -20,7 +18,6 @@ GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 """Options whose values are shown to nobody."""
 REMOVE = "remove it from [engine] extra_args"
-STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
@@ -31,15 +28,6 @@ TYPES: Mapping[str, type] = {
     ATTENTION: str, DECODE_GRAPHS: str, PREFILL_GRAPHS: str, "port": int, "host": str,
     "served_model_name": str,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Typed:
-    """One verbatim option; `name` is empty for a word that belongs to none."""
-
-    name: str
-    value: Any
-    words: tuple[str, ...]
 
 
 def option(name: str) -> str:
@@ -53,21 +41,23 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
     at = 0
     while at < len(words):
         word, at = words[at], at + 1
-        if not _is_option(word):
+        if not is_option(word):
             found.append(Typed("", word, (word,)))
             continue
         head, equals, value = word.partition("=")
         plain = head.lstrip("-").replace("-", "_")
         name = _NAMES.get(plain, plain)
         if equals:
-            found.append(Typed(name, _value(name, value), (word,)))
+            found.append(Typed(name, parse_value(value, TYPES.get(name)), (word,)))
             continue
         first = at
-        while at < len(words) and not _is_option(words[at]) and head not in switches:
+        while at < len(words) and not is_option(words[at]) and head not in switches:
             at += 1
         values = tuple(words[first:at])
-        read_as = _value(name, values[0]) if len(values) == 1 else (list(values) or True)
-        found.append(Typed(name, read_as, (word, *values)))
+        parsed: Any = list(values) or True
+        if len(values) == 1:
+            parsed = parse_value(values[0], TYPES.get(name))
+        found.append(Typed(name, parsed, (word, *values)))
     return tuple(found)
 
 
@@ -92,59 +82,19 @@ def _problem(one: Typed, engine: EngineInfo) -> Problem | None:
 
 def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, Any]:
     """Values by name; the last of an option counts."""
-    return {one.name: one.value for one in read(words, switches) if one.name}
+    return common.values(read(words, switches))
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
     """The values that are shown to nobody."""
-    found = []
-    for one in read(words):
-        if one.name in KEYS:
-            found += [word.partition("=")[2] or word for word in _spoken(one)]
-        else:
-            found += secrets.secrets_in({one.name: one.value})
-    return tuple(found)
+    return common.secret_values(read(words), KEYS)
 
 
 def redact(words: Sequence[str]) -> tuple[str, ...]:
     """The words as they may be shown."""
-    shown: list[str] = []
-    for one in read(words):
-        if not (one.name in KEYS or (one.name and secrets.is_secret_entry(one.name, one.value))):
-            shown += [secrets.hide(word, mark=HIDDEN) for word in one.words]
-        elif "=" in one.words[0]:
-            shown.append(f"{one.words[0].partition('=')[0]}={HIDDEN}")
-        else:
-            shown += [one.words[0], *(HIDDEN for _ in one.words[1:])]
-    return tuple(shown)
+    return common.redact(read(words), KEYS)
 
 
 def api_keys(words: Sequence[str]) -> tuple[str, ...] | None:
     """The key of the last --api-key; None without one."""
-    keys = [one for one in read(words) if one.name == "api_key"]
-    return tuple(word.partition("=")[2] or word for word in _spoken(keys[-1])) if keys else None
-
-
-def count(value: Any) -> int | None:
-    """A whole number of one or more, None for anything else."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and value > 0 else None
-
-
-def _spoken(one: Typed) -> tuple[str, ...]:
-    """The words that hold an option's value."""
-    return one.words[1:] or tuple(word for word in one.words if "=" in word)
-
-
-def _value(name: str, word: str) -> Any:
-    if TYPES.get(name) is str:
-        return word
-    try:
-        value = json.loads(word)
-    except (ValueError, RecursionError):
-        return word
-    return value if isinstance(value, (int, float, bool)) else word
-
-
-def _is_option(word: str) -> bool:
-    return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")
+    return common.api_keys(read(words))

@@ -11,11 +11,12 @@ from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
-from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.common.options import HIDDEN, count
+from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit
 from caovand.engines.sglang.memory.forecast import forecast
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
-from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, count
+from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS
 from caovand.engines.sglang.probe import HOW, OLDEST
 
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
@@ -51,7 +52,7 @@ def make_plan(
     settings |= _kernels(config, old=old)
     used = _used(gpus, settings[RANKS].value)
     rest = {
-        name: Setting(options.HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
+        name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
         for name, value in typed.items()
     }
     plan = Plan(
@@ -60,11 +61,10 @@ def make_plan(
         env=_environment(config, inventory.engine, used),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(typed),
-        device="-".join(sorted({_name(gpu) for gpu in used})),
+        device=device(used),
         engine=f"{engine.python} {engine.version}",
     )
-    if remembered is not None and remembered.model == plan.model and remembered.taken:
-        plan = _kept(plan, remembered)
+    plan = keep_steps(plan, remembered)
     _check_options(plan, inventory)
     return _warned(plan, config, inventory, used, old=old)
 
@@ -179,11 +179,6 @@ def _used(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
 
 
-def _name(gpu: Gpu) -> str:
-    major, minor = gpu.compute_capability
-    return f"sm{major}{minor}"
-
-
 def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
     ours = {
         "CUDA_VISIBLE_DEVICES": Setting(
@@ -199,16 +194,6 @@ def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> d
         why = "the engine's own compiler, of the CUDA that its torch is built for"
         ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", why)
     return ours | typed
-
-
-def _kept(plan: Plan, remembered: Plan) -> Plan:
-    """The plan, with the rungs taken again that a remembered plan of the same model had."""
-    return replace(
-        plan,
-        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
-        taken=remembered.taken,
-        others_mib=remembered.others_mib,
-    )
 
 
 def _check_options(plan: Plan, inventory: Inventory) -> None:
@@ -252,17 +237,14 @@ def _warned(
     found += [str(lack) for lack in lacks if lack]
     if old:
         found.append(NEVER_RUN)
-    for section, key, why in IDLE_KEYS:
-        if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
-            found.append(f"[{section}] {key} has no effect on SGLang: {why}")
+    found += idle_keys(config, IDLE_KEYS, "SGLang")
     if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
         found.append(
             f"the engine listens on {config.server.host} and asks for no API key: anyone who can"
             ' reach that address can use it; set host = "127.0.0.1", with a proxy before it'
         )
     memory = forecast(plan, inventory)
-    if memory.fits is False:
-        found.append("; ".join((f"it does not fit: {memory.lack}", *memory.advice)))
+    found += misfit(memory)
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 

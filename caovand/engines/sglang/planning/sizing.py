@@ -9,6 +9,7 @@ from typing import Any
 from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.options import count
 from caovand.engines.sglang.memory.forecast import estimate, unmodelled
 from caovand.engines.sglang.memory.load import (
     Load,
@@ -24,7 +25,6 @@ from caovand.engines.sglang.planning.options import (
     REQUESTS,
     SHARE,
     STEP,
-    count,
 )
 
 MANY = {"chat": 16, "long": 4, "batch": 128}

@@ -13,9 +13,9 @@ from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
 from caovand.engines.common.advice import blames_nothing, of_ladder, sentences
+from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
-from caovand.engines.vllm.planning.spelling import option
 
 Figures = Mapping[str, float | int | str]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
-from caovand.engines.vllm.planning.flag_table import KINDS
-from caovand.engines.vllm.planning.spelling import option
 
 _CRASH = ("piecewise", "mtp-safe", "plugin-off", "mtp-off", "eager")
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
@@ -35,6 +35,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
     ("gpu-lost", ANY): (),
     ("gpu-absent", ANY): (),
+    ("engine-unusable", ANY): (),
     ("host-oom", ANY): ("jobs", "compile-threads", "kv-memory-less", "sequences", "mtp-off"),
     ("shm-full", ANY): (),
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),

@@ -15,11 +15,9 @@ from caovand.core.facts.all_reduce import CUSTOM, NCCL
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
-from caovand.engines.vllm.planning.activations import INT8, VARIABLE
-from caovand.engines.vllm.planning.compilers import THREADS
+from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, PARTS_OF_SPECULATION, count
 from caovand.engines.vllm.planning.draft import PLUGIN, PLUGINS
-from caovand.engines.vllm.planning.environment import STATES
-from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, count
+from caovand.engines.vllm.planning.environment import STATES, THREADS
 
 BLOCK = 16  # tokens: context lengths are multiples of it
 MIN_CONTEXT, MIN_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
@@ -276,10 +274,10 @@ def _half(plan: Plan, finding: Finding) -> Step | None:
 
 def _half_input(plan: Plan, finding: Finding) -> Step | None:
     """Half-precision activations, where an int8 kernel of the weights is at fault."""
-    now = plan.env[VARIABLE].value if VARIABLE in plan.env else None
+    now = plan.env[MARLIN_INPUT].value if MARLIN_INPUT in plan.env else None
     if now != INT8 or not _is_of_weights(finding):
         return None
-    return Step(env={VARIABLE: None}, change="int8 activations -> half")
+    return Step(env={MARLIN_INPUT: None}, change="int8 activations -> half")
 
 
 def _attention(plan: Plan, finding: Finding) -> Step | None:
@@ -462,7 +460,7 @@ RUNGS: tuple[Rung, ...] = (
          ("kv_cache_dtype",), _kv_dtype_plain),
     Rung("half", "compute in float16", "dtype", ("dtype",), _half),
     Rung("half-input", "multiply weights by half-precision activations", "activations",
-         (VARIABLE,), _half_input),
+         (MARLIN_INPUT,), _half_input),
     Rung("attention", "use another attention backend", "",
          ("attention_backend", "attention_config"), _attention),
     Rung("experts", "compute experts without FlashInfer", "", EXPERTS, _experts),

@@ -13,12 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.health.observation import Mark
+from caovand.core.log import Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.vllm.log.line import message_of, stage_of
 
 PHASES = (
-    "resolve", "engine", "load", "drafter", "compile", "profile", "kv", "capture", "warmup", "http",
-)  # fmt: skip
+    Phase("resolve", "configuration", "launch"),
+    Phase("engine", "engine core", "launch"),
+    Phase("load", "weights", "load"),
+    Phase("drafter", "drafter's weights", "load"),
+    Phase("compile", "compilation", "prepare"),
+    Phase("profile", "memory profile", "prepare"),
+    Phase("kv", "KV cache", "prepare"),
+    Phase("capture", "CUDA graphs", "prepare"),
+    Phase("warmup", "warm-up", "prepare"),
+    Phase("http", "HTTP server", "prove"),
+)
 
 Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")

@@ -7,7 +7,7 @@ import re
 from caovand.core.log import Log
 from caovand.engines.vllm.log.cause import NEAR, announces, find_cause
 from caovand.engines.vllm.log.json_lines import plain
-from caovand.engines.vllm.log.phases import read
+from caovand.engines.vllm.log.phases import PHASES, read
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -23,6 +23,7 @@ _FINGERPRINT = re.compile(
 LOG = Log(
     module=__name__,
     plain=plain,
+    phases=PHASES,
     read=read,
     announces=announces,
     near=NEAR,

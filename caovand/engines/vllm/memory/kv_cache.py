@@ -17,6 +17,7 @@ from math import ceil
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.candidate import Candidate
 
 FULL, WINDOW, STATE = "full_attention", "sliding_attention", ("linear_attention", "mamba")
 TURBOQUANT = {
@@ -222,3 +223,21 @@ def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[in
         for one, count in zip(found, counts, strict=True)
         for first in range(count)
     ) or ((),)
+
+
+def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
+    """The cache blocks of this load."""
+    return layout(
+        model,
+        dtype=candidate.kv_dtype,
+        activation=candidate.activation,
+        tensor_parallel=candidate.tensor_parallel,
+        mtp=candidate.mtp,
+        # So many steps are under way at once: one a stage, and one being scheduled.
+        batch_tokens=candidate.batch_tokens
+        * (len(candidate.stages) + 1 if candidate.stages else 1),
+        aligned_states=candidate.aligned_states,
+        alignment=candidate.alignment,
+        version=candidate.version,
+        state_dtype=candidate.state_dtype,
+    )

@@ -14,16 +14,10 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import joined
-from caovand.engines.vllm.capabilities import TURING
+from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.machine.ranks import PIPELINE, large, ranks_here, spans_machines, stages
 from caovand.engines.vllm.planning.draft import Draft, policy, user
-from caovand.engines.vllm.planning.ranks import (
-    PIPELINE,
-    large,
-    ranks_here,
-    spans_machines,
-    stages,
-)
-from caovand.engines.vllm.planning.spelling import count
 
 MIN_MIB = 1024
 """What a CUDA context, PyTorch and a first buffer take before there is any model."""

@@ -11,21 +11,13 @@ from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import TURING
-from caovand.engines.vllm.planning.ranks import PIPELINE, serving
-from caovand.engines.vllm.planning.sizing import Sizing
-from caovand.engines.vllm.planning.spelling import whole_number
+from caovand.engines.vllm.flags.spelling import whole_number
+from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.machine.ranks import PIPELINE, serving
+from caovand.engines.vllm.sizing.space import Choice
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 """The variable that lists the plugins to load (all, where it is not set), and ours."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What is tried in the place of the rules' own: a drafting depth, a type of the cache."""
-
-    mtp: int | None = None
-    cache: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,7 +25,8 @@ class Draft:
     """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
     `cards` those of all nodes.
 
-    `sizing` is there once the cards were sized; `unweighed` says why it knows no context, as where
+    `depth` and `cache` are a drafting depth and a cache type to try in the place of the rules' own.
+    `choice` is there once the cards were sized; `unweighed` says why it knows no context, as where
     the weights on a card are unknown. `plugins` names those that vLLM may load; None is all.
     """
 
@@ -46,8 +39,9 @@ class Draft:
     auto_spec: str | None
     plugins: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    choice: Choice = Choice()
-    sizing: Sizing | None = None
+    depth: int | None = None
+    cache: str = ""
+    choice: Choice | None = None
     unweighed: str = ""
     weights_unknown: bool = False
 

@@ -1,16 +1,136 @@
-"""The engine's environment: quiet, offline where the model is local, sized to the machine."""
+"""The engine's environment: quiet, offline where the model is local, sized to the machine, and
+without kernels that nothing can compile here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from caovand.core.facts.inventory import device_name
 from caovand.core.plan import Setting
-from caovand.engines.vllm.memory.stages import PARTITION
-from caovand.engines.vllm.planning import activations, compilers, toolchain
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags.spelling import MARLIN_INPUT
+from caovand.engines.vllm.kernels import compilers
+from caovand.engines.vllm.machine.attention import NO_NVCC
+from caovand.engines.vllm.machine.capabilities import HOPPER
+from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
-from caovand.engines.vllm.planning.partition import layer_partition
+from caovand.engines.vllm.planning.pipeline import layer_partition
+from caovand.engines.vllm.planning.precision import cannot_build, marlin_input
+
+SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+EXPERTS = {
+    "": "VLLM_USE_FLASHINFER_MOE_FP16",
+    "fp8": "VLLM_USE_FLASHINFER_MOE_FP8",
+    "fbgemm_fp8": "VLLM_USE_FLASHINFER_MOE_FP8",
+    "modelopt": "VLLM_USE_FLASHINFER_MOE_FP8",
+    "compressed-tensors": "VLLM_USE_FLASHINFER_MOE_FP8",
+    "modelopt_fp4": "VLLM_USE_FLASHINFER_MOE_FP4",
+    "mxfp4": "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
+}
+"""The variable that keeps FlashInfer's kernels from experts, by how these are quantised."""
+
+
+def own_toolkit(draft: Draft) -> Setting | None:
+    """CUDA_HOME: one that is inherited may be of another CUDA than the engine's."""
+    home = draft.engine.cuda_home
+    if not draft.cuda or not home or "CUDA_PATH" in dict(draft.config.engine.env):
+        return None
+    return policy(home, "the engine's own compiler, of the CUDA that its torch is built for")
+
+
+def sampler(draft: Draft) -> Setting | None:
+    """VLLM_USE_FLASHINFER_SAMPLER."""
+    if not cannot_build(draft):
+        return None
+    return policy(
+        "0", f"PyTorch samples: FlashInfer's sampler is compiled at the start, and {NO_NVCC}"
+    )
+
+
+def experts(draft: Draft) -> Iterator[tuple[str, Setting]]:
+    """The variable that keeps FlashInfer's kernels from experts, where they are not ready.
+
+    Releases without these variables take FlashInfer for experts only where nvcc is, or, on Hopper,
+    after Triton.
+    """
+    newest = max((gpu.compute_capability for gpu in draft.cards), default=(0, 0))
+    kind = draft.model.quantization or str(draft.given.get("quantization") or "")
+    name = EXPERTS.get(kind.removesuffix("_per_tensor").removesuffix("_per_block"))
+    if not draft.cuda or not draft.model.experts or not name or newest < HOPPER:
+        return
+    if draft.engine.release >= releases.EXPERTS_BY_FLAG or draft.engine.jit_cache:
+        return
+    if cannot_build(draft):
+        reason = f"FlashInfer's expert kernels are compiled at the start, and {NO_NVCC}"
+    elif newest[0] == HOPPER[0]:
+        reason = (
+            "FlashInfer's expert kernels take minutes to compile at the first start; vLLM has"
+            " others ready for this card"
+        )
+    else:
+        return
+    yield name, policy("0", reason)
+
+
+JOBS = "MAX_JOBS"
+THREADS = "CAOVAN_COMPILE_THREADS"
+"""Read by the plugin in each worker: torch.compile's own variable is set to 1 by vLLM."""
+ITS_OWN = "TORCHINDUCTOR_COMPILE_THREADS"
+MAX_COMPILE_THREADS = 16
+THREAD_MIB = 1024
+"""A process with PyTorch and Triton in it that compiles one kernel, and its assembler."""
+WORKER_MIB = 4096
+"""Host memory of a worker, and with the first one of the server and the engine core."""
+
+
+def jobs(draft: Draft) -> Setting | None:
+    """MAX_JOBS."""
+    if not draft.cuda:
+        return None  # nothing is built there that asks for it
+    count = compilers(draft.host.cpus, draft.host.ram_mib)
+    return policy(
+        str(count),
+        f"kernels built here: one compiler for each of {draft.host.cpus} cores, as far as"
+        f" {draft.host.ram_mib} MiB of RAM go",
+    )
+
+
+def threads(draft: Draft) -> Setting | None:
+    """Threads of torch.compile in each worker; None where none compiles, or no plugin sets them.
+
+    Every card has a worker of its own, and all of them compile at the same time. vLLM compiles
+    with one thread, and more were measured on no card yet: only mode fast takes them.
+    """
+    typed = dict(draft.config.engine.env).get(ITS_OWN)
+    if typed is not None:
+        return user(typed, f"[engine] env {ITS_OWN}, which vLLM by itself sets to 1")
+    compiles = draft.cuda and draft.engine.plugin and not draft.value("enforce_eager")
+    if not compiles or draft.mode != "fast":
+        return None
+    workers = max(1, len(draft.gpus))
+    cores = max(1, draft.host.cpus // workers)
+    left_mib = max(0, memory_left_mib(draft, workers)) // workers
+    allowed = {
+        f"{draft.host.cpus} cores": cores,
+        f"{left_mib} MiB of host memory that loading leaves": max(1, left_mib // THREAD_MIB),
+        f"at most {MAX_COMPILE_THREADS}": MAX_COMPILE_THREADS,
+    }
+    why, count = min(allowed.items(), key=lambda one: one[1])
+    each = "" if workers == 1 else f" for each of {workers} workers"
+    return policy(str(count), f"mode fast: threads of torch.compile{each}: {why}")
+
+
+def memory_left_mib(draft: Draft, workers: int) -> int:
+    """Host memory next to a start: that of its processes, of the files read, of weights kept.
+
+    Not of what happens to be free: a reload would find another plan, and restart the engine.
+    """
+    offloaded = draft.value("cpu_offload_gb")
+    kept_mib = int(float(offloaded) * 1024) if isinstance(offloaded, (int, float)) else 0
+    taken_mib = draft.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
+    return draft.host.ram_mib - taken_mib
+
 
 MAX_THREADS = 12
 STATES = "CAOVAN_STATES"
@@ -23,7 +143,7 @@ def environment(draft: Draft) -> dict[str, Setting]:
     decided = {
         name: setting for name, rule in RULES for setting in [rule(draft)] if setting is not None
     }
-    decided.update(toolchain.experts(draft))
+    decided.update(experts(draft))
     typed = {name: user(value, "[engine] env") for name, value in draft.config.engine.env}
     return {**decided, **typed}
 
@@ -132,8 +252,8 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("HF_HUB_OFFLINE", _offline),
     ("TRANSFORMERS_OFFLINE", _offline),
     ("OMP_NUM_THREADS", _threads),
-    (compilers.JOBS, compilers.jobs),
-    (compilers.THREADS, compilers.threads),
+    (JOBS, jobs),
+    (THREADS, threads),
     ("CUDA_DEVICE_ORDER", _on_cuda("PCI_BUS_ID", "card indices mean what nvidia-smi shows")),
     ("CUDA_VISIBLE_DEVICES", _visible),
     (ALLOCATOR[0], _expandable),
@@ -148,7 +268,7 @@ RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
     ("CAOVAN_KERNELS", _kernels),
     (STATES, _states),
     (PARTITION, layer_partition),
-    (activations.VARIABLE, activations.input_type),
-    (toolchain.SAMPLER, toolchain.sampler),
-    ("CUDA_HOME", toolchain.own_toolkit),
+    (MARLIN_INPUT, marlin_input),
+    (SAMPLER, sampler),
+    ("CUDA_HOME", own_toolkit),
 )

@@ -12,18 +12,16 @@ from typing import Any
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.vllm.capabilities import ADA, AMPERE
-from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning import pipeline
-from caovand.engines.vllm.planning.devices import (
-    cards_lacking,
-    indivisible,
-    shards_whole_experts,
-    split_for,
+from caovand.engines.vllm.flags.spelling import beyond_limit, count
+from caovand.engines.vllm.machine.attention import (
+    backend_in,
+    ends_in_half,
+    flashinfer_refusal,
+    triton_refuses,
 )
-from caovand.engines.vllm.planning.eight_bits import ends_in_half
-from caovand.engines.vllm.planning.length import beyond_limit
-from caovand.engines.vllm.planning.precision import (
+from caovand.engines.vllm.machine.capabilities import (
+    ADA,
+    AMPERE,
     EXCLUSIVE,
     MIN_CAPABILITY,
     lacks_bfloat16,
@@ -32,8 +30,14 @@ from caovand.engines.vllm.planning.precision import (
     refused_type,
     type_without_bfloat16,
 )
-from caovand.engines.vllm.planning.spelling import count
-from caovand.engines.vllm.planning.turing import backend_in, flashinfer_refusal, triton_refuses
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.planning import pipeline
+from caovand.engines.vllm.planning.devices import (
+    cards_lacking,
+    indivisible,
+    shards_whole_experts,
+    split_for,
+)
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,34 @@ drafts over stages with the heads of Qwen3.5 and DeepSeek.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
 from caovand.engines.common.tensors import element_bytes, of_rank
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW
-from caovand.engines.vllm.memory.load import dealt
-from caovand.engines.vllm.memory.stages import PARTITION
+from caovand.engines.vllm.flags.spelling import count, option
+from caovand.engines.vllm.machine.ranks import (
+    PIPELINE,
+    REPLICAS,
+    TENSOR,
+    Work,
+    alike,
+    decide,
+    ranks_here,
+)
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.estimate import estimate
+from caovand.engines.vllm.memory.settings import dealt
+from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.dealing import anchored
 from caovand.engines.vllm.planning.devices import indivisible, shards_whole_experts
 from caovand.engines.vllm.planning.draft import Draft, policy
-from caovand.engines.vllm.planning.offload import experts_read
-from caovand.engines.vllm.planning.pace import WORKLOADS
-from caovand.engines.vllm.planning.ranks import PIPELINE, REPLICAS, TENSOR, ranks_here
-from caovand.engines.vllm.planning.spanning import Work, decide
-from caovand.engines.vllm.planning.spelling import count, option
+from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
+from caovand.engines.vllm.sizing.partition import Stages, anchored, anchors, spans
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
@@ -42,17 +49,6 @@ DRAFTS_OVER_STAGES = frozenset({
     "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "qwen3_5", "qwen3_5_moe",
     "qwen3_5_moe_text", "qwen3_5_text",
 })  # fmt: skip
-CARDS_ALIKE = 0.02
-"""Cards whose memory differs by less than this part are of one kind."""
-
-
-def anchors(model: ModelCard) -> list[int]:
-    """Layers of which every stage needs one: attention, where there is any.
-
-    Stages with and without it support other layouts of the cache, and vLLM takes one for all.
-    """
-    found = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
-    return found or list(range(len(model.layer_types)))
 
 
 def refusal(
@@ -97,12 +93,6 @@ def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
             " Qwen3.5 and DeepSeek V3 alone"
         )
     return ""
-
-
-def alike(one: Gpu, other: Gpu) -> bool:
-    """Whether two cards have the same memory and speed."""
-    larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
-    return larger - smaller <= CARDS_ALIKE * larger and stated(one) == stated(other)
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
@@ -237,3 +227,41 @@ def _work(draft: Draft) -> Work:
         answer=usual.answer,
         users=usual.users,
     )
+
+
+def layer_partition(draft: Draft) -> Setting | None:
+    """The variable that deals the layers, where vLLM's own rule is not the best."""
+    candidate = draft.choice.candidate if draft.choice and not draft.unweighed else None
+    if candidate is None or not candidate.stages or PARTITION in dict(draft.config.engine.env):
+        return None
+    own = own_partition(len(draft.model.layer_types), len(candidate.stages))
+    if candidate.stages == own:
+        return None
+    return policy(_listed(candidate.stages), _why_dealt(draft, candidate, own))
+
+
+def _why_dealt(draft: Draft, candidate: Candidate, own: tuple[int, ...]) -> str:
+    """What the dealing brings: more of the cache, or a faster slowest stage."""
+    by_rule = candidate.but(stages=own)
+    stages = Stages(draft.model, candidate, draft.cards)
+    cards = ", ".join(
+        f"{count} on {gpus[0].name} of {gpus[0].total_mib / 1024:.0f} GiB"
+        for count, gpus in zip(candidate.stages, stages.gpus, strict=True)
+    )
+    tokens = [estimate(draft.model, one, draft.cards).kv_tokens for one in (candidate, by_rule)]
+    dealt = f"layers dealt by the cards, {cards}"
+    if tokens[0] > tokens[1]:
+        held = f"{tokens[1]}" if tokens[1] > 0 else "none"
+        rule = f"vLLM's own rule ({_listed(own)})"
+        return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
+    slow = [
+        max(stages.seconds(*one) for one in spans(way)) * 1e3 for way in (candidate.stages, own)
+    ]
+    return (
+        f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"
+        f" ({_listed(own)}) in {slow[1]:.3g} ms (modelled)"
+    )
+
+
+def _listed(stages: Sequence[int]) -> str:
+    return ",".join(map(str, stages))

@@ -1,6 +1,7 @@
 """The policy: from configuration and inventory to a plan, by the rules.
 
-A flag the operator gave verbatim is never decided again: its rule does not run.
+A flag the operator gave verbatim is never decided again: its rule does not run. Files of llama.cpp
+are refused: vLLM reads them slowly, and only with another folder's config.json.
 """
 
 from __future__ import annotations
@@ -11,66 +12,47 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.addresses import is_loopback
 from caovand.core.config import MODES, Config, Mode, auto_spec
-from caovand.core.facts.inventory import Inventory
-from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.healing.degraded import kept_steps
+from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
-from caovand.engines.vllm.memory import graphs
-from caovand.engines.vllm.memory.estimate import free_share
-from caovand.engines.vllm.memory.forecast import forecast, gpus_of
-from caovand.engines.vllm.memory.unmodelled import stages_unknown, unmodelled, weights_unknown
-from caovand.engines.vllm.planning import (
-    activations,
-    flags,
-    gguf,
-    goals,
-    pipeline,
-    turing,
-    verbatim,
-)
-from caovand.engines.vllm.planning.activations import variables
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.command_line import check_values
+from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.settings import stages_unknown, unmodelled, weights_unknown
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
-from caovand.engines.vllm.planning.conflicts import conflicts
+from caovand.engines.vllm.planning.decisions import DECIDED, FIRST, SECOND, Rule, forecast
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     freest,
-    left_out,
     shards_whole_experts,
     spans_nodes,
     split_is_ours,
     splits_below,
     world_size,
 )
-from caovand.engines.vllm.planning.draft import PLUGINS, Choice, Draft, policy, user
-from caovand.engines.vllm.planning.eight_bits import EIGHT_BITS, may_store_in_eight_bits, uncompiled
-from caovand.engines.vllm.planning.environment import allocator_warnings, environment
-from caovand.engines.vllm.planning.flag_row import Rule
-from caovand.engines.vllm.planning.flag_table import DECIDED, FIRST, SECOND, SECRETS
-from caovand.engines.vllm.planning.offload import step_cost
-from caovand.engines.vllm.planning.refused import unknown
-from caovand.engines.vllm.planning.resize import (
-    all_emptied,
-    emptied,
-    graph_warnings,
-    graphs_for,
-    holders,
-    sized,
-)
-from caovand.engines.vllm.planning.speculation import (
-    smaller_depths,
-    spoiling_warnings,
-)
-from caovand.engines.vllm.planning.spelling import option, whole_number
+from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
+from caovand.engines.vllm.planning.environment import environment
+from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, sized
+from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
+from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.planning.warnings import warnings_of
+from caovand.engines.vllm.sizing.pace import step_cost
 
-TURBOQUANT_COST = {
-    "turboquant_k8v4": "1.2 %",
-    "turboquant_4bit_nc": "2.7 %",
-    "turboquant_k3v4_nc": "10.6 %",
-    "turboquant_3bit_nc": "20.6 %",
-}
-"""Perplexity that each cache type costs, by vLLM's own measurements."""
+
+def refuse_gguf(model: ModelCard) -> None:
+    """Raise Unplannable for a model in GGUF files, with the checkpoint that serves instead."""
+    if model.gguf is None:
+        return
+    file = model.path.rpartition("/")[2]
+    name = TYPE.split(file.removesuffix(".gguf"), maxsplit=1)[0] or "the model"
+    raise Unplannable(
+        f"cannot serve model {model.path} with vLLM: GGUF files are for llama.cpp; set [engine]"
+        ' kind = "llamacpp", or download a 4-bit safetensors checkpoint, such as'
+        f" {name}-AWQ or {name}-GPTQ-Int4"
+    )
 
 
 def make_plan(
@@ -87,7 +69,7 @@ def make_plan(
     `mode` is what `caovanctl mode` said, None where the file decides; `environ` what the engine
     inherits from us; `remembered` a degraded plan whose rungs are kept.
     """
-    gguf.refuse(inventory.model)
+    refuse_gguf(inventory.model)
 
     def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
         return _plan(config, inventory, mode, mode_origin, environ, remembered)
@@ -162,9 +144,9 @@ def _plan(
     remembered: Plan | None,
 ) -> Plan:
     engine = inventory.engine
-    words = flags.read(config.engine.extra_args, engine.flags, engine.switches)
-    given = flags.values(words)
-    verbatim.check(given)
+    words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
+    given = command_line.values(words)
+    check_values(given)
     chosen = _mode(config, given, mode, mode_origin)
     draft = Draft(
         config=config,
@@ -193,7 +175,7 @@ def _plan(
     )
     if remembered is not None:
         plan = _kept(plan, remembered)
-    return replace(plan, warnings=tuple(_warnings(draft, plan, words)))
+    return replace(plan, warnings=tuple(warnings_of(draft, plan, words)))
 
 
 def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None) -> str | None:
@@ -215,17 +197,17 @@ def _with_cards(draft: Draft) -> Draft:
         if found.failure != "vram-busy" or not ours:
             raise
         problem = found
-    if best and (best.sizing is None or best.unweighed or not ours or spans_nodes(best)):
+    if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
     for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
-        if best and best.sizing and best.sizing.unbounded(draft.model):
+        if best and best.choice and best.choice.unbounded(draft.model):
             break
         try:
             fewer = _on_freest(draft, size)
         except Unplannable:
             continue
-        if fewer.sizing and fewer.sizing.sound and fewer.sizing.score < _score(best):
+        if fewer.choice and fewer.choice.sound and fewer.choice.score < _score(best):
             best = _told(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
@@ -234,7 +216,7 @@ def _with_cards(draft: Draft) -> Draft:
 
 def _score(draft: Draft | None) -> float:
     """The lower, the better; a plan that needs host memory is worse than any that does not."""
-    return draft.sizing.score if draft and draft.sizing and draft.sizing.sound else inf
+    return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
 
 
 def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
@@ -260,14 +242,15 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
 
 def _context(draft: Draft | None) -> int:
     """The context that a draft holds on its cards; 0 where it holds none."""
-    return draft.sizing.load.context if draft and draft.sizing and draft.sizing.sound else 0
+    return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
 
 
 def _on_freest(draft: Draft, count: int) -> Draft:
     """The draft on so many of its cards at most, those with the most free memory."""
 
-    def decided(choice: Choice) -> Draft:
-        first = _decide(FIRST, replace(draft, gpus=freest(draft.gpus, count), choice=choice))
+    def decided(depth: int | None = None, cache: str = "") -> Draft:
+        few = replace(draft, gpus=freest(draft.gpus, count), depth=depth, cache=cache)
+        first = _decide(FIRST, few)
         why = stages_unknown(first.values, variables(first), first.inventory)
         return replace(
             first,
@@ -276,13 +259,13 @@ def _on_freest(draft: Draft, count: int) -> Draft:
             weights_unknown=first.weights_unknown or bool(why),
         )
 
-    first = decided(Choice())
+    first = decided()
     if not first.gpus or not first.model.layer_types:
         return first
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
-    others = [Choice(depth, cache) for cache in caches for depth in depths][1:]
-    return sized(first, [decided(choice) for choice in others])
+    others = [(depth, cache) for cache in caches for depth in depths][1:]
+    return sized(first, [decided(depth, cache) for depth, cache in others])
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
@@ -315,7 +298,7 @@ def _mode(
 def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
     if name not in given or name == "additional_config":
         return None
-    return user(flags.shown_value(name, given[name]), "passed verbatim")
+    return user(command_line.shown_value(name, given[name]), "passed verbatim")
 
 
 def _device(draft: Draft) -> str:
@@ -328,101 +311,6 @@ def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
     if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.given:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
-
-
-def _warnings(draft: Draft, plan: Plan, words: tuple[flags.Flag, ...]) -> list[str]:
-    notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.given)]
-    found += [*turing.traps(draft), *_flag_warnings(draft, words), *_open_doors(draft, plan)]
-    found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
-    found += [*uncompiled(draft), *allocator_warnings(draft), *activations.warnings(draft)]
-    found += [*spoiling_warnings(draft), *pipeline.idle_cards(draft)]
-    if not draft.engine.knows(draft.model.architecture):
-        found.append(
-            f"vLLM {draft.engine.version} has no model {draft.model.architecture}: it will try the"
-            " code of Transformers, slowly, or refuse; install a vLLM that has it"
-            " (`sudo caovanctl engine install`), or serve another model"
-        )
-    found += [f"{key} has no effect on a CPU build" for key in goals.idle_keys(draft)]
-    found += goals.given_up(draft, plan)
-    share = plan.value("gpu_memory_utilization")
-    if draft.cards and isinstance(share, (int, float)):
-        room = free_share(draft.cards)
-        if share > room:
-            found.append(
-                f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
-            )
-    found += map(str, conflicts(plan, draft.inventory, draft.cards))
-    dtype = plan.settings.get("dtype")
-    plain = draft.model.quantization is None  # else it is told as what cannot run
-    if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
-        found.append(
-            f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
-            " card of SM80 or newer, or another model"
-        )
-    kind = str(plan.value("kv_cache_dtype"))
-    if kind in TURBOQUANT_COST:
-        cost = TURBOQUANT_COST[kind]
-        found.append(
-            f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
-        )
-    return found
-
-
-def _shortfalls(draft: Draft) -> list[str]:
-    """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
-    if not draft.cuda:
-        return []
-    invented = draft.given.get("load_format") == "dummy"
-    ram = None if invented else small_host(draft.model, draft.host)
-    return [str(lack) for lack in (old_driver(draft.gpus, draft.engine.cuda), ram) if lack]
-
-
-def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
-    """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
-    given = draft.given.get("compilation_config")
-    if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
-        return []
-    captured = graphs.mode(given, plan.value("optimization_level"))
-    if plan.value("enforce_eager") or captured == "NONE":
-        return []
-    mode = graphs_for(draft)
-    return [
-        "--compilation-config names no cudagraph_mode, so vLLM captures its own"
-        f" {captured} instead of {mode}, which would be planned here; add"
-        f' "cudagraph_mode": "{mode}" to it'
-    ]
-
-
-def _open_doors(draft: Draft, plan: Plan) -> list[str]:
-    """An address that others reach where no key is set that we know of."""
-    config, host = draft.config, str(plan.value("host"))
-    keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
-    if keyed or {"api_key", "uds"} & set(draft.given) or is_loopback(host):
-        return []
-    return [
-        f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
-        " environment has VLLM_API_KEY, anyone who can reach that address can use the engine; set"
-        ' [server] api_key_file, or host = "127.0.0.1"'
-    ]
-
-
-def _flag_warnings(draft: Draft, words: tuple[flags.Flag, ...]) -> list[str]:
-    found: list[str] = []
-    seen = [flag for flag in flags.public(flags.carried(words)[1]) if flag.name in SECRETS]
-    for flag in flags.public(words):
-        word = option(flag.name)
-        if not flag.name:
-            found.append(f'"{flag.value}" in extra_args belongs to no flag')
-        elif typed := unknown(flag, draft.engine):
-            found.append(f"vLLM {draft.engine.version} has no {typed}: it will refuse to start")
-        elif word in draft.engine.deprecated:
-            found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
-        elif flag in seen:
-            found.append(
-                f"every user of this machine can see the values of several {word}: pass only one"
-            )
-    return found
 
 
 def _kept(plan: Plan, remembered: Plan) -> Plan:

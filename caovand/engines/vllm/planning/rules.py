@@ -1,63 +1,85 @@
 """The rules: one function for each flag, from a draft to a setting, or None to leave it out.
 
-They run in the order of `flag_table`, the cards being sized (`resize`) in between; a rule may read
-what was decided before it.
+They run in the order of `decisions`, the cards being sized (`fit`) in between; a rule may read what
+was decided before it. The CPU build has a modest cache, sized from the machine's memory so that it
+stays the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 
+from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.capabilities import HOPPER
-from caovand.engines.vllm.memory.estimate import Load
-from caovand.engines.vllm.planning import cpu, toolchain, turing
-from caovand.engines.vllm.planning.cpu import UNKNOWN_LIMIT
+from caovand.engines.vllm.flags.spelling import beyond_limit, count
+from caovand.engines.vllm.machine.attention import NO_NVCC
+from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
+from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.kv_cache import Layout, layout_for
+from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
-from caovand.engines.vllm.planning.eight_bits import own_type
-from caovand.engines.vllm.planning.length import beyond_limit
-from caovand.engines.vllm.planning.precision import lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.planning.resize import block_tokens, graphs_for, share_of_unknown
-from caovand.engines.vllm.planning.search import USUAL_SEQUENCES
-from caovand.engines.vllm.planning.sizing import Sizing
-from caovand.engines.vllm.planning.spelling import count
-from caovand.engines.vllm.planning.toolchain import NO_NVCC
+from caovand.engines.vllm.planning.fit import (
+    asked_candidate,
+    block_tokens,
+    graphs_for,
+    share_of_unknown,
+)
+from caovand.engines.vllm.planning.precision import cannot_build, own_type
+from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
+from caovand.engines.vllm.sizing.space import Choice
+
+MAX_OF_RAM = 16
+REQUESTS = 2
+STEP_MIB = 64
+UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
+
+
+def _layout_on_cpu(draft: Draft, model: ModelCard) -> Layout:
+    return layout_for(model, asked_candidate(draft))
+
+
+def _cache_bytes_on_cpu(draft: Draft) -> int:
+    return max(draft.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+
+
+def _max_model_len_on_cpu(draft: Draft) -> Setting | None:
+    model = draft.model
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.given:
+        return None
+    if not model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
+    longest = _layout_on_cpu(draft, model).longest(_cache_bytes_on_cpu(draft), model.max_model_len)
+    if longest in (0, model.max_model_len):
+        return None
+    return policy(
+        longest, f"the longest that fits {_cache_bytes_on_cpu(draft) // MIB} MiB of cache"
+    )
+
+
+def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
+    if draft.cuda:
+        return None
+    if not draft.model.layer_types:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
+        )
+    asked = count(draft.value("max_model_len"))
+    if not asked and not draft.model.limit_known:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
+        )
+    context = asked or draft.model.max_model_len
+    one = _layout_on_cpu(draft, draft.model).needed(context)
+    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    if whole <= _cache_bytes_on_cpu(draft):
+        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
+    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    amount = max(least, _cache_bytes_on_cpu(draft))
+    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")
+
 
 STOCK_COMPILE = 1  # vLLM's CompilationMode.STOCK_TORCH_COMPILE
-
-
-def host(draft: Draft) -> Setting | None:
-    return _configured(draft, "server", "host")
-
-
-def port(draft: Draft) -> Setting | None:
-    return _configured(draft, "server", "port")
-
-
-def served_model_name(draft: Draft) -> Setting | None:
-    typed = draft.config.model.served_name
-    if typed:
-        return user(typed, "[model] served_name")
-    name = draft.model.path.rstrip("/").rpartition("/")[2]
-    return policy(name, "the last part of the model's path")
-
-
-def revision(draft: Draft) -> Setting | None:
-    typed = draft.config.model.revision
-    return user(typed, "[model] revision") if typed else None
-
-
-def chat_template(draft: Draft) -> Setting | None:
-    typed = draft.config.model.chat_template
-    return user(typed, "[model] chat_template") if typed else None
-
-
-def trust_remote_code(draft: Draft) -> Setting | None:
-    if not draft.config.model.trust_remote_code:
-        return None
-    return user(True, "[model] trust_remote_code")
 
 
 def dtype(draft: Draft) -> Setting | None:
@@ -80,22 +102,22 @@ def dtype(draft: Draft) -> Setting | None:
 
 def kv_cache_dtype(draft: Draft) -> Setting | None:
     typed = draft.config.policy.kv_cache_dtype
-    if not typed and draft.choice.cache:
+    if not typed and draft.cache:
         return policy(
-            draft.choice.cache,
+            draft.cache,
             "twice the context in the same memory is worth more here, though 8 bits have no"
             f' calibrated scales: set [policy] kv_cache_dtype = "{own_type(draft)}" for the'
             " model's own",
         )
     if not typed:
-        return turing.kv_cache_dtype(draft)
+        return precision.kv_cache_dtype_on_turing(draft)
     known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
     if typed not in known:
         raise Unplannable(
             f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.version} has no such type; '
             f"use {nearest(typed, known)}"
         )
-    refused = turing.refused_cache(draft, typed)
+    refused = precision.refused_cache(draft, typed)
     if refused and not draft.pinned("kv_cache_dtype"):
         return policy(None, refused)
     return user(typed, "[policy] kv_cache_dtype")
@@ -147,7 +169,7 @@ def disable_custom_all_reduce(draft: Draft) -> Setting | None:
 
 
 def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
-    if not draft.turing or turing.attention(draft) != "FLASHINFER":
+    if not draft.turing or precision.attention(draft) != "FLASHINFER":
         return None
     return policy(True, "kernel choices for these cards are measured once, while starting")
 
@@ -155,7 +177,7 @@ def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
 def gdn_prefill_backend(draft: Draft) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
     hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.cards)
-    if not hopper or draft.model.linear is None or not toolchain.cannot_build(draft):
+    if not hopper or draft.model.linear is None or not cannot_build(draft):
         return None
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
 
@@ -168,7 +190,7 @@ def language_model_only(draft: Draft) -> Setting | None:
         return user(typed, "[model] text_only")
     if draft.model.weights and not draft.model.size("vision"):
         return policy(True, "the model's folder holds no weights of a vision tower")
-    if draft.sizing and not draft.unweighed and not draft.sizing.load.vision:
+    if draft.choice and not draft.unweighed and not draft.choice.candidate.vision:
         return policy(True, "with the vision tower loaded the context would be cut short")
     return None
 
@@ -183,42 +205,45 @@ def max_model_len(draft: Draft) -> Setting | None:
             )
         return user(typed, "[model] max_model_len")
     if not draft.cuda:
-        return cpu.max_model_len(draft)
-    if draft.sizing is None:
+        return _max_model_len_on_cpu(draft)
+    if draft.choice is None:
         return None
-    context = draft.sizing.load.context
+    context = draft.choice.candidate.context
     if not draft.model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
     if draft.unweighed:
         return policy("auto", f"vLLM takes the longest that fits: {draft.unweighed}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
-    if draft.sizing.offloaded:
+    if draft.choice.offloaded:
         return policy(
             context,
             "a longer one would move so many more weights to host memory that it costs more time"
             " than it is worth; set [model] max_model_len for more",
         )
-    if not draft.sizing.fits:
+    if not draft.choice.fits:
         return policy(context, "no context fits; this is the least that is worth a start")
-    return policy(context, _why_no_longer(draft.sizing, limit))
+    return policy(context, _why_no_longer(draft.choice, limit))
 
 
-def _why_no_longer(sizing: Sizing, limit: int) -> str:
+def _why_no_longer(choice: Choice, limit: int) -> str:
     """The reason of a context under the model's limit, and what the next best way would hold."""
-    load, rival = sizing.load, sizing.rival
-    if sizing.longest <= load.context and rival is None:
+    candidate, second = choice.candidate, choice.runner_up
+    if choice.longest <= candidate.context and second is None:
         return f"the longest that fits; the model's own limit is {limit}"
-    graphs = "" if load.eager else "CUDA graphs and "
-    reason = f"the longest that fits with {graphs}{count_of(load.sequences)}"
-    if rival:
-        reason += f"; {_differing(load, rival.load)} would hold {rival.load.context} tokens, "
-        even = 0.98 < rival.slower < 1.02
-        reason += "as fast per token" if even else f"at {rival.slower:.2f} times the time per token"
-    if sizing.longest > load.context:
+    graphs = "" if candidate.eager else "CUDA graphs and "
+    reason = f"the longest that fits with {graphs}{count_of(candidate.sequences)}"
+    if second:
+        other = second.candidate
+        reason += f"; {_differing(candidate, other)} would hold {other.context} tokens, "
+        even = 0.98 < second.slower < 1.02
         reason += (
-            f"; up to {sizing.longest} fit if other settings give way: set [model] max_model_len ="
-            f" {sizing.longest}"
+            "as fast per token" if even else f"at {second.slower:.2f} times the time per token"
+        )
+    if choice.longest > candidate.context:
+        reason += (
+            f"; up to {choice.longest} fit if other settings give way: set [model] max_model_len ="
+            f" {choice.longest}"
         )
     return reason
 
@@ -227,16 +252,16 @@ def count_of(sequences: int) -> str:
     return "one sequence" if sequences == 1 else f"{sequences} sequences at once"
 
 
-def _differing(load: Load, other: Load) -> str:
+def _differing(candidate: Candidate, other: Candidate) -> str:
     """What another way does otherwise, in a few words."""
     told = []
-    if load.eager != other.eager:
+    if candidate.eager != other.eager:
         told.append("CUDA graphs off" if other.eager else "CUDA graphs")
-    if load.mtp != other.mtp:
+    if candidate.mtp != other.mtp:
         told.append(f"MTP {other.mtp}")
-    if load.kv_dtype != other.kv_dtype:
+    if candidate.kv_dtype != other.kv_dtype:
         told.append(f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}")
-    if load.vision != other.vision:
+    if candidate.vision != other.vision:
         told.append("the vision tower" if other.vision else "text alone")
     return " and ".join(told)
 
@@ -245,10 +270,10 @@ def max_num_seqs(draft: Draft) -> Setting | None:
     typed = draft.config.policy.max_num_seqs
     if typed is not None:
         return user(typed, "[policy] max_num_seqs")
-    if draft.sizing is None:
+    if draft.choice is None:
         return None
-    count = draft.sizing.load.sequences
-    if "sequences" not in draft.sizing.spared:
+    count = draft.choice.candidate.sequences
+    if "sequences" not in draft.choice.spared:
         few = "these cards are fast only for a few users at once"
         return policy(count, few if draft.turing else "sampling more takes memory")
     if draft.turing:
@@ -264,11 +289,13 @@ def max_num_batched_tokens(draft: Draft) -> Setting | None:
     typed = draft.config.policy.max_num_batched_tokens
     if typed is not None:
         return user(typed, "[policy] max_num_batched_tokens")
-    if draft.sizing is None:
+    if draft.choice is None:
         return None
-    if "batch" in draft.sizing.spared:
-        return policy(draft.sizing.load.batch_tokens, "memory is short: a smaller step needs less")
-    return policy(draft.sizing.load.batch_tokens, "large steps read long prompts fastest")
+    if "batch" in draft.choice.spared:
+        return policy(
+            draft.choice.candidate.batch_tokens, "memory is short: a smaller step needs less"
+        )
+    return policy(draft.choice.candidate.batch_tokens, "large steps read long prompts fastest")
 
 
 def enforce_eager(draft: Draft) -> Setting | None:
@@ -278,7 +305,7 @@ def enforce_eager(draft: Draft) -> Setting | None:
         return user(True, "[policy] cuda_graphs is none")
     if not draft.cuda:
         return policy(True, "compiling for a CPU takes longer than it saves")
-    if draft.sizing and draft.sizing.load.eager:
+    if draft.choice and draft.choice.candidate.eager:
         return policy(True, "memory is short: compiled steps and graphs need more of it")
     return None
 
@@ -305,7 +332,7 @@ def compilation_config(draft: Draft) -> Setting | None:
 def gpu_memory_utilization(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
-    share = draft.sizing.load.utilization if draft.sizing else share_of_unknown(draft)
+    share = draft.choice.candidate.utilization if draft.choice else share_of_unknown(draft)
     typed = draft.config.policy.gpu_memory_utilization
     if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")
@@ -317,9 +344,9 @@ def gpu_memory_utilization(draft: Draft) -> Setting | None:
 
 
 def cpu_offload_gb(draft: Draft) -> Setting | None:
-    if draft.sizing is None or not draft.sizing.offloaded:
+    if draft.choice is None or not draft.choice.offloaded:
         return None
-    amount = draft.sizing.load.offload_gib
+    amount = draft.choice.candidate.offload_gib
     return policy(
         amount, "this much of the weights does not fit on a card and stays in host memory"
     )
@@ -335,18 +362,3 @@ def additional_config(draft: Draft) -> Setting | None:
     if own:
         return user({**ours, **own}, f"passed verbatim, with ours merged in: {reason}")
     return Setting(ours, draft.mode_setting.origin, reason)
-
-
-def enable_server_load_tracking(draft: Draft) -> Setting | None:
-    return policy(True, "/load tells whether work is pending, also when the engine is stuck")
-
-
-def shutdown_timeout(draft: Draft) -> Setting | None:
-    seconds = ceil(draft.config.watch.shutdown_timeout_s)
-    reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
-    return Setting(seconds, draft.config.origin("watch", "shutdown_timeout_s"), reason)
-
-
-def _configured(draft: Draft, section: str, key: str) -> Setting:
-    value = getattr(getattr(draft.config, section), key)
-    return Setting(value, draft.config.origin(section, key), f"[{section}] {key}")

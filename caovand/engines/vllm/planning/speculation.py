@@ -6,12 +6,15 @@ the mode. The planner never asks a model with no MTP head to draft.
 
 from __future__ import annotations
 
-from caovand.core.config import AUTO_SPEC, MODES, Mode
+from collections.abc import Mapping
+
+from caovand.core.config import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, option
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 from caovand.engines.vllm.planning.pipeline import drafts_refused
-from caovand.engines.vllm.planning.spelling import PARTS_OF_SPECULATION, option
 
 DEEPEST = 8
 
@@ -139,7 +142,7 @@ def _wanted(draft: Draft) -> tuple[int, Setting]:
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(draft.mode, gpus)
-    fewer = draft.choice.mtp
+    fewer = draft.depth
     if fewer is not None and draft.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
@@ -166,3 +169,20 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
             f"set it to 0-{DEEPEST}, off, auto, stable or fast, or unset it"
         )
     return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")
+
+
+def overruling(config: Config, environ: Mapping[str, str]) -> str:
+    """What sets the depth in the place of a chosen mode, known before any plan; "" for nothing."""
+    given = command_line.values(command_line.read(config.engine.extra_args))
+    for name in ("speculative_config", *PARTS_OF_SPECULATION):
+        if name in given:
+            return f"{option(name)} is among [engine] extra_args"
+    text = (auto_spec(config, environ) or "").strip()
+    if text:
+        return f"{AUTO_SPEC} is {text}"
+    if config.policy.mtp is not None:
+        return f"[policy] mtp is {config.policy.mtp}"
+    own = given.get("additional_config")
+    if isinstance(own, Mapping) and "caovan_mode" in own:
+        return f"caovan_mode of --additional-config is {own['caovan_mode']}"
+    return ""

@@ -1,0 +1,49 @@
+"""How far ahead a model drafts, by the operator's word or the mode."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from caovand.core.config import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.plan import Setting, Unplannable
+
+DEPTHS: dict[Mode, int] = {"auto": 3, "stable": 3, "fast": 4}
+MAX_DEPTH = 8
+
+
+def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str]) -> str:
+    """What sets the depth instead of a chosen mode; "" for nothing.
+
+    `typed` are the verbatim options that set the drafting, as they are written.
+    """
+    for option in typed:
+        return f"{option} is among [engine] extra_args"
+    if text := _variable(config, environ):
+        return f"{AUTO_SPEC} is {text}"
+    return "" if config.policy.mtp is None else f"[policy] mtp is {config.policy.mtp}"
+
+
+def depth(config: Config, mode: Mode, environ: Mapping[str, str]) -> tuple[int, Setting]:
+    """The depth, and its origin and reason in a setting without a value."""
+    text = _variable(config, environ)
+    if text.isdecimal() and int(text) <= MAX_DEPTH:
+        return int(text), Setting(None, "user", f"{AUTO_SPEC} is {text}")
+    if text in MODES:
+        return DEPTHS[text], Setting(None, "policy", f"{AUTO_SPEC} is {text}")
+    if text:
+        raise Unplannable(
+            f"cannot use {AUTO_SPEC}={text}: it is neither a depth from 0 to {MAX_DEPTH} nor a"
+            f" mode; use one of {', '.join(MODES)}"
+        )
+    if config.policy.mtp is not None:
+        return config.policy.mtp, Setting(None, "user", f"[policy] mtp is {config.policy.mtp}")
+    reason = f"mode {mode} drafts {DEPTHS[mode]} tokens"
+    if mode != "auto":
+        return DEPTHS[mode], Setting(None, "user", reason)
+    if config.policy.workload == "batch":
+        return 0, Setting(None, "policy", "many users fill each step without drafts")
+    return DEPTHS[mode], Setting(None, "policy", reason)
+
+
+def _variable(config: Config, environ: Mapping[str, str]) -> str:
+    return (auto_spec(config, environ) or "").strip()

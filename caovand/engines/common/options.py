@@ -1,0 +1,100 @@
+"""The operator's verbatim options, as the parsers of several engines read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.core import secrets
+from caovand.core.config import Config
+from caovand.core.problem import Problem
+
+HIDDEN = "***"
+STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option", "remove it")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """One verbatim option; `name` is empty for a word that belongs to none."""
+
+    name: str
+    value: Any
+    words: tuple[str, ...]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The option's values as they were typed, after it or after its equals sign."""
+        return self.words[1:] or tuple(word.partition("=")[2] for word in self.words if "=" in word)
+
+
+def is_option(word: str) -> bool:
+    """Whether a word is an option; a negative number is a value."""
+    return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")
+
+
+def parse_value(word: str, kind: type | None) -> Any:
+    """The number or truth value that a word spells, unless the option takes a text."""
+    if kind is str:
+        return word
+    try:
+        value = json.loads(word)
+    except (ValueError, RecursionError):
+        return word
+    return value if isinstance(value, (int, float, bool)) else word
+
+
+def count(value: Any) -> int | None:
+    """A whole number of one or more, None for anything else."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value > 0 else None
+
+
+def values(found: Iterable[Typed]) -> dict[str, Any]:
+    """Values by name; the last of an option counts."""
+    return {one.name: one.value for one in found if one.name}
+
+
+def redact(found: Iterable[Typed], keys: Collection[str]) -> tuple[str, ...]:
+    """The words as they may be shown; nobody sees the values of `keys`."""
+    shown: list[str] = []
+    for one in found:
+        if not one.name or not (one.name in keys or secrets.is_secret_entry(one.name, one.value)):
+            shown += [secrets.hide(word, mark=HIDDEN) for word in one.words]
+        elif "=" in one.words[0]:
+            shown.append(f"{one.words[0].partition('=')[0]}={HIDDEN}")
+        else:
+            shown += [one.words[0], *(HIDDEN for _ in one.words[1:])]
+    return tuple(shown)
+
+
+def secret_values(
+    found: Iterable[Typed], keys: Collection[str], separator: str = ""
+) -> tuple[str, ...]:
+    """The values that nobody sees: those of `keys`, and what looks like a secret in others."""
+    hidden: list[str] = []
+    for one in found:
+        if one.name in keys:
+            hidden += _split(one, separator)
+        else:
+            hidden += secrets.secrets_in({one.name: one.value})
+    return tuple(hidden)
+
+
+def api_keys(found: Iterable[Typed], separator: str = "") -> tuple[str, ...] | None:
+    """The keys of the last --api-key, any of which will do; None without one."""
+    keys = [one for one in found if one.name == "api_key"]
+    return tuple(_split(keys[-1], separator)) if keys else None
+
+
+def _split(one: Typed, separator: str) -> list[str]:
+    """The values of an option whose words may each list several."""
+    parts = (text.split(separator) if separator else [text] for text in one.values)
+    return [part for listed in parts for part in listed if part]
+
+
+def chat_template(config: Config, typed: dict[str, Any]) -> str:
+    """The chat template of the engine: that among its options, else the key's; "" for neither."""
+    found = typed.get("chat_template", config.model.chat_template)
+    return found if isinstance(found, str) else ""

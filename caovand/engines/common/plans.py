@@ -1,0 +1,68 @@
+"""Parts of a planner that engines share: the cards, what a degraded plan keeps, idle keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from caovand.core.config import Config
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.healing.degraded import kept_steps
+from caovand.core.plan import Plan, Unplannable
+
+IdleKey = tuple[str, str, str]
+"""A section, its key, and why the engine has no use for it."""
+
+
+def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that [engine] gpus names, or all; Unplannable if one of them is absent."""
+    wanted = config.engine.gpus
+    gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
+    if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
+        raise Unplannable(
+            f"cannot use GPU {min(missing)} of [engine] gpus: there is no such card;"
+            " `nvidia-smi -L` lists them",
+            "gpu-absent",
+        )
+    return gpus
+
+
+def cards_in(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that a plan names; all if it names none."""
+    if plan.cards is None:
+        return inventory.gpus
+    return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in plan.cards)
+
+
+def device(gpus: Sequence[Gpu], build: str = "cpu") -> str:
+    """What a plan runs on: the cards' generations, or the engine's build without a card."""
+    kinds = sorted({gpu.compute_capability for gpu in gpus})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or build
+
+
+def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
+    """Take the ladder's steps of a remembered plan of the same model again."""
+    if remembered is None or remembered.model != plan.model or not remembered.taken:
+        return plan
+    return replace(
+        plan,
+        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
+        env={**plan.env, **kept_steps(remembered.env)},
+        taken=remembered.taken,
+        others_mib=remembered.others_mib,
+    )
+
+
+def idle_keys(config: Config, keys: Iterable[IdleKey], title: str) -> Iterator[str]:
+    """A warning for each key that is set and does nothing for this engine."""
+    for section, key, why in keys:
+        if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
+            yield f"[{section}] {key} has no effect on {title}: {why}"
+
+
+def misfit(memory: MemoryEstimate) -> tuple[str, ...]:
+    """The warning that a plan does not fit; nothing if it does, or if that is unknown."""
+    if memory.fits is not False:
+        return ()
+    return ("; ".join((f"it does not fit: {memory.lack}", *memory.advice)),)

@@ -1,0 +1,374 @@
+"""What the doctor looks for: each check is a function from facts to findings.
+
+A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
+WARN what costs speed or will bite later; both carry the command or the key that fixes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import PurePath
+from shlex import quote
+
+from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
+from caovand.core.facts.occupancy import NOTABLE_MIB
+from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
+from caovand.core.problem import Problem
+from caovand.engines.common.checks import cache_checks, driver_checks, port_checks
+from caovand.engines.vllm import kernels, releases
+from caovand.engines.vllm.all_reduce import sums
+from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
+from caovand.engines.vllm.machine.capabilities import TURING, type_without_bfloat16
+from caovand.engines.vllm.planning.devices import unusable
+
+WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
+
+
+WITH_LIBRARY = (
+    "reinstall the package caovan-kernels (in a checkout: make -C csrc package), then: "
+    "sudo caovanctl engine install --again"
+)
+
+
+WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
+
+
+FULL_SHM_MIB = 64
+
+
+SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
+
+
+def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
+    """Every finding, in the order of CHECKS; root is not told to use sudo, which may be absent."""
+    found = tuple(finding for check in CHECKS for finding in check(facts))
+    if not facts.as_root:
+        return found
+    return tuple(replace(finding, remedy=finding.remedy.replace("sudo ", "")) for finding in found)
+
+
+def _turing(facts: DoctorFacts) -> bool:
+    return any(gpu.compute_capability == TURING for gpu in facts.gpus)
+
+
+def _cuda(facts: DoctorFacts) -> str | None:
+    return facts.engine.cuda if facts.engine else None
+
+
+def _failed(group: str, problem: Problem) -> CheckResult:
+    return CheckResult(group, "FAIL", problem.message, problem.remedy)
+
+
+def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
+    engine = facts.engine.python_version if facts.engine else ""
+    for whose, version in (("caovan's", facts.python_version), ("the engine's", engine)):
+        if version == "3.10.0":
+            text = f"{whose} Python is 3.10.0, whose bytecode tools are broken"
+            yield CheckResult("system", "FAIL", text, "install Python 3.10.1 or newer and use that")
+        elif version:
+            yield CheckResult("system", "PASS", f"{whose} Python is {version}")
+
+
+def wsl(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.host.wsl:
+        text = "this is WSL: pinned memory is limited and cards cannot reach each other directly"
+        yield CheckResult("system", "WARN", text, "use one card, or Linux without WSL")
+
+
+def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
+    size, free = facts.host.shm_mib, facts.host.shm_free_mib
+    if free is not None and free < FULL_SHM_MIB < size:
+        text = f"/dev/shm is full: {free} of its {size} MiB are free"
+        fix = "see who fills it (ls -lS /dev/shm), and remove what no running program uses"
+        yield CheckResult("system", "FAIL", text, fix)
+    elif size < SMALL_SHM_MIB:
+        text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
+        verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
+        fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
+        yield CheckResult("system", verdict, text, fix)
+    else:
+        yield CheckResult("system", "PASS", f"/dev/shm has {size} MiB")
+
+
+def open_files(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if 0 < facts.host.open_files < FEW_FILES:
+        text = f"only {facts.host.open_files} files may be open; each connection takes one"
+        yield CheckResult(
+            "system", "WARN", text, "ulimit -n 65536, or LimitNOFILE=65536 in the unit"
+        )
+
+
+def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if not facts.gpus:
+        if facts.wants_gpu:
+            text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
+            fix = "run `nvidia-smi`; check CUDA_VISIBLE_DEVICES; install the driver"
+            yield CheckResult("GPUs", "FAIL", text, fix)
+        return
+    unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
+    for gpu in facts.gpus:
+        major, minor = gpu.compute_capability
+        name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
+        bad = unusable(gpu)
+        if bad:
+            # The planner leaves it out by itself, as long as another is left.
+            verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
+            text = f"{name} cannot be used: {bad.fact}"
+            yield CheckResult("GPUs", verdict, text, bad.remedy)
+        else:
+            yield CheckResult("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
+    if any(gpu.persistence is False for gpu in facts.gpus):
+        text = "persistence mode is off: the driver unloads between starts, which takes seconds"
+        yield CheckResult("GPUs", "WARN", text, "sudo systemctl enable --now nvidia-persistenced")
+
+
+def orphans(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """A killed `vllm serve` leaves its engine core and workers behind, with their memory."""
+    if facts.orphans:
+        pids = " ".join(str(pid) for pid, _ in facts.orphans)
+        names = ", ".join(sorted({name for _, name in facts.orphans}))
+        text = f"left over from an engine that is gone: {names} (pid {pids.replace(' ', ', ')})"
+        yield CheckResult("GPUs", "FAIL", text, f"kill -9 {pids}")
+
+
+def foreign_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
+    known = {pid for pid, _ in facts.orphans}
+    for gpu in facts.gpus:
+        others = [user for user in gpu.users if user[0] not in known and user[2] > NOTABLE_MIB]
+        for pid, name, mib in others:
+            text = f"GPU {gpu.index}: {name} (pid {pid}) holds {mib} MiB"
+            yield CheckResult("GPUs", "WARN", text, f"stop it if it is not needed: kill {pid}")
+
+
+def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
+    found = facts.engine
+    if found is None:
+        if facts.engine_problem:
+            yield _failed("engine", facts.engine_problem)
+        return
+    if releases.OLDEST_TESTED <= found.release[:2] <= releases.NEWEST_TESTED:
+        yield CheckResult(
+            "engine", "PASS", f"vLLM {found.version} ({found.build}), torch {found.torch}"
+        )
+    else:
+        tested = (
+            f"{releases.name(releases.OLDEST_TESTED)} to {releases.name(releases.NEWEST_TESTED)}"
+        )
+        text = f"vLLM {found.version} is outside what caovan was tested with ({tested})"
+        fix = f"sudo caovanctl engine install {releases.name(releases.REFERENCE)}"
+        yield CheckResult("engine", "WARN", text, fix)
+    if facts.half_asked:
+        text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
+        fix = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
+        yield CheckResult("engine", "WARN", f"{text}: they are not checked", fix)
+    if found.build == "cuda" and not found.compiler and found.python_version:
+        text = "there is no C compiler: Triton cannot build its launchers"
+        yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
+    elif found.build == "cuda" and found.python_h is None:
+        release = ".".join(found.python_version.split(".")[:2])
+        text = f"there is no Python.h of Python {release}: Triton cannot build its launchers"
+        yield CheckResult("engine", "FAIL", text, f"sudo apt install python{release}-dev")
+    elif found.build == "cuda" and found.nvcc and found.cxx is None:
+        text = "there is no C++ compiler: nvcc cannot build FlashInfer's kernels"
+        yield CheckResult("engine", "FAIL", text, "sudo apt install g++")
+
+
+def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Without it attention falls to Triton: slower, and with a float16 cache."""
+    found = facts.engine
+    if found is None or found.build != "cuda" or not _turing(facts):
+        return
+    model = facts.model
+    dtype = facts.dtype or (type_without_bfloat16(model) if model else "")
+    refusal = flashinfer_refusal(model, found, dtype, facts.wants_plugin, facts.engine_env)
+    why = refusal.why if refusal else ""
+    if refusal is None:
+        yield CheckResult("engine", "PASS", f"FlashInfer {found.flashinfer} serves SM75")
+    elif refusal.of in ("model", "width"):
+        yield CheckResult(
+            "engine", "PASS", f"{why}; the plan has another attention serve the model"
+        )
+    elif refusal.of == "engine":
+        fix = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
+        if found.release >= releases.FLASHINFER_REFUSES_SM75:
+            fix = f"{WITH_PLUGIN}; or: sudo caovanctl engine install 0.21.0"
+        yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", fix)
+    else:
+        text = f"{why}: attention falls to Triton, with a float16 cache"
+        yield CheckResult("engine", "WARN", text, remedy(found))
+
+
+def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """What is not built beforehand is compiled by the first start that needs it, for minutes."""
+    found = facts.engine
+    if found is None or not found.cuda_home:
+        return
+    usable = Counter(gpu.compute_capability for gpu in facts.gpus if not unusable(gpu))
+    for capability, cards in sorted(usable.items()):
+        name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability, cards)
+        if lacking:
+            text = f"FlashInfer's kernels for {name} are not built ({', '.join(lacking)})"
+            fix = "sudo caovanctl engine build-kernels"
+            yield CheckResult("engine", "WARN", f"{text}: a start compiles them", fix)
+        else:
+            text = f"FlashInfer's kernels that most models need on {name} are built"
+            yield CheckResult("engine", "PASS", text)
+
+
+def plugin(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.engine is None or facts.engine.build != "cuda" or not _turing(facts):
+        return
+    if facts.engine.plugin:
+        yield CheckResult("plugin", "PASS", f"caovan's kernels {facts.engine.plugin} are installed")
+    elif facts.wants_plugin:
+        text = "caovan's SM75 kernels are not installed in the engine"
+        yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
+
+
+def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
+    found = facts.engine
+    hybrid = facts.model is None or facts.model.linear is not None
+    if found is None or not found.plugin or not hybrid or not _turing(facts):
+        return
+    fix = "sudo caovanctl engine install 0.21.0"
+    if found.library_problem:
+        text = f"the kernels cannot be loaded: {found.library_problem}"
+        yield CheckResult("plugin", "FAIL", text, WITH_LIBRARY)
+    elif found.gdn_interface.startswith("fail"):
+        text = f"the GDN interface of vLLM {found.version} is unknown ({found.gdn_interface[6:]})"
+        yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", fix)
+    elif found.gdn_interface:
+        replaced = ", ".join(name.rpartition(".")[2] for name in found.operators)
+        yield CheckResult("plugin", "PASS", f"the GDN interface is known: {replaced} are replaced")
+
+
+def states(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Whether a hybrid model that drafts may have a prefix cache."""
+    found, served = facts.engine, facts.model
+    if found is None or found.build != "cuda" or found.release >= releases.DRAFTS_KEEP_STATES:
+        return
+    if served is None or served.linear is None or not served.mtp_layers:
+        return
+    if found.plugin and not found.states:
+        return  # the plugin could not be asked
+    if found.plugin and found.states == "pass":
+        text = f"its fixes fit vLLM {found.version}: drafts and a prefix cache together are safe"
+        yield CheckResult("plugin", "PASS", text)
+        return
+    why = found.states.removeprefix("fail: ") if found.plugin else "the plugin is not installed"
+    text = f"no prefix cache while drafting: it would spoil vLLM {found.version}'s answers ({why})"
+    yield CheckResult("plugin", "WARN", text, WITHOUT_FIXES if found.plugin else WITH_PLUGIN)
+
+
+def model(facts: DoctorFacts) -> Iterator[CheckResult]:
+    found = facts.model
+    if found is None:
+        if facts.model_problem:
+            yield _failed("model", facts.model_problem)
+        return
+    if not found.architecture:
+        text = f"{found.path} is not on this machine yet"
+        yield CheckResult(
+            "model",
+            "WARN",
+            text,
+            f"sudo caovanctl model pull {found.path}, then set [model] path to its folder",
+        )
+        return
+    gib = found.size() / (1 << 30)
+    drafts = "an MTP head" if found.mtp_layers else "no MTP head"
+    yield CheckResult("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
+    for note in found.notes:
+        yield CheckResult("model", "WARN", note.message, note.remedy)
+    if facts.unreadable:
+        text = f"user {facts.service_user} may not read {facts.unreadable}"
+        yield CheckResult("model", "FAIL", text, _opened(facts.unreadable, found.path))
+
+
+def _opened(closed: str, model: str) -> str:
+    """The command that lets the service in; of a folder above the model it shows no contents."""
+    if PurePath(closed) in PurePath(model).parents:
+        return f"sudo chmod a+x {quote(closed)}"
+    return f"sudo chmod -R a+rX {quote(model)}"
+
+
+def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Loading maps the whole checkpoint; less RAM than that thrashes or is killed."""
+    if facts.model is None or not facts.model.weights:
+        return
+    need, host = facts.model.size() >> 20, facts.host
+    lack = small_host(facts.model, host)
+    if lack:
+        yield CheckResult("memory", "FAIL", lack.fact, more_swap(need))
+    elif need > host.available_mib:
+        text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
+        yield CheckResult(
+            "memory", "WARN", text, "stop what else uses memory; loading will be slow"
+        )
+    else:
+        yield CheckResult(
+            "memory", "PASS", f"{host.available_mib} MiB of RAM for {need} MiB of weights"
+        )
+
+
+def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
+    if facts.plan_problem:
+        text, _, fix = facts.plan_problem.partition("; ")
+        yield CheckResult("memory", "FAIL", text, fix)
+    memory = facts.memory
+    if memory is None:
+        return
+    for conflict in memory.conflicts:
+        yield _failed("memory", conflict)
+    if memory.fits is None:
+        text = f"nothing is forecast: {memory.reason}"
+        yield CheckResult("memory", "WARN", text, "read the memory that vLLM logs when it starts")
+    if memory.conflicts or memory.fits is None:
+        return
+    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
+    text = f"{have:.2f} GiB left for the cache, {need:.2f} GiB needed for one whole request"
+    if memory.fits:
+        yield CheckResult("memory", "PASS", f"the model fits: {text}")
+    else:
+        short = memory.lack or memory.no_room or text
+        fix = "; ".join(memory.advice)
+        yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", fix)
+
+
+def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """What the plan takes of speed and memory."""
+    share = facts.memory.gpu_memory_utilization if facts.memory else None
+    if facts.mtp is None or share is None:
+        return
+    tokens = "1 token" if facts.mtp == 1 else f"{facts.mtp} tokens"
+    drafts = f"MTP drafts {tokens}" if facts.mtp else "nothing is drafted (MTP 0)"
+    text = f"{drafts}, and gpu_memory_utilization is {share:g}"
+    yield CheckResult("plan", "PASS", f"{text}; `caovanctl plan` tells why")
+
+
+def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
+    told = tuple(map(str, facts.model.notes)) if facts.model else ()
+    told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
+    told += (str(old_driver(facts.gpus, _cuda(facts))),)
+    told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
+    for text in facts.plan_warnings:
+        if text not in told and not text.startswith("it does not fit"):
+            fact, _, fix = text.partition("; ")
+            yield CheckResult("plan", "WARN", fact, fix)
+
+
+def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Compiled kernels are kept there."""
+    loss = "every start compiles anew"
+    yield from cache_checks(facts, loss=loss, least_mib=SMALL_CACHE_MIB)
+
+
+CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
+    python_release, wsl, shared_memory, open_files, driver_checks, cards, orphans, foreign_memory,
+    sums, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory, fit, choices,
+    warnings, port_checks, caches,
+)  # fmt: skip

@@ -1,0 +1,66 @@
+"""How vLLM spells its flags, and what it takes their values for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import ModelCard
+
+LARGEST_COUNT = 1 << 53  # beyond it floats, in which memory is counted, are no longer exact
+PARTS_OF_SPECULATION = ("spec_method", "spec_model", "spec_tokens")
+"""Flags of newer engines that stand for parts of `--speculative-config`."""
+
+
+def whole_number(value: Any) -> int | None:
+    """A count as vLLM reads it: 8192, "8.5k" (thousands) or "8K" (of 1024); None where it is none.
+
+    A broken number of 1024s is none: vLLM refuses it. Nor is one that no memory can be counted by.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < LARGEST_COUNT else None
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([kmgt])|(\d{1,12})([KMGT])", str(value))
+    if not match:
+        return None
+    number, unit = [part for part in match.groups() if part is not None]
+    power = "kmgt".index(unit.lower()) + 1
+    if unit.islower():
+        return int(float(number) * 10 ** (3 * power))
+    return int(number) << 10 * power
+
+
+def count(value: Any) -> int | None:
+    """A count of one or more; None for -1, "auto" and the like, which leave it to vLLM."""
+    number = whole_number(value)
+    return number if number is not None and number > 0 else None
+
+
+def is_left_to_vllm(context: Any) -> bool:
+    """Whether --max-model-len asks vLLM itself for the longest context that fits."""
+    return context == -1 or (isinstance(context, str) and context.strip().lower() == "auto")
+
+
+def option(name: str) -> str:
+    """How a flag of this name is written on a command line."""
+    return "--" + name.replace("_", "-")
+
+
+ALLOWING = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+"""The variable by which vLLM takes a longer context than the model was made for."""
+CHANGING = ("hf_overrides", "rope_scaling")
+"""Flags that may change the model's limit in ways that only vLLM knows."""
+
+
+def beyond_limit(
+    model: ModelCard, context: int, settings: Mapping[str, Any], env: Mapping[str, Any]
+) -> bool:
+    """Whether vLLM refuses this context as longer than the model's own limit."""
+    if not model.limit_known or not model.max_model_len or context <= model.max_model_len:
+        return False
+    allowed = str(env.get(ALLOWING, "0")).strip().lower() in ("1", "true")
+    return not allowed and not any(settings.get(name) for name in CHANGING)
+
+
+MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
+INT8 = "int8"

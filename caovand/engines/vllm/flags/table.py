@@ -1,0 +1,177 @@
+"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
+
+How the policy decides a flag stands in `planning/decisions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which values a verbatim flag may have: what another one lacks, and what to write instead."""
+
+    accepts: Callable[[Any], bool]
+    fact: str
+    remedy: str
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+COUNT = Wanted(lambda value: count(value) is not None, "no count of one or more", "a whole number")
+LENGTH = Wanted(
+    lambda value: count(value) is not None or is_left_to_vllm(value),
+    "no number of tokens",
+    "32768, 32k, 32K or auto",
+)
+PORT = Wanted(
+    lambda value: type(value) is int and 0 < value < 65536,
+    "no number from 1 to 65535",
+    "such a number",
+)
+GIB = Wanted(lambda value: _is_number(value) and value >= 0, "no size in GiB", "a number from 0")
+SHARE = Wanted(
+    lambda value: _is_number(value) and 0 < value <= 1,
+    "no share of a card's memory",
+    "0.9 or less, above 0",
+)
+OBJECT = Wanted(lambda value: isinstance(value, Mapping), "no JSON object", '\'{"key": "value"}\'')
+
+
+@dataclass(frozen=True)
+class FlagRow:
+    """One flag of vLLM.
+
+    `takes` is how many words follow it ("many": all up to the next flag), `short` its short name.
+    A flag with a `secret` is shown to nobody: that is the shortest beginning of its name that vLLM
+    takes, and `carrier` the variable that brings it to the engine instead. `wanted` are the values
+    that are not refused before a start. What the planner and the forecast calculate with is of
+    `type`, also in a remembered plan. `unforeseen` says what it changes of memory if nothing can be
+    forecast with it.
+    """
+
+    name: str
+    takes: Literal["nothing", "one", "many"] = "one"
+    short: str = ""
+    secret: str = ""
+    carrier: str = ""
+    wanted: Wanted | None = None
+    type: tuple[type, ...] = ()
+    unforeseen: str = ""
+
+
+_INT, _NUMBER, _TEXT, _BOOL, _TABLE = (int,), (int, float), (str,), (bool,), (dict,)
+_SPREAD = "the cache is then spread over the ranks"
+_KNOWN = (
+    FlagRow("host"),
+    FlagRow("port", wanted=PORT),
+    FlagRow("served_model_name", "many"),
+    FlagRow("revision"),
+    FlagRow("trust_remote_code", "nothing"),
+    FlagRow("chat_template"),
+    FlagRow("tool_call_parser"),
+    FlagRow("enable_auto_tool_choice", "nothing"),
+    FlagRow("reasoning_parser"),
+    FlagRow("tensor_parallel_size", short="-tp", wanted=COUNT),
+    FlagRow("pipeline_parallel_size", short="-pp", wanted=COUNT),
+    FlagRow("dtype", type=_TEXT),
+    FlagRow("speculative_config", short="-sc", type=_TABLE),
+    FlagRow("attention_backend", type=_TEXT),
+    FlagRow("kv_cache_dtype", type=_TEXT),
+    FlagRow("enable_prefix_caching", "nothing", type=_BOOL),
+    FlagRow("mamba_cache_mode"),
+    FlagRow("gdn_prefill_backend"),
+    FlagRow("disable_custom_all_reduce", "nothing", type=_BOOL),
+    FlagRow("enable_flashinfer_autotune", "nothing"),
+    FlagRow("language_model_only", "nothing"),
+    FlagRow("max_model_len", type=_INT, wanted=LENGTH),
+    FlagRow("max_num_seqs", type=_INT, wanted=COUNT),
+    FlagRow("async_scheduling", "nothing", type=_BOOL),
+    FlagRow("max_num_batched_tokens", type=_INT, wanted=COUNT),
+    FlagRow("enforce_eager", "nothing", type=_BOOL),
+    FlagRow("compilation_config", short="-cc", type=_TABLE),
+    FlagRow("gpu_memory_utilization", type=_NUMBER, wanted=SHARE),
+    FlagRow("cpu_offload_gb", type=_NUMBER, wanted=GIB),
+    FlagRow("kv_cache_memory_bytes", type=_INT, wanted=COUNT),
+    FlagRow("additional_config", type=_TABLE, wanted=OBJECT),
+    FlagRow("enable_server_load_tracking", "nothing"),
+    FlagRow("shutdown_timeout"),
+    FlagRow("quantization", short="-q"),
+    FlagRow("attention_config", short="-ac"),
+    FlagRow("enable_chunked_prefill", "nothing"),
+    FlagRow("data_parallel_size", short="-dp", wanted=COUNT),
+    FlagRow("num_gpu_blocks_override", wanted=COUNT),
+    FlagRow("block_size", wanted=COUNT),
+    FlagRow("enable_lora", "nothing", unforeseen="adapters take memory of every card"),
+    FlagRow("mamba_cache_dtype", unforeseen="it changes the size of the recurrent states"),
+    FlagRow("mamba_block_size", unforeseen="it changes how often recurrent states are kept"),
+    FlagRow("kv_cache_dtype_skip_layers", "many",
+            unforeseen="layers then keep caches of different sizes"),
+    FlagRow("decode_context_parallel_size", short="-dcp", unforeseen=_SPREAD),
+    FlagRow("prefill_context_parallel_size", short="-pcp", unforeseen=_SPREAD),
+    FlagRow("enable_eplb", "nothing", unforeseen="experts are then kept more than once"),
+    FlagRow("offload_group_size", unforeseen="layers then come and go while the model runs"),
+    FlagRow("api_key", "many", secret="api_k", carrier="VLLM_API_KEY"),
+    FlagRow("hf_token", secret="hf_t", carrier="HF_TOKEN"),
+    FlagRow("node_rank", short="-r"),
+    FlagRow("nnodes", short="-n"),
+    FlagRow("enable_expert_parallel", "nothing", short="-ep"),
+    FlagRow("api_server_count", short="-asc"),
+    FlagRow("data_parallel_rank", short="-dpn"),
+    FlagRow("data_parallel_start_rank", short="-dpr"),
+    FlagRow("data_parallel_size_local", short="-dpl"),
+    FlagRow("data_parallel_address", short="-dpa"),
+    FlagRow("data_parallel_rpc_port", short="-dpp"),
+    FlagRow("data_parallel_backend", short="-dpb"),
+    FlagRow("data_parallel_hybrid_lb", "nothing", short="-dph"),
+    FlagRow("data_parallel_external_lb", "nothing", short="-dpe"),
+    FlagRow("data_parallel_multi_port_external_lb", "nothing", short="-dpm"),
+    FlagRow("diffusion_config", short="-dc"),
+    FlagRow("optimization_level", short="-O"),
+)  # fmt: skip
+"""Those of which more is known than how many words they take."""
+_MANY = (
+    "middleware", "lora_modules", "cudagraph_capture_sizes", "device_ids", "lora_target_modules",
+    "collect_detailed_traces", "numa_bind_nodes", "numa_bind_cpus", "allowed_media_domains",
+    "ignore_patterns", "logits_processors", "cpu_offload_params", "offload_params",
+    "sleep_preserve_parameter_names",
+)  # fmt: skip
+_ALONE = (
+    "aggregate_engine_logging", "allow_credentials", "allow_deprecated_quantization",
+    "cudagraph_metrics", "disable_cascade_attn",
+    "disable_chunked_mm_input", "disable_fastapi_docs", "disable_hybrid_kv_cache_manager",
+    "disable_log_requests", "disable_log_stats", "disable_nccl_for_dp_synchronization",
+    "disable_sliding_window", "disable_uvicorn_access_log", "enable_dbo", "enable_elastic_ep",
+    "enable_force_include_usage", "enable_layerwise_nvtx_tracing", "enable_log_deltas",
+    "enable_log_outputs", "enable_log_requests", "enable_mfu_metrics", "enable_mm_embeds",
+    "enable_offline_docs", "enable_prompt_embeds", "enable_prompt_tokens_details",
+    "enable_request_id_headers", "enable_return_routed_experts", "enable_sleep_mode",
+    "enable_ssl_refresh", "enable_tokenizer_info_endpoint", "enable_tower_connector_lora",
+    "exclude_tools_when_tool_choice_none", "fully_sharded_loras", "grpc", "headless",
+    "interleave_mm_strings", "kv_cache_metrics", "kv_sharing_fast_prefill", "log_error_stack",
+    "mm_encoder_only", "numa_bind", "ray_workers_use_nsight", "return_tokens_as_token_ids",
+    "skip_mm_profiling", "skip_tokenizer_init", "specialize_active_lora", "tokens_only",
+    "trust_request_chat_template", "use_tqdm_on_load",
+)  # fmt: skip
+FLAGS: tuple[FlagRow, ...] = (
+    *_KNOWN,
+    *(FlagRow(name, "many") for name in _MANY),
+    *(FlagRow(name, "nothing") for name in _ALONE),
+)
+SHORT = {row.short: row.name for row in FLAGS if row.short}
+MANY = frozenset(row.name for row in FLAGS if row.takes == "many")
+SWITCHES = frozenset(row.name for row in FLAGS if row.takes == "nothing")
+"""Flags that take no word, for an engine that was not asked; a model's name may follow them."""
+SECRETS = {row.name: row.secret for row in FLAGS if row.secret}
+CARRIERS = {row.name: row.carrier for row in FLAGS if row.carrier}
+WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wanted}
+KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
+"""What the planner and the forecast calculate with; the rest goes to vLLM as it is."""
+UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}

@@ -1,0 +1,201 @@
+"""Which attention serves a model on these cards, and whether its kernels can be built here.
+
+FlashInfer ships its attention, sampler, expert and Gated DeltaNet kernels as source, and runs nvcc
+when one is first used. vLLM 0.21 chooses such kernels without looking for nvcc wherever the package
+flashinfer-cubin is installed, as our lock file has it; the start then ends at the first of them.
+The package flashinfer-jit-cache holds them ready.
+
+On compute capability 7.5 FlashInfer's attention runs in vLLM 0.21, with a float16 or an fp8 cache.
+Later releases ask for SM80 there, and Triton's attention, which is left, refuses an fp8 cache below
+SM89; our plugin lets these cards in again if FlashInfer itself works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard, version_numbers
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, first_of
+
+NO_NVCC = "there is no nvcc to build it"
+OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
+"""Variables of [engine] env that lead FlashInfer to a toolkit the probe did not see."""
+
+
+def lacks_nvcc(engine: EngineInfo) -> bool:
+    """Whether FlashInfer's kernels cannot be had: neither ready nor built.
+
+    A saved inventory need not tell of compilers: it is then taken to have one.
+    """
+    return bool(engine.python_version) and not engine.nvcc and not engine.jit_cache
+
+
+def lacks_toolkit(engine: EngineInfo, env: Container[str]) -> bool:
+    """The same where `env` names the variables of [engine] env, which may lead to a toolkit."""
+    return lacks_nvcc(engine) and not any(name in env for name in OWN_TOOLKIT)
+
+
+def remedy(engine: EngineInfo) -> str:
+    """How to get an nvcc that is new enough.
+
+    Ubuntu 22.04 and 24.04 and Debian 12 and 13 package CUDA 11.5, 12.0, 11.8 and 12.4.
+    """
+    release = (engine.cuda or "").replace(".", "-")
+    package = f"cuda-toolkit-{release}" if release else "cuda-toolkit"
+    return (
+        "install an engine that brings one: sudo caovanctl engine install; or add NVIDIA's apt"
+        " repository (https://developer.nvidia.com/cuda-downloads), then: sudo apt install"
+        f" {package} (the distribution's own nvidia-cuda-toolkit is too old)"
+    )
+
+
+FLASHINFER_HEADS = (64, 128, 256)
+WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
+NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
+UNKNOWN_WIDTH = "config.json does not tell how wide the attention heads are"
+OF_TWO_WIDTHS = ("gemma4",)
+"""vLLM itself sends such models to Triton, unless a backend was named."""
+IMAGES_BOTH_WAYS = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"})
+"""Model types in which every token of an image attends to all the others: of vLLM's attention,
+only Triton's has that (is_mm_prefix_lm)."""
+WRAPPED = ("Bagel", "PaliGemma")
+"""Architectures of those whose text part has another family's type."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why FlashInfer's attention does not serve SM75, and which fact it is a matter of."""
+
+    why: str
+    of: Literal["model", "engine", "width", "toolchain"]
+
+
+def flashinfer_refusal(
+    model: ModelCard | None,
+    engine: EngineInfo,
+    dtype: str,
+    plugin: bool,
+    env: Container[str],
+) -> Refusal | None:
+    """Why FlashInfer's attention does not serve this model on SM75 here; None where it does.
+
+    `plugin` tells whether caovan's may be used, `env` has the names of [engine] env. A model that
+    is not known has the widest heads.
+    """
+    unfit = flashinfer_lacks(model, dtype) if model else ""
+    if unfit:
+        return Refusal(unfit, "model")
+    refused = _refused_by_engine(engine, model.head_dim if model else 256, plugin)
+    if refused:
+        return Refusal(refused, "engine")
+    if model and lacks_width(model):
+        return Refusal(UNKNOWN_WIDTH, "width")
+    if lacks_toolkit(engine, env):
+        return Refusal(f"FlashInfer {NO_KERNELS}", "toolchain")
+    return None
+
+
+def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
+    """Why this engine's FlashInfer does not serve SM75; empty where it does."""
+    plugin = plugin and bool(engine.plugin)
+    installed = version_numbers(engine.flashinfer)
+    first, last = releases.BROKEN_FLASHINFER
+    if not installed:
+        return "FlashInfer is not installed in the engine's environment"
+    if engine.release >= releases.FLASHINFER_REFUSES_SM75:
+        if not plugin:
+            return (
+                f"vLLM {engine.version} does not let FlashInfer serve SM75 without caovan's plugin"
+            )
+        if installed < releases.REPAIRED_FLASHINFER:
+            return f"FlashInfer {engine.flashinfer} does not serve SM75; 0.6.16 and newer do"
+    elif first <= installed <= last and head_dim >= 256:
+        return f"FlashInfer {engine.flashinfer} cannot serve 256-wide heads on SM75"
+    return ""
+
+
+def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> str:
+    """Why FlashInfer's attention cannot serve this model; empty where it can. On SM100 it has
+    attention `sinks`."""
+    if model.latent:
+        return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
+    if model.model_type.startswith(WITH_SINKS) and not sinks:
+        return "FlashInfer's attention knows no attention sinks before SM100"
+    if has_heads_of_two_widths(model):
+        return f"layers of {model.model_type} have heads of two widths, one of 512"
+    if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
+        return f"FlashInfer's attention has no kernel for heads of {model.head_dim}"
+    if dtype == "float32":
+        return "FlashInfer's attention has no kernel for float32"
+    if images_attend_both_ways(model):
+        return "in FlashInfer's attention the tokens of an image do not attend both ways"
+    return ""
+
+
+def has_heads_of_two_widths(model: ModelCard) -> bool:
+    """Whether vLLM sends this model to Triton's attention by itself."""
+    return model.model_type.startswith(OF_TWO_WIDTHS)
+
+
+def images_attend_both_ways(model: ModelCard) -> bool:
+    """Whether only Triton's attention serves this model."""
+    kind = model.model_type.removesuffix("_text")
+    return kind in IMAGES_BOTH_WAYS or model.architecture.startswith(WRAPPED)
+
+
+def backend_in(config: Any) -> str:
+    """The attention that --attention-config names; empty where it names none."""
+    return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
+
+
+def triton_refuses(kind: str, engine: EngineInfo) -> bool:
+    """Whether Triton's attention keeps no cache of this type on cards before SM89."""
+    newer = engine.release >= releases.TRITON_REFUSES_FP8
+    return is_plain_fp8(kind) and (newer or kind != "fp8_e5m2")
+
+
+def is_plain_fp8(kind: str) -> bool:
+    """Whether a cache of this type has one scale at most, as FlashInfer's attention reads it."""
+    return kind.startswith("fp8") and not kind.endswith("per_token_head")
+
+
+def lacks_width(model: ModelCard) -> bool:
+    return bool(model.architecture) and not model.head_dim
+
+
+def attended_by_flashinfer(
+    values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
+) -> bool:
+    """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
+    vLLM's own choice: on SM100 before any other, else for an fp8 cache, which off Hopper no other
+    before it keeps."""
+    backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    if backend or not gpus:
+        return str(backend).upper() == "FLASHINFER"
+    kind, dtype = str(values.get("kv_cache_dtype")), str(values.get("dtype") or "")
+    generations = {gpu.compute_capability[0] for gpu in gpus}
+    first = BLACKWELL[0] in generations
+    able = bool(inventory.engine.flashinfer)
+    able = able and not flashinfer_lacks(inventory.model, dtype, sinks=first)
+    return able and (first or (is_plain_fp8(kind) and generations != {HOPPER[0]}))
+
+
+def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+    """The card, in words, on which FlashAttention would end the engine; empty where there is none.
+
+    FlashAttention 3 writes bfloat16 whenever it reads 8 bits, and vLLM gives it an output of the
+    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32
+    is the same by its sources).
+    """
+    backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    model, dtype = inventory.model, str(values.get("dtype") or "auto").removeprefix("torch.")
+    dtype = model.dtype if dtype == "auto" else dtype
+    kind = str(values.get("kv_cache_dtype"))
+    triton = images_attend_both_ways(model) or has_heads_of_two_widths(model)
+    own = not backend and not model.latent and not triton
+    if dtype not in HALF or not is_plain_fp8(kind):
+        return ""
+    return first_of(gpus, HOPPER[0]) if own or str(backend).upper() == "FLASH_ATTN" else ""

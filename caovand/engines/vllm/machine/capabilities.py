@@ -1,0 +1,96 @@
+"""Compute capabilities, and which number types vLLM has for a card and a model.
+
+The refusals are those of vllm/config/model.py and quantization/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.problem import Problem
+
+TURING = (7, 5)
+"""The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
+AMPERE = (8, 0)
+"""The first with bfloat16."""
+ADA = (8, 9)
+"""The first that converts 8-bit floats by itself."""
+HOPPER = (9, 0)
+BLACKWELL = (10, 0)
+OWN_FP8 = HOPPER[0], BLACKWELL[0]
+"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
+WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
+"""Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
+WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})
+"""Quantisations that compute in float32 too; the others are for 16-bit types."""
+MIN_CAPABILITY = {
+    "mxfp4": AMPERE,
+    "fbgemm_fp8": AMPERE,
+    "experts_int8": AMPERE,
+    "modelopt": AMPERE,
+    "modelopt_mxfp8": AMPERE,
+    "fp_quant": BLACKWELL,
+}
+"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33.
+
+ModelOpt's fp8 and mxfp8 are read from 0.32; its 4-bit floats run from SM75.
+"""
+EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"})
+"""Methods of which vLLM refuses one by flag where the checkpoint is quantised by another."""
+
+
+def method(name: str) -> str:
+    """The method that a name of --quantization asks for, whatever the kernel."""
+    return name.removeprefix("auto_").removesuffix("_marlin")
+
+
+HALF = frozenset({"half", "float16"})
+
+
+def oldest_without(gpus: Sequence[Gpu], capability: tuple[int, int]) -> str:
+    """The first card older than this, in words; empty where there is none."""
+    return _named(gpu for gpu in gpus if gpu.compute_capability < capability)
+
+
+def first_of(gpus: Sequence[Gpu], generation: int) -> str:
+    """The first card of this generation, in words; empty where there is none."""
+    return _named(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
+
+
+def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
+    """The first card that is not of these capabilities, in words; empty where all are."""
+    return _named(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
+
+
+def _named(gpus: Iterable[Gpu]) -> str:
+    gpu = next(iter(gpus), None)
+    return "GPU {} is SM{}{}".format(gpu.index, *gpu.compute_capability) if gpu else ""
+
+
+def type_without_bfloat16(model: ModelCard) -> str:
+    """What a card before SM80 computes this model in."""
+    return "float32" if model.model_type in WITHOUT_HALF else "half"
+
+
+def lacks_bfloat16(gpus: Sequence[Gpu], dtype: str) -> str:
+    """The card that has no bfloat16, in words, where that is the type; else empty."""
+    return oldest_without(gpus, AMPERE) if dtype == "bfloat16" else ""
+
+
+def refused_type(
+    model: ModelCard, quantization: str | None, dtype: str, old: str
+) -> Problem | None:
+    """Why vLLM refuses this number type; `old` is a card before SM80 in words, or empty."""
+    if dtype in HALF and model.model_type in WITHOUT_HALF:
+        other = "float32" if old else "bfloat16"
+        fact = f"vLLM refuses it for models of type {model.model_type}"
+        return Problem("use --dtype half", fact, f"use --dtype {other}")
+    if dtype in ("float32", "float") and quantization and quantization not in WITH_FLOAT32:
+        remedy = "use --dtype half"
+        if model.model_type in WITHOUT_HALF:
+            remedy = "use a card of SM80 or newer, or an unquantised checkpoint"
+        why = f" ({old}, which has no bfloat16)" if old else ""
+        fact = f"{quantization} takes 16-bit types only"
+        return Problem(f"compute in float32{why}", fact, remedy)
+    return None

@@ -1,0 +1,116 @@
+"""A way of running, and the share of every card that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log2
+from typing import Any
+
+from caovand.core.facts.inventory import Gpu
+from caovand.engines.vllm import releases
+
+MIB, GIB = 1 << 20, 1 << 30
+STARTUP_MIB = 256
+"""What a CUDA context takes before vLLM looks at the free memory."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
+
+    `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
+    --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
+    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
+    `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
+    card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
+    multiplied by copies of the activations in int8. `stages` are the layers of each pipeline stage,
+    empty where there are none; the load of one stage says whether it is the `first` or `last`.
+    """
+
+    context: int
+    sequences: int
+    batch_tokens: int
+    utilization: float
+    tensor_parallel: int = 1
+    mtp: int = 0
+    kv_dtype: str = "auto"
+    activation: int = 2
+    eager: bool = False
+    aligned_states: bool = False
+    vision: bool = False
+    turing: bool = False
+    hopper: bool = False
+    flashinfer: bool = False
+    offload_gib: float = 0.0
+    version: tuple[int, ...] = releases.REFERENCE
+    kv_bytes: int | None = None
+    alignment: int = 16
+    compilation: Mapping[str, Any] = field(default_factory=dict)
+    quantization: str = ""
+    kv_blocks: int | None = None
+    state_dtype: str = "auto"
+    rounds_input: bool = False
+    stages: tuple[int, ...] = ()
+    first: bool = True
+    last: bool = True
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the drafting head runs here: on the last stage."""
+        return self.mtp > 0 and self.last
+
+    def but(self, **changes: Any) -> Candidate:
+        """The same with other values: `dataclasses.replace`, for the thousands that a search makes.
+
+        That one sets all fields one by one, which took a quarter of a search.
+        """
+        assert changes.keys() <= self.__dict__.keys()
+        candidate = object.__new__(Candidate)
+        candidate.__dict__.update(self.__dict__, **changes)
+        return candidate
+
+
+def visible_mib(total_mib: float) -> float:
+    """What CUDA sees of a card: the driver keeps some of what NVML reports."""
+    return total_mib * 0.9965 - 240
+
+
+def reserve_mib(candidate: Candidate, context: int | None = None) -> float:
+    """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
+
+    The driver's and the context's own, what long prompts gather and plan beyond the profiled
+    step, drafting buffers, transients of large batches, collectives, and a little a sequence.
+    `context` is one in the place of the load's.
+    """
+    return (
+        752
+        + (candidate.context if context is None else context) * 4 / 1024
+        + candidate.mtp * 128
+        + candidate.batch_tokens * 48 / 1024
+        + 256 * log2(candidate.tensor_parallel)
+        + candidate.sequences * 8
+    )
+
+
+def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None = None) -> float:
+    """AutoMem: the share of every card that leaves the reserve, and that is free at all.
+
+    What is free is taken coarsely, since what others use comes and goes a little. It bounds the
+    share always, so that less free memory or a longer context never give a larger one.
+    """
+    reserve = reserve_mib(candidate, context)
+    wanted = min(1 - reserve / gpu.total_mib for gpu in gpus)
+    room = int(free_share(gpus) * 100 - 0.5) / 100
+    return max(int(min(wanted, room) * 1000) / 1000, 0.0)
+
+
+def free_share(gpus: Sequence[Gpu]) -> float:
+    """The largest share of every card that vLLM can ask for and get."""
+    return max(min(_free_share(gpu) for gpu in gpus), 0.0)
+
+
+def _free_share(gpu: Gpu) -> float:
+    visible = visible_mib(gpu.total_mib)
+    free = min(gpu.free_mib, visible) - STARTUP_MIB
+    return min(free / visible, gpu.free_mib / gpu.total_mib) if visible > 0 else 0.0

@@ -1,0 +1,187 @@
+"""From settings to what an engine takes with exactly these, and why some leave that unknown.
+
+Sizing asks before all settings are decided, the forecast afterwards: of plans that the ladder
+changed, and with flags that are not the policy's. Both read them here, with vLLM's own defaults
+where nothing is set. A forecast that ignored a flag of `UNFORESEEN` would be trusted and wrong, and
+so would a context that was chosen by it: that is left to vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.plan import looks_up
+from caovand.engines.common.tensors import element_bytes
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, option, whole_number
+from caovand.engines.vllm.flags.spelling import count as count_of
+from caovand.engines.vllm.flags.table import UNFORESEEN
+from caovand.engines.vllm.machine.attention import attended_by_flashinfer
+from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
+from caovand.engines.vllm.machine.ranks import replicas, spans_machines
+from caovand.engines.vllm.memory import steps
+from caovand.engines.vllm.memory.candidate import GIB, Candidate
+from caovand.engines.vllm.memory.kv_cache import STATE, pages
+from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
+from caovand.engines.vllm.memory.steps import graph_mode
+
+CPU_BLOCK, CUDA_BLOCK = 128, 16
+CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+LARGE_CARD_MIB = 70 * 1024
+DEFAULT_SHARE = 0.9
+
+
+def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
+    """Whether a hybrid model's states are kept at block borders, one more a request.
+
+    They are with prefix caching, which releases after 0.21 turn on for hybrid models too.
+    """
+    if mode is not None:
+        return bool(mode == "align")
+    if prefix_caching is None:
+        return version >= releases.PREFIX_CACHING_ALIGNS
+    return bool(prefix_caching)
+
+
+def candidate_of(
+    values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
+) -> Candidate:
+    """What these settings and this environment ask of memory on these cards."""
+    model, engine = inventory.model, inventory.engine
+    large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
+    large = large and not any("A100" in gpu.name for gpu in gpus)
+    dtype = str(values.get("dtype") or "auto")
+
+    def count(name: str, default: int) -> int:
+        return count_of(values.get(name)) or default
+
+    share = values.get("gpu_memory_utilization")
+    offload = values.get("cpu_offload_gb")
+    compiled = values.get("compilation_config")
+    compiled = compiled if isinstance(compiled, Mapping) else {}
+    level = values.get("optimization_level")
+    captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
+    return Candidate(
+        context=count("max_model_len", model.max_model_len),
+        sequences=count("max_num_seqs", 1024 if large else 256),
+        batch_tokens=count("max_num_batched_tokens", 8192 if large else 2048),
+        utilization=float(share) if isinstance(share, (int, float)) else DEFAULT_SHARE,
+        tensor_parallel=count("tensor_parallel_size", 1),
+        mtp=_depth(values.get("speculative_config")),
+        kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
+        activation=element_bytes(model.dtype if dtype == "auto" else dtype),
+        eager=bool(values.get("enforce_eager")) or not compiles,
+        aligned_states=aligned(
+            values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
+        ),
+        vision=model.vision and not values.get("language_model_only"),
+        turing=any(gpu.compute_capability == TURING for gpu in gpus),
+        hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
+        flashinfer=attended_by_flashinfer(values, inventory, gpus),
+        offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
+        version=engine.release,
+        kv_bytes=kv_bytes_set(values, env, engine.build),
+        alignment=count("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
+        compilation={**compiled, "cudagraph_mode": captured},
+        quantization=str(values.get("quantization") or ""),
+        kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
+        rounds_input=env.get(MARLIN_INPUT) == INT8,
+        state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
+        stages=dealt(values, env, len(model.layer_types)),
+    )
+
+
+def dealt(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """The layers of each pipeline stage; empty without stages, and where vLLM refuses them."""
+    count = count_of(values.get("pipeline_parallel_size")) or 1
+    return partition(env.get(PARTITION), layers, count) if count > 1 else ()
+
+
+def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
+    """The cache's size where it is set; on the CPU build an older variable, in GiB, wins."""
+    space = str(env.get(CPU_CACHE_VARIABLE))
+    if build == "cpu" and space.isdecimal():
+        return int(space) * GIB
+    return whole_number(values.get("kv_cache_memory_bytes"))
+
+
+def _depth(config: Any) -> int:
+    depth = whole_number(config.get("num_speculative_tokens")) if isinstance(config, Mapping) else 0
+    return max(depth or 0, 0)
+
+
+OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral"}
+"""Load formats whose weights are not those that the folder's safetensors show."""
+
+
+def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
+    """What keeps a forecast from being made: a flag, or the model's states; empty for nothing."""
+    why = weights_unknown(given, model)
+    if why:
+        return why
+    for name, reason in UNFORESEEN.items():
+        if _is_set(given.get(name)):
+            return _told(name, reason)
+    if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
+        return "config.json does not tell the attention heads"
+    if model.hybrid and not (model.linear or model.mamba):
+        return "config.json does not tell the shape of the recurrent states"
+    if model.mamba and not model.hybrid:
+        return "layers with attention and a recurrent state in one are not forecast"
+    windows = model.hybrid or "sliding_attention" in model.layer_types
+    if windows and given.get("disable_hybrid_kv_cache_manager"):
+        return _told("disable_hybrid_kv_cache_manager", "every layer then keeps the whole context")
+    if _drafts_with_a_model(given.get("speculative_config")):
+        return _told("speculative_config", "the drafting model takes memory of its own")
+    return ""
+
+
+def weights_unknown(given: Mapping[str, Any], model: ModelCard) -> str:
+    """Why it is not known what a rank will hold of the weights; empty where it is."""
+    if _is_set(given.get("hf_overrides")):
+        return _told("hf_overrides", "it changes the model that config.json describes")
+    kind, form = given.get("quantization"), given.get("load_format")
+    if kind and model.quantization is None and str(kind) not in ONLINE:
+        return _told(f"quantization {kind}", "what it leaves of these weights is not known")
+    if str(form) in OTHER_WEIGHTS:
+        return _told(f"load_format {form}", "it loads other weights than safetensors")
+    if replicas(given) > 1 and model.experts:
+        return _told("data_parallel_size", "experts are then spread over the replicas")
+    if replicas(given) > 1 and spans_machines(given):
+        return _told("data_parallel_size", "replicas may be on other machines")
+    return ""
+
+
+def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
+    """Why it is not known what the pipeline stages hold; empty where it is, or without stages."""
+    model, name = inventory.model, "pipeline_parallel_size"
+    count = whole_number(values.get(name)) or 1
+    if count < 2:
+        return ""
+    if spans_machines(values) and not inventory.others:
+        return _told(name, "the cards of the other machines are not known here")
+    if model.kv_shared:
+        return _told(name, "layers that read the caches of others may be on another stage")
+    layers = dealt(values, env, len(model.layer_types))
+    if not layers:
+        return _told(f"{name} {count}", "its layers cannot be dealt like that")
+    if not all(pages(model, 0, start, end) for start, end in ranges(layers)):
+        return _told(f"{name} {count}", "a stage would have no layer with a cache")
+    return ""
+
+
+def _is_set(value: Any) -> bool:
+    return value is True or value not in (None, False, 1, "auto", {}, [])
+
+
+def _drafts_with_a_model(config: Any) -> bool:
+    if not isinstance(config, Mapping) or not config.get("model"):
+        return False
+    return not looks_up(config.get("method"))
+
+
+def _told(name: str, why: str) -> str:
+    flag, space, value = name.partition(" ")
+    return f"{option(flag)}{space}{value} is set, and {why}"

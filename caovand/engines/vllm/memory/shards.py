@@ -1,0 +1,213 @@
+"""What one rank holds of the weights, and what a pipeline stage has of the model.
+
+Read in vLLM 0.32: get_pp_indices deals the layers; its model classes make embedding and head on
+the first and the last stage only, or on every one; the drafting head is made on the last, with an
+embedding of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import ceil
+from typing import TypeVar
+
+from caovand.core.facts.inventory import ModelCard, Part, Weights
+from caovand.engines.common.tensors import FLOATS, of_rank
+from caovand.engines.vllm.memory.candidate import GIB, Candidate
+
+Card = TypeVar("Card")
+PARTITION = "VLLM_PP_LAYER_PARTITION"
+"""The variable that deals the layers otherwise: "40,24"."""
+EMBEDDING_ON_FIRST = frozenset({
+    "apertus", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5", "ernie4_5_moe", "exaone",
+    "exaone4", "exaone_moe", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "granite",
+    "kimi_k2", "llama", "llama4_text", "longcat_flash", "mimo", "mimo_v2_flash", "minimax_m2",
+    "ministral", "mistral", "nemotron", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
+    "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_vl_text", "solar", "step3p5",
+})  # fmt: skip
+"""Types whose embedding is on the first stage, and on the last where it is the head, too."""
+HEAD_ON_LAST = EMBEDDING_ON_FIRST | {"lfm2", "lfm2_moe", "qwen3_5_moe_text", "qwen3_5_text"}
+"""Types whose head is on the last stage. Others have both on every stage, as most classes of vLLM
+do, which those that were not read are taken to do as well."""
+
+
+def own_partition(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage by vLLM's own rule: what is left over goes to the last but one first."""
+    dealt = [layers // stages] * stages
+    for place in range(2, layers % stages + 2):
+        dealt[-place] += 1
+    return tuple(dealt)
+
+
+def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
+    """The layers of each stage as a variable's text deals them; vLLM's own rule for None.
+
+    Empty for a text that vLLM refuses, and where a stage would have no layer.
+    """
+    if not 0 < stages <= layers:
+        return ()
+    if text is None:
+        dealt = own_partition(layers, stages)
+    else:
+        try:
+            dealt = tuple(int(word) for word in str(text).split(","))
+        except ValueError:
+            return ()
+    sound = len(dealt) == stages and sum(dealt) == layers and min(dealt) > 0
+    return dealt if sound else ()
+
+
+def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The first layer of each stage, and the one after its last."""
+    ends = [sum(dealt[: at + 1]) for at in range(len(dealt))]
+    return tuple(zip((0, *ends), ends, strict=False))
+
+
+def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
+    """The cards of one of the stages, `each` of which is split over so many, in vLLM's order.
+
+    Replicas come one after the other. Of too few cards every stage has all: that is a conflict.
+    """
+    found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
+    return found or tuple(cards)
+
+
+@lru_cache(maxsize=8)
+def models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
+    """The model as each stage has it."""
+    return tuple(stage_model(model, start, end, drafting=drafting) for start, end in ranges(dealt))
+
+
+def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> ModelCard:
+    """What the stage with the layers from `start` to before `end` has of the model."""
+    last = end == len(model.layer_types)
+    kept = [
+        one
+        for weights in model.weights
+        if (one := _weights_of_stage(weights, model, start, end, drafting))
+    ]
+    return replace(
+        model,
+        layer_types=model.layer_types[start:end],
+        mtp_layers=model.mtp_layers if last else 0,
+        weights=tuple(kept),
+    )
+
+
+def _weights_of_stage(
+    weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
+) -> Weights | None:
+    """The stage's share of these weights, None for none."""
+    first, last = start == 0, end == len(model.layer_types)
+    kind, part = model.model_type, weights.part
+    if part == "embedding":
+        tied = not model.size("head")
+        copies = int(first or (last and tied) or kind not in EMBEDDING_ON_FIRST)
+        copies += last and drafting and model.mtp_layers > 0
+        return replace(weights, size=weights.size * copies) if copies else None
+    if part == "head":
+        return weights if last or kind not in HEAD_ON_LAST else None
+    if part == "mtp":
+        return weights if last else None
+    if part == "vision":  # made on every stage, used on the first
+        return weights
+    sizes = weights.layers or (1,) * len(model.layer_types)
+    held = sum(sizes[start:end])
+    if not held:
+        return None
+    return replace(weights, size=round(weights.size * held / sum(sizes)), layers=())
+
+
+FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
+ONLINE: Mapping[str, Mapping[str, float]] = {
+    "fp8": FP8,
+    "fp8_per_tensor": FP8,
+    "fp8_per_block": FP8,
+    "int8_per_channel_weight_only": FP8,
+    "experts_int8": {"experts": 1},
+}
+"""Bytes that --quantization leaves of a weight of half or bfloat16, by the part of the model.
+
+Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
+"""
+OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
+"""What --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
+
+Releases after 0.21 move a vision tower too, which is not counted on.
+"""
+MACHETE_GROUPS = (64, 128)
+ZERO_BITS, FLOAT_BITS = 4, 16
+"""What a zero point takes in an AWQ file, and after Machete has multiplied it by its scale."""
+
+
+def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
+    """What loading leaves on one rank, buffers of the step and of the positions included."""
+    kept = [w for w in model.weights if _loaded(w, candidate)]
+    stored = sum(on_rank(w, model, candidate) for w in kept)
+    layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
+    drafter = (
+        candidate.batch_tokens * model.hidden_size * candidate.activation
+        if candidate.drafting
+        else 0
+    )
+    rope = model.rope_elements * candidate.activation
+    more = _absorbed_bytes(model, candidate) + _zero_points_bytes(model, candidate)
+    return stored - min(candidate.offload_gib * GIB, layers) + drafter + rope + more
+
+
+def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
+    """What Machete adds to AWQ's zero points: it keeps each as a float, multiplied by its scale.
+
+    Experts have another kernel.
+    """
+    group = model.group_size
+    if not candidate.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
+        return 0.0
+    numbers = 0.0
+    for weights in model.weights:
+        # Files have scales apart; of weights without files they are a part.
+        shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + FLOAT_BITS}.get(weights.dtype)
+        if weights.part == "layers" and shared:
+            numbers += on_rank(weights, model, candidate) * 8 / (4 + shared / group)
+    return numbers / group * (FLOAT_BITS - ZERO_BITS) / 8
+
+
+def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
+    """MLA's projection of keys and values, which a quantised checkpoint has a second time.
+
+    vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
+    """
+    if model.mla is None or "attention" in model.spared:
+        return 0.0
+    if model.quantization is None and "layers" not in ONLINE.get(candidate.quantization, {}):
+        return 0.0
+    widths = model.mla.key_dim + model.mla.value_dim
+    size = model.heads * widths * model.mla.rank * len(model.layer_types)
+    return size * candidate.activation / candidate.tensor_parallel
+
+
+def _loaded(weights: Weights, candidate: Candidate) -> bool:
+    if weights.part == "mtp":
+        return candidate.mtp > 0
+    return weights.part != "vision" or candidate.vision
+
+
+def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
+    """Bytes that one rank holds of these weights once they are loaded."""
+    size = float(weights.size)
+    stored = FLOATS.get(weights.dtype) if model.quantization is None else None
+    left = ONLINE.get(candidate.quantization, {}).get(weights.part)
+    if stored and left and weights.sharding != "replicated":
+        size *= left / stored
+    elif stored:
+        size *= candidate.activation / stored  # float parameters are loaded as the activation type
+    if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
+        size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
+    return of_rank(size, weights, model, candidate.tensor_parallel)
+
+
+def _padded(width: int, multiple: int) -> float:
+    """By how much a kernel's padding grows a dimension."""
+    return ceil(width / multiple) * multiple / width if width else 1.0

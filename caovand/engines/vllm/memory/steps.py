@@ -1,0 +1,319 @@
+"""What steps take: activations and the sampler at their peak, CUDA graphs, workspaces.
+
+Widths are elements a token. They were read from what PyTorch's allocator held at the peak of real
+steps; the starts in tests/samples/starts hold the sums. A pass is profiled without attention's own
+work, of which only what MLA sets aside counts.
+
+One graph is captured for each size of a step, up to twice the tokens that all sequences decode at
+once (vllm/config/vllm.py). A piecewise graph is cut at every attention layer, a full one is whole;
+either way what it takes is a driver's record of every kernel, so that it grows with sizes times
+layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.facts.forecast import MemoryPart
+from caovand.core.facts.inventory import LinearAttention, ModelCard
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+
+LARGEST_GRAPH, LARGEST_GRAPH_OF_GPT_OSS = 512, 1024
+COMPILED = 3
+"""vLLM's compilation mode that cuts the model in pieces, which is its default."""
+FIRST_MIB, FIRST_EXPERTS_MIB, TOKEN_MIB, LAYER_MIB, EXPERTS_MIB = 30, 60, 0.2, 0.155, 0.14
+"""What capturing takes at all, without and with experts, a token of the largest graph, a layer of
+one graph, and its experts: fitted to measured starts.
+
+Experts are several kernels more a layer, but where they are mxfp4, which one kernel computes.
+"""
+MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
+"""A layer of a graph where most are Mamba-2 and all have experts, and of a second piecewise one:
+one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Without experts it is not known.
+"""
+DRAFTER_MIB = 12
+"""What capturing the drafting layers takes: 0 to 28 in three starts."""
+SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
+"""What a layer of a second piecewise graph and of a second full one take."""
+
+
+def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
+    """Whether vLLM compiles the model at all with this --compilation-config and -O level."""
+    return _compiled(config, level) not in ("0", "NONE")
+
+
+def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
+    """The kind of graphs that vLLM captures with this --compilation-config and -O level."""
+    usual = {"0": "NONE", "1": "PIECEWISE"}.get(str(level), "FULL_AND_PIECEWISE")
+    found = str(config.get("cudagraph_mode") or usual).upper()
+    whole = _compiled(config, level) in (str(COMPILED), "VLLM_COMPILE")
+    return found if whole or not found.endswith("PIECEWISE") else "NONE"
+
+
+def _compiled(config: Mapping[str, Any], level: Any) -> str:
+    given = config.get("mode")
+    if given is None:
+        given = 0 if str(level) == "0" else COMPILED
+    return str(given).upper()
+
+
+def captured_sizes(
+    sequences: int, mtp: int, batch_tokens: int, config: Mapping[str, Any], model_type: str = ""
+) -> tuple[int, ...]:
+    """Tokens of the steps that are captured; `config` is --compilation-config."""
+    width = 1 + mtp
+    listed, largest = (
+        config.get("cudagraph_capture_sizes"),
+        config.get("max_cudagraph_capture_size"),
+    )
+    if isinstance(listed, (list, tuple)):
+        wanted = [size for size in listed if isinstance(size, int)]
+    else:
+        if not isinstance(largest, int):
+            own = model_type == "gpt_oss"
+            largest = min(sequences * width * 2, LARGEST_GRAPH)
+            largest = LARGEST_GRAPH_OF_GPT_OSS if own else largest
+        wanted = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+        wanted = [size for size in wanted if size <= largest]
+    # Drafting makes every request 1 + MTP tokens long: sizes are rounded up to that.
+    rounded = {-(-size // width) * width for size in wanted if size > 0}
+    return tuple(sorted(size for size in rounded if size <= batch_tokens))
+
+
+def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:
+    """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
+    every = len(captured)
+    decoding = sum(size <= sequences * (1 + mtp) for size in captured)
+    found = {
+        "NONE": (0, 0),
+        "PIECEWISE": (every, 0),
+        "FULL": (0, every),
+        "FULL_DECODE_ONLY": (0, decoding),
+    }
+    return found.get(mode.upper(), (every, decoding))
+
+
+def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
+    """Graphs in all."""
+    return sum(graph_kinds(mode, captured, sequences, mtp))
+
+
+def graphs_mib(
+    graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
+) -> float:
+    """What so many graphs of a model of so many layers, each with experts or not, take.
+
+    `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
+    Mamba-2's.
+    """
+    each = LAYER_MIB + (EXPERTS_MIB if experts else 0)
+    each = MAMBA_MIB if mamba and experts else each
+    return _first_mib(experts, largest) + graphs * layers * each if graphs else 0.0
+
+
+def expected_mib(
+    piecewise: int,
+    full: int,
+    layers: int,
+    experts: bool = False,
+    largest: int = 0,
+    *,
+    mamba: bool = False,
+) -> float:
+    """What vLLM expects of so many graphs, and takes off before it sizes the cache.
+
+    It captures two of each kind and multiplies what the second took, which is less than the mean.
+    """
+    if not piecewise + full:
+        return 0.0
+    second = SECOND_MIB + (EXPERTS_MIB if experts else 0)
+    each = layers * (SECOND_MAMBA_MIB if mamba and experts else second)
+    whole = max(layers * SECOND_FULL_MIB, 1)
+    return _first_mib(experts, largest) + piecewise * each + full * whole
+
+
+def _first_mib(experts: bool, largest: int) -> float:
+    return FIRST_MIB + (FIRST_EXPERTS_MIB if experts else 0) + largest * TOKEN_MIB
+
+
+CUBLAS_MIB = 32
+"""The workspace of matrix products, which stays."""
+STREAMS, STREAMS_OF_GEMMA = 4, 5
+"""Hidden states alive beside a layer's own: residual, input, output; Gemma has norms after too."""
+FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
+"""Hidden states alive while the first compiled piece runs for the first time, which copies the
+embeddings; the drafting head's runs while the model's are still there."""
+SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
+"""Bytes a logit takes in the sampler's warm-up: as loaded, as float32, probabilities, noise."""
+SAMPLER_ROWS = 132
+"""Rows of float32 logits that the kernel for top-k and top-p keeps, one a multiprocessor."""
+UNCOMPRESSED = 65536
+"""Tokens of earlier context that MLA decompresses at once, where contexts are that long."""
+
+
+def forward_bytes(
+    model: ModelCard,
+    *,
+    tokens: int,
+    ranks: int,
+    activation: int,
+    compiled: bool,
+    drafting: bool,
+    embeds: bool = True,
+    experts_stay: bool = True,
+    uncompressed: int = 0,
+) -> float:
+    """The peak of a step of so many tokens on one of the ranks.
+
+    `embeds`: the embedding is here. `experts_stay`: what experts work in is kept from layer to
+    layer.
+    """
+    attention = tokens * _attention_width(model, ranks)
+    if model.mla:
+        heads = max(1, model.heads // ranks)
+        attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
+    width = max(tokens * _mlp_width(model, ranks), attention)
+    experts = tokens * _experts_width(model, ranks, experts_stay)
+    width = width + experts if experts_stay else max(width, experts)
+    width += tokens * _streams(model) * model.hidden_size
+    if compiled:
+        streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
+        copied = model.vocab_size / ranks if embeds else 0
+        first = model.hidden_size * (copied + tokens * streams)
+        width = max(width, first)
+    return CUBLAS_MIB * MIB + width * activation
+
+
+def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
+    """The peak of the sampler's warm-up, where every sequence ends a step of so many tokens."""
+    logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
+    kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
+    return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)
+
+
+def uncompressed_tokens(context: int, sequences: int, block: int) -> int:
+    """Tokens that MLA sets aside room for, to decompress what earlier steps have cached."""
+    wanted = min(max(8 * context, 4 * sequences * block), UNCOMPRESSED)
+    return max(wanted, sequences * block)
+
+
+def _streams(model: ModelCard) -> int:
+    return STREAMS_OF_GEMMA if model.model_type.startswith("gemma") else STREAMS
+
+
+def _mlp_width(model: ModelCard, ranks: int) -> float:
+    """Gate and up projections together, and their product."""
+    dense = max(model.dense_size, model.shared_size) if model.experts else model.intermediate_size
+    return 3 * dense / ranks
+
+
+def _attention_width(model: ModelCard, ranks: int) -> float:
+    """Projections of queries, keys and values, what norms make of them, and the output."""
+    if model.mla:
+        keys = model.mla.key_dim + (model.latent - model.mla.rank)
+        heads = max(1, model.heads // ranks)
+        return heads * (keys + model.mla.value_dim) + 2 * model.latent + model.mla.query_rank
+    head = max(model.head_dim, model.global_head_dim)
+    queries = max(1, model.heads // ranks) * head
+    keys = max(1, model.kv_heads // ranks) * head
+    gate = queries if model.linear else 0
+    attention = 3 * (queries + keys) + gate
+    recurrent = model.linear or model.mamba
+    return max(attention, _recurrent_width(recurrent) / ranks) if recurrent else attention
+
+
+def _recurrent_width(linear: LinearAttention) -> float:
+    """One projection for all, its parts apart and convolved, the output and its norm."""
+    keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
+    return 4 * keys + 6 * values
+
+
+def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
+    """What a token's experts work in, kept from layer to layer (`stay`) or for one of them."""
+    if not model.experts:
+        return 0.0
+    inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
+    if model.quantization == "mxfp4":  # one kernel computes gate, up and their product
+        return model.experts_per_token * (inner + hidden)
+    product = max(inner, hidden) if stay else inner
+    return model.experts_per_token * (product + max(2 * inner, hidden))
+
+
+CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
+ROUNDED_MIB = 2
+"""What PyTorch's allocator rounds the tensors of a layer up by: 0 to 6 were seen."""
+UNPACKED = 4.25
+"""Contexts of activation-typed keys and values that TurboQuant unpacks to."""
+
+
+def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart, float], ...]:
+    """Bytes on one rank next to weights and cache, by what they are for."""
+    forward = forward_bytes(
+        model,
+        tokens=candidate.batch_tokens,
+        ranks=candidate.tensor_parallel,
+        activation=candidate.activation,
+        compiled=not candidate.eager,
+        embeds=candidate.first,
+        drafting=candidate.drafting,
+        experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,
+        uncompressed=uncompressed_tokens(
+            candidate.context, candidate.sequences, candidate.alignment
+        ),
+    )
+    sampler = 0.0
+    if candidate.last:
+        sampler = sampler_bytes(
+            model, candidate.sequences, candidate.batch_tokens, candidate.drafting
+        )
+    fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
+    fixed += 0 if candidate.eager else COMPILED_MIB * MIB
+    groups = (candidate.tensor_parallel > 1) + (not (candidate.first and candidate.last))
+    fixed += COLLECTIVE_MIB * MIB * groups
+    return (
+        ("context", fixed),
+        ("activations", max(forward, sampler) + _special(model, candidate)),
+        ("graphs", 0 if candidate.eager else captured_mib(model, candidate) * MIB),
+    )
+
+
+def _special(model: ModelCard, candidate: Candidate) -> float:
+    """What only some models and cards need in a step."""
+    size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
+    if not candidate.first:  # what the stage before sends: hidden states and residual
+        size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation
+    if (
+        candidate.flashinfer or candidate.turing
+    ):  # its workspace; runs on Turing took as much with others, too
+        size += FLASHINFER_MIB * MIB
+    if candidate.rounds_input:  # the MLP's inner vectors, the widest that are rounded
+        size += candidate.batch_tokens * model.intermediate_size / candidate.tensor_parallel
+    if candidate.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
+        heads = max(1, model.kv_heads // candidate.tensor_parallel)
+        size += candidate.context * heads * model.head_dim * 2 * candidate.activation * UNPACKED
+    return size
+
+
+def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False) -> float:
+    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
+    mode = graph_mode(candidate.compilation)
+    captured = captured_sizes(
+        candidate.sequences,
+        candidate.mtp,
+        candidate.batch_tokens,
+        candidate.compilation,
+        model.model_type,
+    )
+    layers = len(model.layer_types) + (model.mtp_layers if candidate.mtp else 0)
+    experts = bool(model.experts) and model.quantization != "mxfp4"
+    largest, mamba = max(captured, default=0), model.mamba is not None
+    piecewise, full = graph_kinds(mode, captured, candidate.sequences, candidate.mtp)
+    drafter = DRAFTER_MIB if candidate.drafting and piecewise + full else 0
+    if expected:
+        made = expected_mib(piecewise, full, layers, experts, largest, mamba=mamba)
+    else:
+        made = graphs_mib(piecewise + full, layers, experts, largest, mamba=mamba)
+    return made + drafter

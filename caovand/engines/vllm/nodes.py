@@ -1,0 +1,199 @@
+"""One plan for several machines: ranks, and where they meet, by vLLM's own `--nnodes` or by Ray."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from caovand.core.config import Config
+from caovand.core.engine import UNTITLED, Nodes, Place
+from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.occupancy import in_use
+from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.vllm import over_ray
+from caovand.engines.vllm.flags.spelling import count, option
+from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR, ranks_here
+from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.environment import JOBS, THREADS
+from caovand.engines.vllm.planning.fit import BUSY_MIB
+
+WITHOUT_RDMA = "NCCL_IB_DISABLE"
+
+
+OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
+
+
+ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+OF_ONE_NODE = (*ADDRESSING, "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", JOBS, THREADS)
+
+
+_TITLE = re.compile(r"^VLLM::(?:Worker(?:_(?P<rank>\w+))?|(?P<core>EngineCore\w*))")
+
+
+_ACTOR = "ray::RayWorkerProc"
+
+
+_NAMED = re.compile(
+    r"^(?:\(Worker pid=\d{1,10}\) )?\(Worker_(?P<rank>\w{1,40}) pid=(?P<pid>\d{1,10})\)"
+)
+"""How a worker's lines begin, once it has joined the others."""
+
+
+def spread(
+    plan: Plan, machine: Inventory, host: str, port: int, no_rdma: str = "", executor: str = "mp",
+    address: str = "",
+) -> Plan:  # fmt: skip
+    """The plan over this machine and its others, which meet at this host; raises Unplannable.
+
+    How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
+    rank a node and no cards to split over: there it is tensor parallel unless stages were planned.
+    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
+    towards the others, "" where that is not known.
+    """
+    nodes = 1 + len(machine.others)
+    _refuse_typed(plan, nodes, executor)
+    settings = dict(plan.settings)
+    if executor == over_ray.RAY:
+        over_ray.check(plan, machine, address or host)
+        settings[over_ray.BACKEND] = Setting(executor, "user", "[cluster] executor")
+    over = f"{nodes} nodes, [cluster]"
+    settings["nnodes"] = Setting(nodes, "user", over)
+    settings["master_addr"] = Setting(host, "policy", "the head's address in [cluster]")
+    settings["master_port"] = Setting(port, "policy", "the port after the head's in [cluster]")
+    staged = plan.value(PIPELINE) is not None
+    if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
+        settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
+    # A plan that is tried again has what an earlier start found of the devices.
+    env = dict(plan.env)
+    if WITHOUT_RDMA in env and env[WITHOUT_RDMA].origin == "policy":
+        del env[WITHOUT_RDMA]
+    if no_rdma and plan.device != "cpu":
+        env = {WITHOUT_RDMA: Setting("1", "policy", no_rdma), **env}
+    return replace(plan, settings=settings, env=env)
+
+
+def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
+    """Raise Unplannable where the operator has typed what is decided here, in other words."""
+    cannot = f"cannot plan for {nodes} nodes: extra_args has"
+    for name in OURS:
+        if name in plan.verbatim:
+            raise Unplannable(f"{cannot} {option(name)}; remove it")
+    backend = over_ray.BACKEND
+    if backend in plan.verbatim and (typed := plan.value(backend)) != executor:
+        remedy = f"remove it, and set [cluster] executor instead, which is {executor}"
+        raise Unplannable(f"{cannot} {option(backend)} {typed}; {remedy}")
+
+
+def offered(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that ranks may use here, in the order in which they are taken: the freest first.
+
+    What a desktop uses changes no order. Raises Unplannable.
+    """
+
+    def room_mib(gpu: Gpu) -> int:
+        return gpu.free_mib if in_use(gpu) >= BUSY_MIB else gpu.total_mib
+
+    return tuple(sorted(choose_gpus(config, inventory), key=room_mib, reverse=True))
+
+
+def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
+    """The head's plan on another node: with what depends on that one's cards and processors."""
+    env = {name: one for name, one in plan.env.items() if name not in OF_ONE_NODE}
+    if inventory.gpus and inventory.engine.build == "cuda":
+        names = ",".join(map(device_name, _cards_of_ranks(plan, config, inventory)))
+        env["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this node")
+    if inventory.engine.cuda_home:
+        env["CUDA_HOME"] = Setting(inventory.engine.cuda_home, "policy", "this engine's compiler")
+    typed = {
+        name: Setting(value, "user", "[engine] env of this node")
+        for name, value in config.engine.env
+        if name != PARTITION  # layers are dealt once, for all nodes
+    }
+    return replace(plan, env={**env, **typed})
+
+
+def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards that the head's plan uses here."""
+    values = {name: one.value for name, one in plan.settings.items()}
+    ranks = ranks_here(values, count(plan.value("nnodes")) or 1)
+    cards = offered(config, inventory)
+    if len(cards) < ranks:
+        raise Unplannable(
+            f"cannot run {ranks} ranks of the head's plan: this node offers {len(cards)} cards;"
+            " check `nvidia-smi` and [engine] gpus",
+            "gpu-absent",
+        )
+    return cards[:ranks]
+
+
+def own(plan: Plan, place: Place) -> Plan:
+    """The part of one node: its rank, and the address that the other nodes reach it at."""
+    rank, address, interface = place.rank, place.address, place.interface
+    settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
+    if rank:
+        settings["headless"] = Setting(True, "policy", "the head alone answers clients")
+    reached = Setting(address, "policy", f"this node's address on {interface}")
+    by = Setting(interface, "policy", "the interface towards the other nodes")
+    env: Mapping[str, Setting] = {over_ray.HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
+    if plan.device != "cpu":
+        # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
+        exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
+        env = {**env, "NCCL_SOCKET_IFNAME": exact}
+    if over_ray.is_used(plan):
+        env = {**env, **over_ray.environment(place)}
+    return replace(plan, settings=settings, env={**env, **plan.env})
+
+
+def sums(plan: Plan) -> bool:
+    """Whether tensor parallel reaches over nodes: there are fewer stages than nodes."""
+    return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
+
+
+def no_rdma(env: Mapping[str, str]) -> str:
+    """Why NCCL uses no InfiniBand or RoCE with this [engine] env, "" where that does not say so."""
+    return f"[engine] env sets {WITHOUT_RDMA}" if _is_set(env.get(WITHOUT_RDMA, "")) else ""
+
+
+def _is_set(value: str) -> bool:
+    """Whether NCCL reads a variable as set: as a number other than 0, any word as 0."""
+    number = value.strip()
+    digits = number[1:] if number.startswith(("+", "-")) else number
+    return digits.lstrip("0").startswith(tuple("123456789"))
+
+
+def by_host_name(env: Mapping[str, str], interface: str) -> bool:
+    """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
+    return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
+
+
+def rank_of(title: str) -> str:
+    """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it is none."""
+    if title.startswith(_ACTOR):
+        return UNTITLED
+    found = _TITLE.match(title)
+    return (found["rank"] or found["core"] or "") if found else ""
+
+
+def ranks_in(lines: Sequence[str]) -> dict[int, str]:
+    """The ranks that lines of the log begin with, by pid: Ray's actors have titles of its own."""
+    found = map(_NAMED.match, lines)
+    return {int(one["pid"]): one["rank"] for one in found if one}
+
+
+NODES = Nodes(
+    offered=offered,
+    refusal=over_ray.refusal,
+    packages={over_ray.RAY: over_ray.PACKAGE},
+    spread=spread,
+    local=local,
+    own=own,
+    sums=sums,
+    no_rdma=no_rdma,
+    by_host_name=by_host_name,
+    rank_of=rank_of,
+    ranks_in=ranks_in,
+)

@@ -1,0 +1,167 @@
+"""How each flag is decided: its rule, the key it is planned for, and what stands in its way.
+
+Rules run in the order of the rows: one may read what was decided before it. A flag that the policy
+chooses is a row here, with its rule in `rules` and its obstacle in `obstacles` if it has any.
+Verbatim flags are never rewritten: a plan with conflicts stands, and says that it cannot run, why,
+and which flag would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.plan import Plan, Setting
+from caovand.core.problem import Problem
+from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
+from caovand.engines.vllm.memory.estimate import cards_of_plan, forecast_memory
+from caovand.engines.vllm.planning import obstacles, pipeline, precision, rules, serving
+from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.obstacles import Scene
+from caovand.engines.vllm.planning.rules import kv_cache_memory_bytes
+from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
+
+Rule = Callable[[Draft], Setting | None]
+"""From a draft to a setting, None to leave the flag out."""
+Obstacle = Callable[[Scene], Iterator[Problem]]
+"""What cannot run with the planned value, each with fact and remedy."""
+KEEP = "name it in [policy] pinned, and something else gives way"
+LEAVE = 'set it to "auto"'
+FREE = "stop what else uses the cards"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The key of caovan.toml that a flag is planned for, and what to do where it cannot be had.
+
+    `flags` are verbatim flags that overrule the key, which is the operator's own doing. Without
+    `value` the setting has the key's value as it is. `setting` is filled in by the table.
+    """
+
+    section: str
+    key: str
+    remedy: str = LEAVE
+    flags: tuple[str, ...] = ()
+    value: Callable[[Plan], Any] | None = None
+    cuda_only: bool = False
+    setting: str = ""
+
+    def planned(self, plan: Plan) -> Any:
+        return self.value(plan) if self.value else plan.value(self.setting)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one flag of vLLM is decided.
+
+    `rule` runs before the cards are sized or, if the flag is `sized`, afterwards; without one the
+    flag is the operator's alone. `goal` is the key of caovan.toml that asks for it. `obstacles`
+    find what cannot run with its value. `eases` and `hinders` are places in advice, from 1: among
+    the flags that the policy sizes if they are left to it, and among the verbatim ones that may
+    stand in the way.
+    """
+
+    name: str
+    rule: Rule | None = None
+    sized: bool = False
+    goal: Goal | None = None
+    obstacles: tuple[Obstacle, ...] = ()
+    eases: int = 0
+    hinders: int = 0
+
+
+def _graphs(plan: Plan) -> Any:
+    """The plan's CUDA graphs in the words of the key."""
+    config = plan.value("compilation_config")
+    mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
+    return "none" if plan.value("enforce_eager") else str(mode).lower()
+
+
+DECISIONS = (
+    Decision("host", serving.host),
+    Decision("port", serving.port),
+    Decision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
+    Decision("revision", serving.revision, goal=Goal("model", "revision")),
+    Decision("trust_remote_code", serving.trust_remote_code,
+             goal=Goal("model", "trust_remote_code")),
+    Decision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
+    Decision("tool_call_parser", serving.tool_call_parser,
+             goal=Goal("server", "tool_call_parser")),
+    Decision("enable_auto_tool_choice", serving.enable_auto_tool_choice),
+    Decision("reasoning_parser", serving.reasoning_parser,
+             goal=Goal("server", "reasoning_parser")),
+    Decision("tensor_parallel_size", pipeline.tensor_parallel_size,
+             goal=Goal("policy", "tensor_parallel_size"),
+             obstacles=(obstacles.cards, obstacles.split), eases=6),
+    Decision("pipeline_parallel_size", pipeline.pipeline_parallel_size,
+             obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
+    Decision("dtype", rules.dtype, goal=Goal("policy", "dtype"), obstacles=(obstacles.dtype,),
+             hinders=1),
+    Decision("speculative_config", speculative_config,
+             goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
+             obstacles=(obstacles.drafting,), hinders=4),
+    Decision("attention_backend", precision.attention_backend, obstacles=(obstacles.attention,),
+             hinders=2),
+    Decision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),
+             obstacles=(obstacles.cache_type,), eases=5),
+    Decision("enable_prefix_caching", rules.enable_prefix_caching),
+    Decision("mamba_cache_mode", rules.mamba_cache_mode),
+    Decision("gdn_prefill_backend", rules.gdn_prefill_backend),
+    Decision("disable_custom_all_reduce", rules.disable_custom_all_reduce),
+    Decision("enable_flashinfer_autotune", rules.enable_flashinfer_autotune),
+    Decision("language_model_only", rules.language_model_only, sized=True,
+             goal=Goal("model", "text_only")),
+    Decision("max_model_len", rules.max_model_len, sized=True, goal=Goal("model", "max_model_len"),
+             obstacles=(obstacles.length,), eases=1),
+    Decision("max_num_seqs", rules.max_num_seqs, sized=True, goal=Goal("policy", "max_num_seqs"),
+             obstacles=(obstacles.step,), eases=2),
+    Decision("async_scheduling", async_scheduling, sized=True),
+    Decision("max_num_batched_tokens", rules.max_num_batched_tokens, sized=True,
+             goal=Goal("policy", "max_num_batched_tokens"), eases=3),
+    Decision("enforce_eager", rules.enforce_eager, sized=True,
+             goal=Goal("policy", "cuda_graphs", KEEP, ("compilation_config",), _graphs, True),
+             hinders=5),
+    Decision("compilation_config", rules.compilation_config, sized=True),
+    Decision("gpu_memory_utilization", rules.gpu_memory_utilization, sized=True, eases=4,
+             goal=Goal("policy", "gpu_memory_utilization", FREE, cuda_only=True)),
+    Decision("cpu_offload_gb", rules.cpu_offload_gb, sized=True, eases=7),
+    Decision("kv_cache_memory_bytes", kv_cache_memory_bytes, sized=True, hinders=9),
+    Decision("additional_config", rules.additional_config, sized=True),
+    Decision("enable_server_load_tracking", serving.enable_server_load_tracking, sized=True),
+    Decision("shutdown_timeout", serving.shutdown_timeout, sized=True),
+    Decision("quantization", obstacles=(obstacles.quantisation,)),
+    Decision("attention_config", hinders=3),
+    Decision("enable_chunked_prefill", hinders=6),
+    Decision("data_parallel_size", hinders=8),
+    Decision("mamba_block_size", obstacles=(obstacles.states,)),
+)  # fmt: skip
+FIRST = tuple((row.name, row.rule) for row in DECISIONS if row.rule and not row.sized)
+SECOND = tuple((row.name, row.rule) for row in DECISIONS if row.rule and row.sized)
+"""Rules that run before the cards are sized, and behind that."""
+DECIDED = frozenset(row.name for row in DECISIONS if row.rule)
+GOALS = tuple(replace(row.goal, setting=row.name) for row in DECISIONS if row.goal)
+OBSTACLES = tuple(obstacle for row in DECISIONS for obstacle in row.obstacles)
+EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) if row.eases)
+"""What the policy decides by itself if it may."""
+HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
+"""Verbatim flags that may stand in the way, and are not sized by the policy."""
+
+
+def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
+    """Each thing that cannot run."""
+    scene = Scene(plan, inventory, gpus)
+    return tuple(problem for find in OBSTACLES for problem in find(scene))
+
+
+def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast of memory, with the conflicts and with what would make the plan fit."""
+    found = forecast_memory(plan, inventory)
+    contradictions = conflicts(plan, inventory, cards_of_plan(plan, inventory))
+    if contradictions:
+        found = replace(found, fits=False, conflicts=contradictions)
+    if found.fits is not False:
+        return found
+    return replace(found, advice=found.advice or plan.advice)

@@ -1,0 +1,274 @@
+"""Sizing a draft: the candidate its settings amount to, and what may give way for the context.
+
+TurboQuant caches are never chosen here: k8v4 unpacks whole contexts beside the cache, and in the
+published runs it held no more tokens than an 8-bit one. They are there for who names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from caovand.core.facts.inventory import Gpu, Inventory, Node
+from caovand.core.facts.occupancy import in_use
+from caovand.core.plan import Unplannable
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.machine.attention import attended_by_flashinfer
+from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
+from caovand.engines.vllm.machine.ranks import nodes_of, serving, stages
+from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
+from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.settings import candidate_of
+from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.precision import variables
+from caovand.engines.vllm.sizing.pace import WORKLOADS
+from caovand.engines.vllm.sizing.partition import partition
+from caovand.engines.vllm.sizing.search import (
+    GENEROUS_BATCH,
+    LEAN_BATCH,
+    best,
+    longest_lean,
+    sequences_for,
+)
+from caovand.engines.vllm.sizing.space import Choice, Space
+
+UNKNOWN_CONTEXT = 131_072
+"""What today's models take; the reserve of one that is not known is for that."""
+ENOUGH_EXACT = 32_768
+"""A context of this length keeps the model's own type of cache: seven usual conversations. A
+checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
+BUSY_MIB = 1024
+"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+MIN_ALONE = 4096
+"""Below this, wait for other programs to free memory instead of serving."""
+
+
+def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
+    """The best of the draft and others, with its choice; without limits if a flag keeps memory from
+    being forecast.
+
+    If the model fits without counting such a flag, the way of running that fits is kept.
+    """
+    if not draft.unweighed:
+        return _weighed([draft, *others])
+    if not draft.weights_unknown:
+        found = _weighed([draft])
+        if found.choice and found.choice.sound:
+            return found
+    return replace(draft, choice=Choice(_candidate_of_unknown(draft), fits=True))
+
+
+def _weighed(drafts: Sequence[Draft]) -> Draft:
+    """The best of these drafts, with its choice; the vision tower may give way, and the cache's own
+    type if it holds little."""
+    fixed, limit = _fixed(drafts[0]), drafts[0].model.max_model_len
+    own = [draft for draft in drafts if not draft.cache]
+    draft, choice, bases = _best_of(own, fixed)
+    enough = choice.candidate.context >= min(fixed.context or limit, ENOUGH_EXACT)
+    if len(own) < len(drafts) and not (choice.sound and enough):
+        draft, choice, bases = _best_of(drafts, fixed)
+    if fixed.context is None or not choice.sound:
+        _wait_for_others(bases, drafts[0])
+    return replace(draft, choice=choice)
+
+
+def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tuple[Candidate, ...]]:
+    """The best of these drafts, what was chosen for it, and the bases of the search."""
+    draft = drafts[0]
+    ways = [(one, asked_candidate(one)) for one in drafts]
+    if ways[0][1].vision and _text_only_may_help(draft):
+        ways += [(one, base.but(vision=False)) for one, base in ways]
+    lean = ways[len(drafts) - 1][1].but(
+        sequences=fixed.sequences or 1, batch_tokens=fixed.batch_tokens or LEAN_BATCH, eager=True
+    )
+
+    def choose(dealt: tuple[int, ...]) -> tuple[Choice, tuple[Candidate, ...]]:
+        bases = tuple(base.but(stages=dealt) for _, base in ways)
+        return best(replace(fixed, bases=bases), draft.model, draft.cards), bases
+
+    choice, bases = choose(_dealt(draft, lean))
+    dealt = _dealt(draft, choice.candidate)
+    if dealt != choice.candidate.stages:
+        again, _ = choose(dealt)
+        if (not again.fits, again.score) <= (not choice.fits, choice.score):
+            choice = again
+    return ways[choice.base][0], choice, bases
+
+
+def _dealt(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
+    """The layers of each stage as they are best dealt for this candidate, unless that is typed."""
+    if not candidate.stages or PARTITION in dict(draft.config.engine.env):
+        return candidate.stages
+    usual = WORKLOADS[draft.config.policy.workload]
+    return partition(draft.model, candidate, draft.cards, usual)
+
+
+def graphs_for(draft: Draft) -> str:
+    """vLLM's mode of CUDA graphs, where there are any."""
+    typed = draft.config.policy.cuda_graphs
+    if typed and typed != "none":
+        return typed.upper()
+    old = any(gpu.compute_capability < AMPERE for gpu in draft.cards)
+    cut = old or not draft.cards or cuts_graphs(draft)
+    return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
+
+
+def cuts_graphs(draft: Draft) -> bool:
+    """Whether attention is FlashInfer's, which early releases capture only without drafts; its
+    kernels for SM100 are captured with them."""
+    early = draft.engine.release < releases.DRAFTS_IN_WHOLE_GRAPHS
+    older = any(gpu.compute_capability[0] != BLACKWELL[0] for gpu in draft.cards)
+    ours = attended_by_flashinfer(draft.values, draft.inventory, draft.cards)
+    return early and older and draft.mtp > 0 and ours
+
+
+def share_of_unknown(draft: Draft) -> float:
+    """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
+    return _candidate_of_unknown(draft).utilization
+
+
+def _candidate_of_unknown(draft: Draft) -> Candidate:
+    """What is asked if nothing is forecast."""
+    fixed = _fixed(draft)
+    batch = fixed.batch_tokens or GENEROUS_BATCH
+    few = min(sequences_for(draft.model, draft.cards, draft.turing), batch)
+    candidate = asked_candidate(draft).but(
+        context=fixed.context or draft.model.max_model_len or UNKNOWN_CONTEXT,
+        sequences=fixed.sequences or few,
+        batch_tokens=batch,
+        eager=fixed.graphs == "none",
+    )
+    share = fixed.utilization
+    return candidate.but(
+        utilization=utilization(candidate, draft.cards) if share is None else share
+    )
+
+
+def block_tokens(draft: Draft) -> int:
+    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
+    return layout_for(
+        draft.model, replace(asked_candidate(draft), aligned_states=True)
+    ).block_tokens
+
+
+def holders(
+    gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
+) -> str:
+    """Who holds memory of these cards, how much, and where; empty where nobody holds much.
+
+    Those cards of `others` count that a plan with these values uses. Who holds them is not known.
+    """
+    told = []
+    for gpu in gpus:
+        known = [user for user in gpu.users if user[2]]
+        told += [
+            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
+        ]
+        rest = in_use(gpu) - sum(mib for _, _, mib in known)
+        if rest >= BUSY_MIB:
+            told.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+    for name, gpu in serving((), others, values):
+        if in_use(gpu) >= BUSY_MIB:
+            told.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
+    return ", ".join(told)
+
+
+def _unnamed(gpu: Gpu) -> str:
+    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
+    return " and ".join(pids) or "processes that the driver does not name"
+
+
+def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards as they are when nobody else uses them."""
+    return tuple(
+        replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
+    )
+
+
+def all_emptied(inventory: Inventory) -> Inventory:
+    """The cards of all nodes as they are when nobody else uses them."""
+    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
+    return replace(inventory, gpus=emptied(inventory.gpus), others=others)
+
+
+def _wait_for_others(bases: Sequence[Candidate], draft: Draft) -> None:
+    """Raise Unplannable where the model would run here but for other processes' memory."""
+    gpus, model = draft.cards, draft.model
+    free = emptied(gpus)
+    least = min(MIN_ALONE, model.max_model_len)
+    if free == gpus or longest_lean(bases, model, gpus) >= least:
+        return
+    alone = longest_lean(bases, model, free)
+    if alone >= least:
+        who = holders(draft.gpus, draft.inventory.others, draft.values)
+        raise Unplannable(
+            f"cannot start: {who}, which leaves the model no room (alone it would hold"
+            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
+            "vram-busy",
+        )
+
+
+def _fixed(draft: Draft) -> Space:
+    """What the operator fixed, by typed keys and by verbatim flags, which win over them.
+
+    A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
+    """
+    config, given = draft.config, draft.given
+    policy = config.policy
+    share = given.get("gpu_memory_utilization", policy.gpu_memory_utilization)
+    share = float(share) if isinstance(share, (int, float)) else None
+    typed = "gpu_memory_utilization" not in given and not draft.pinned("gpu_memory_utilization")
+    if share is not None and typed:
+        share = min(share, int(free_share(draft.cards) * 1000) / 1000)
+
+    def fixed(name: str, typed: int | None) -> int | None:
+        return count(given[name]) if name in given else typed
+
+    return Space(
+        context=fixed("max_model_len", config.model.max_model_len),
+        sequences=fixed("max_num_seqs", policy.max_num_seqs),
+        batch_tokens=fixed("max_num_batched_tokens", policy.max_num_batched_tokens),
+        utilization=share,
+        graphs=_graphs(draft),
+        workload=WORKLOADS[policy.workload],
+        nodes=nodes_of(draft.inventory),
+        # Each replica keeps weights of its own.
+        ram_mib=draft.inventory.least_ram_mib // stages(given),
+    )
+
+
+def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:
+    """Whether the policy may run eagerly to save memory."""
+    given, typed = draft.given, draft.config.policy.cuda_graphs
+    if given.get("enforce_eager") or typed == "none":
+        return "none"
+    if given.get("enforce_eager") is False or "compilation_config" in given:
+        return "kept"
+    if typed is None:
+        return "open"
+    return "kept" if draft.pinned("cuda_graphs") else "preferred"
+
+
+def asked_candidate(draft: Draft) -> Candidate:
+    """The candidate of what is decided and asked for so far."""
+    policy, model = draft.config.policy, draft.model
+    text_only = draft.config.model.text_only
+    if text_only is None and model.weights and not model.size("vision"):
+        text_only = True
+    values = {
+        "max_num_seqs": policy.max_num_seqs,
+        "max_num_batched_tokens": policy.max_num_batched_tokens,
+        "language_model_only": text_only,
+        "compilation_config": {"cudagraph_mode": graphs_for(draft)},
+        **draft.values,
+    }
+    return candidate_of(values, draft.inventory, draft.cards, variables(draft))
+
+
+def _text_only_may_help(draft: Draft) -> bool:
+    return "language_model_only" not in draft.given and draft.config.model.text_only is None

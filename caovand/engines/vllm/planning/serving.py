@@ -1,0 +1,163 @@
+"""Rules for what clients meet: address, names, templates, and parsers by model family.
+
+A family's parser is only used where the engine has it and the model's own chat template speaks
+of tools or of thinking: a checkpoint without them answers plain text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
+
+
+@dataclass(frozen=True)
+class Family:
+    """`marks` are beginnings of model_type; None where the family has no such parser."""
+
+    marks: tuple[str, ...]
+    tools: str | None
+    reasoning: str | None
+
+
+FAMILIES = (
+    Family(("qwen3_5", "qwen3_6", "qwen3_8", "qwen3_next"), "qwen3_coder", "qwen3"),
+    Family(("qwen3",), "hermes", "qwen3"),
+    Family(("qwen2",), "hermes", None),
+    Family(("gpt_oss",), "openai", "openai_gptoss"),
+    Family(("gemma4",), "gemma4", "gemma4"),
+    Family(("deepseek_v32",), "deepseek_v32", "deepseek_v3"),
+    Family(("deepseek_v3", "deepseek_v2"), "deepseek_v3", "deepseek_r1"),
+    Family(("glm4_moe", "glm4"), "glm45", "glm45"),
+    Family(("kimi_k2",), "kimi_k2", "kimi_k2"),
+    Family(("minimax_m2",), "minimax_m2", "minimax_m2"),
+    Family(("mistral", "ministral"), "mistral", "mistral"),
+    Family(("llama4",), "llama4_pythonic", None),
+    Family(("llama",), "llama3_json", None),
+    Family(("granitemoehybrid", "granite"), "granite", "granite"),
+    Family(("seed_oss",), "seed_oss", "seed_oss"),
+    Family(("olmo3",), "olmo3", "olmo3"),
+    Family(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
+)
+QWEN_CALLS = ("hermes", "qwen3_coder")
+"""Qwen's two ways to write calls; `<function=` in the template tells the second."""
+THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
+R1 = ("｜Assistant｜", "</think>")
+"""What the template of a model distilled from DeepSeek-R1 shows, whatever its type."""
+_SET = "name one of vLLM's in [server]"
+
+
+def _speaks(template: str) -> str:
+    return "the chat template does not speak" if template else "there is no chat template to speak"
+
+
+def family_of(model_type: str) -> Family | None:
+    """The first family whose mark the type begins with."""
+    return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
+
+
+def _typed(key: str, name: str, known: frozenset[str]) -> Setting:
+    if name == "none":
+        return user(None, f"[server] {key} is none")
+    if known and name not in known:
+        raise Unplannable(
+            f'cannot use {key} "{name}": this vLLM has no such parser; use {nearest(name, known)}'
+        )
+    return user(name, f"[server] {key}")
+
+
+def tool_call_parser(draft: Draft) -> Setting | None:
+    typed = draft.config.server.tool_call_parser
+    if typed is not None:
+        return _typed("tool_call_parser", typed, draft.engine.tool_parsers)
+    family = family_of(draft.model.model_type)
+    template = draft.model.chat_template or ""
+    if not draft.model.architecture:
+        return None  # nothing is known of a model that is not here yet
+    if "tools" not in template:
+        return policy(None, f"{_speaks(template)} of tools")
+    if family is None or family.tools is None:
+        kind = draft.model.model_type
+        return policy(None, f"how models of type {kind} write tool calls is not known; {_SET}")
+    name = family.tools
+    if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
+        name = QWEN_CALLS["<function=" in template]
+    if draft.engine.tool_parsers and name not in draft.engine.tool_parsers:
+        return policy(None, f"vLLM {draft.engine.version} has no tool-call parser {name}")
+    return policy(name, f"how models of type {draft.model.model_type} write tool calls")
+
+
+def enable_auto_tool_choice(draft: Draft) -> Setting | None:
+    if not draft.value("tool_call_parser"):
+        return None
+    return policy(True, "clients may offer tools and the model chooses")
+
+
+def reasoning_parser(draft: Draft) -> Setting | None:
+    typed = draft.config.server.reasoning_parser
+    if typed is not None:
+        return _typed("reasoning_parser", typed, draft.engine.reasoning_parsers)
+    family = family_of(draft.model.model_type)
+    template = draft.model.chat_template or ""
+    if not draft.model.architecture:
+        return None
+    if not any(mark in template for mark in THINKING):
+        return policy(None, f"{_speaks(template)} of thinking")
+    name = family.reasoning if family else None
+    kind = f"models of type {draft.model.model_type}"
+    if name is None and all(mark in template for mark in R1):
+        name, kind = "deepseek_r1", "DeepSeek-R1 and what is distilled from it"
+    if name is None:
+        return policy(None, f"how {kind} mark their thoughts is not known; {_SET}")
+    if draft.engine.reasoning_parsers and name not in draft.engine.reasoning_parsers:
+        return policy(None, f"vLLM {draft.engine.version} has no reasoning parser {name}")
+    return policy(name, f"how {kind} mark their thoughts")
+
+
+def host(draft: Draft) -> Setting | None:
+    return configured(draft, "server", "host")
+
+
+def port(draft: Draft) -> Setting | None:
+    return configured(draft, "server", "port")
+
+
+def served_model_name(draft: Draft) -> Setting | None:
+    typed = draft.config.model.served_name
+    if typed:
+        return user(typed, "[model] served_name")
+    name = draft.model.path.rstrip("/").rpartition("/")[2]
+    return policy(name, "the last part of the model's path")
+
+
+def revision(draft: Draft) -> Setting | None:
+    typed = draft.config.model.revision
+    return user(typed, "[model] revision") if typed else None
+
+
+def chat_template(draft: Draft) -> Setting | None:
+    typed = draft.config.model.chat_template
+    return user(typed, "[model] chat_template") if typed else None
+
+
+def trust_remote_code(draft: Draft) -> Setting | None:
+    if not draft.config.model.trust_remote_code:
+        return None
+    return user(True, "[model] trust_remote_code")
+
+
+def enable_server_load_tracking(draft: Draft) -> Setting | None:
+    return policy(True, "/load tells whether work is pending, also when the engine is stuck")
+
+
+def shutdown_timeout(draft: Draft) -> Setting | None:
+    seconds = ceil(draft.config.watch.shutdown_timeout_s)
+    reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
+    return Setting(seconds, draft.config.origin("watch", "shutdown_timeout_s"), reason)
+
+
+def configured(draft: Draft, section: str, key: str) -> Setting:
+    value = getattr(getattr(draft.config, section), key)
+    return Setting(value, draft.config.origin(section, key), f"[{section}] {key}")

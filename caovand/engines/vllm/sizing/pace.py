@@ -1,0 +1,268 @@
+"""How long a way of running takes for a token of the workload: what the planner chooses by.
+
+A decode step reads the weights and the cache of its requests; drafting adds passes and brings
+tokens; without CUDA graphs every kernel is launched by the host; weights in host memory cross the
+PCIe bus in every step. Time is weighed by what a way cannot do at all: requests longer than its
+context, users beyond its sequences, images, and the exactness of a 16-bit cache. Constants are few
+and coarse: they rank plans, and forecast no speed that anyone is promised.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, host_link, linked, slowest
+from caovand.engines.vllm.machine.ranks import (
+    ALL_REDUCES,
+    ALONE,
+    SENT,
+    Nodes,
+    all_reduce_s,
+    transfer_s,
+)
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
+from caovand.engines.vllm.memory.shards import OFFLOADED, cards_of, on_rank
+from caovand.engines.vllm.memory.steps import graph_mode
+
+GB_A_GIB = 1.074
+
+
+def experts_read(model: ModelCard, tokens: float) -> float:
+    """The share of the experts that a step of so many tokens reads."""
+    if not model.experts or not model.experts_per_token:
+        return 1.0
+    return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
+
+
+def read_of_offloaded(model: ModelCard, tokens: float) -> float:
+    """The share of the weights in host memory that such a step reads: kernels reach through the
+    bus for the experts they compute, whole layers being there."""
+    experts, moved = model.size("experts"), model.size(*OFFLOADED)
+    if not moved:
+        return 1.0
+    return (moved - experts + experts * experts_read(model, tokens)) / moved
+
+
+def step_seconds(
+    offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1
+) -> float:
+    """How much longer a step of so many tokens takes."""
+    read = offload_gib * GB_A_GIB * read_of_offloaded(model, tokens)
+    return read / host_link(gpus)[2]
+
+
+def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1) -> str:
+    """How much longer each step takes, in words."""
+    generation, lanes, rate = host_link(gpus)
+    seconds = step_seconds(offload_gib, model, gpus, tokens)
+    shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
+    read = read_of_offloaded(model, tokens)
+    of_them = "" if read > 0.99 else f" of which it reads {read:.0%},"
+    return (
+        f"each step waits about {shown} s for {offload_gib:g} GiB a card,{of_them} over PCIe"
+        f" {generation}.0 x{lanes} ({rate:.0f} GB/s)"
+    ).replace("a card, over", "a card over")
+
+
+ACCEPTED = 0.8
+"""Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
+accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
+LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
+"""What a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
+instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
+every kernel is launched."""
+STEP_TOKENS = 256
+"""So many tokens' work each step of a prompt costs besides its own: launches, partial tiles."""
+WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
+"""What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
+published runs show no loss by an fp8 cache, but not of every model."""
+LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
+"""Half of all conversations grow beyond so many usual requests, and half the time more than this
+part of the workload's users is there."""
+BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
+FOUR_BITS = 0.55
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Tokens of a usual prompt and its answer, and how many users ask at once."""
+
+    prompt: int
+    answer: int
+    users: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a usual request."""
+        return self.prompt + self.answer
+
+
+WORKLOADS = {
+    "chat": Workload(4096, 500, 2),
+    "long": Workload(100_000, 1000, 1),
+    "batch": Workload(2048, 500, 256),
+}
+
+
+class Pace:
+    """The pace of ways of running that differ in context, sequences, step size and graphs.
+
+    `base` decides the rest: split, drafting depth, cache type, vision tower. The cards are on
+    `nodes`.
+    """
+
+    def __init__(
+        self,
+        model: ModelCard,
+        base: Candidate,
+        gpus: Sequence[Gpu],
+        workload: Workload,
+        nodes: Nodes = ALONE,
+    ) -> None:
+        self._model, self._gpus, self._workload = model, gpus, workload
+        self._bytes: dict[str, float] = defaultdict(float)
+        for weights in model.weights:
+            self._bytes[weights.part] += on_rank(weights, model, base)
+        speed = _speed(base, gpus)
+        self._gb_s, self._flop_s = speed.gb_s * 1e9, speed.tflop_s * 1e12
+        self._head = (
+            self._bytes["head"] or self._bytes["embedding"]
+        )  # tied embeddings are read once
+        self._cache = _cache_read(model, base, workload)
+        self._state = _state_moved(model, base)
+        self._layers = len(model.layer_types) + base.mtp
+        self._exchange_s, self._exchanged_s = _exchange(model, base, gpus, nodes)
+        exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
+        self._worth = (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
+            1.0 if exact else WORTH_OF_EXACT_CACHE
+        )
+
+    def score(self, candidate: Candidate, context: int | None = None) -> float:
+        """Seconds for a token that users get of this way, weighed by what it cannot do; with a
+        context in the place of the load's."""
+        workload, context = self._workload, context or candidate.context
+        reached = context / (context + workload.length * LENGTHS_SPREAD)
+        served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
+        return self.seconds(candidate) / (reached * served * self._worth)
+
+    def seconds(self, candidate: Candidate) -> float:
+        """Seconds for a token of the workload, its users served together as far as can be."""
+        workload = self._workload
+        together = min(workload.users, candidate.sequences)
+        steps = workload.answer / tokens_of_step(candidate.mtp)
+        turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
+        return turn / (together * workload.answer)
+
+    def answering(self, candidate: Candidate, users: int = 1) -> float:
+        """Tokens a second of so many answers while nobody else asks."""
+        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, users)
+
+    def reading(self, candidate: Candidate) -> float:
+        """Tokens a second of the workload's prompts."""
+        return self._workload.prompt / self._prompt_s(candidate)
+
+    def _step_s(self, candidate: Candidate, users: int) -> float:
+        """One decode step of so many users."""
+        tokens = users * (1 + candidate.mtp)
+        experts = self._bytes["experts"] * experts_read(self._model, tokens)
+        read = self._bytes["layers"] + experts + self._head
+        drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
+        read += candidate.mtp * (drafter + self._head)
+        read += users * (self._cache + self._state) - candidate.offload_gib * 2**30
+        work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
+        return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
+
+    def _prompt_s(self, candidate: Candidate) -> float:
+        """Reading the workload's prompt."""
+        steps = ceil(self._workload.prompt / candidate.batch_tokens)
+        tokens = self._workload.prompt * (1 + STEP_TOKENS / candidate.batch_tokens)
+        work = self._flops(tokens) / self._flop_s
+        work += self._workload.prompt * self._exchanged_s
+        return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
+
+    def _flops(self, tokens: float) -> float:
+        model = self._model
+        active = model.experts_per_token / model.experts if model.experts else 0
+        weights = self._bytes["layers"] + self._bytes["experts"] * active
+        return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
+
+    def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
+        """What a step waits for the host, the bus and the other cards."""
+        mode = "eager" if candidate.eager else graph_mode(candidate.compilation)
+        waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._exchange_s
+        if candidate.offload_gib:
+            waits += step_seconds(candidate.offload_gib, self._model, self._gpus, tokens)
+        return waits
+
+
+def _exchange(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: Nodes
+) -> tuple[float, float]:
+    """Seconds that cards exchange data in a step, and for each of its tokens.
+
+    Between nodes their link carries it, whatever joins the cards of one of them.
+    """
+    ranks, stages = candidate.tensor_parallel, max(len(candidate.stages), 1)
+    here = max(len(gpus) // nodes.count, 1)
+    sums, size = (
+        ALL_REDUCES * (len(model.layer_types) + candidate.mtp),
+        model.hidden_size * candidate.activation,
+    )
+    inside, spanned = gpus[: min(ranks, here)], ceil(ranks / here)
+    step_s = token_s = 0.0
+    if len(inside) > 1:
+        step_s += sums * (LINKED_S if linked(inside) else UNLINKED_S)
+    if spanned > 1:
+        step_s += sums * all_reduce_s(spanned, nodes.link)
+        token_s += sums * transfer_s(spanned, nodes.link, size)
+    hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
+    step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
+    token_s += hops * SENT * size / nodes.link.bytes_s
+    return step_s, token_s
+
+
+def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
+    """That of the slowest card; of stages, which work one after the other, the mean by layers."""
+    if not candidate.stages:
+        return slowest(gpus)
+    count, layers = len(candidate.stages), sum(candidate.stages)
+    each = [slowest(cards_of(gpus, at, count, candidate.tensor_parallel)) for at in range(count)]
+    dealt = list(zip(candidate.stages, each, strict=True))
+    return Speed(
+        layers / sum(held / speed.gb_s for held, speed in dealt),
+        layers / sum(held / speed.tflop_s for held, speed in dealt),
+    )
+
+
+def tokens_of_step(mtp: int) -> float:
+    """Tokens that a decode step with so many drafts brings in the mean."""
+    return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))
+
+
+def _cache_read(model: ModelCard, candidate: Candidate, workload: Workload) -> float:
+    """Bytes of the cache that one request reads in a step on one rank."""
+    held = workload.prompt + workload.answer / 2
+    ranks, layers = candidate.tensor_parallel, model.cached_layers
+    whole = sum(kind == FULL for kind in layers)
+    read = whole * held * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)
+    windows = sum(kind == WINDOW for kind in layers)
+    if windows:
+        seen = min(held, model.sliding_window or held)
+        each = token_bytes(model, candidate.kv_dtype, ranks, candidate.activation, WINDOW)
+        read += windows * seen * each
+    return float(read)
+
+
+def _state_moved(model: ModelCard, candidate: Candidate) -> float:
+    """Bytes of recurrent states: read once, and written after every token of the step."""
+    count = sum(map(model.cached_layers.count, STATE))
+    if not count or not (model.linear or model.mamba):
+        return 0.0
+    ranks = candidate.tensor_parallel
+    one = state_bytes(model, candidate.mtp, ranks, candidate.activation, candidate.state_dtype)
+    return float(count * one * (2 + candidate.mtp))

@@ -1,0 +1,206 @@
+"""Deals a model's layers to pipeline stages whose cards differ, by the room that each stage leaves
+and the time it takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.common.speeds import slowest
+from caovand.engines.vllm.machine.ranks import alike
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.estimate import Share, left_bytes
+from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
+from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
+from caovand.engines.vllm.sizing.pace import Workload, experts_read
+
+Measure = Callable[[int, int, int], float]
+"""A figure of a stage with the layers from the second number to before the third."""
+HALVINGS = 40
+
+
+def deal(
+    own: Sequence[int],
+    anchors: Sequence[int],
+    room: Measure,
+    seconds: Measure,
+    enough: float,
+) -> tuple[int, ...]:
+    """Layers of each stage: the least room that one leaves is as large as it can be, and, where
+    several dealings have that, the slowest is as fast as it can be. More room than `enough` is
+    worth no more.
+
+    Every stage needs one of the `anchors`, layers in order. `own` is kept where it is as good as
+    any. With more layers a stage must never leave more room, nor take less time.
+    """
+    stages, layers = len(own), sum(own)
+
+    def dealt(fits: Callable[[int, int, int], bool]) -> tuple[int, ...] | None:
+        return filled(layers, stages, anchors, fits)
+
+    def capped(stage: int, start: int, end: int) -> float:
+        return min(room(stage, start, end), enough)
+
+    def least(found: Sequence[int]) -> float:
+        return min(capped(*one) for one in spans(found))
+
+    def pace(found: Sequence[int]) -> float:
+        return -max(seconds(*one) for one in spans(found))
+
+    kept = tuple(own) if anchored(own, anchors) else dealt(lambda *one: True)
+    if kept is None:
+        return tuple(own)
+    roomiest = _best_dealing(
+        kept, enough, least, lambda limit: dealt(lambda *one: capped(*one) > limit)
+    )
+    bound = least(roomiest)
+    kept = kept if least(kept) == bound else roomiest
+    return _best_dealing(
+        kept,
+        0.0,
+        pace,
+        lambda limit: dealt(lambda *one: capped(*one) >= bound and -seconds(*one) > limit),
+    )
+
+
+def spans(dealt: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Each stage with its first layer and the one after its last."""
+    end = 0
+    for stage, count in enumerate(dealt):
+        yield stage, end, end + count
+        end += count
+
+
+def anchored(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
+    """Whether every stage has one of these layers."""
+    return all(
+        bisect_left(anchors, start) < bisect_left(anchors, end) for _, start, end in spans(dealt)
+    )
+
+
+def filled(
+    layers: int, stages: int, anchors: Sequence[int], fits: Callable[[int, int, int], bool]
+) -> tuple[int, ...] | None:
+    """A dealing whose every stage has an anchor and fits, None if there is none.
+
+    A stage fits the more easily, the later it begins: of the places where those before it can end,
+    only the last one before its last anchor counts.
+    """
+    begins: list[dict[int, int]] = []  # of each stage, by where it can end
+    ends = [0]
+    for stage in range(stages):
+        found: dict[int, int] = {}
+        for end in range(1, layers + 1) if stage < stages - 1 else (layers,):
+            anchor = anchors[bisect_left(anchors, end) - 1] if anchors[0] < end else -1
+            at = bisect_right(ends, anchor) - 1
+            if at >= 0 and fits(stage, ends[at], end):
+                found[end] = ends[at]
+        begins.append(found)
+        ends = list(found)
+    if layers not in begins[-1]:
+        return None
+    dealt, end = [], layers
+    for found in reversed(begins):
+        dealt.append(end - found[end])
+        end = found[end]
+    return tuple(reversed(dealt))
+
+
+def _best_dealing(
+    start: tuple[int, ...],
+    ceiling: float,
+    worth: Callable[[Sequence[int]], float],
+    better: Callable[[float], tuple[int, ...] | None],
+) -> tuple[int, ...]:
+    """The dealing of the greatest worth, which is at most the ceiling; `better` finds one above a
+    limit.
+
+    Halving comes close; then every find has to be better than the one before, until none is.
+    """
+    best, floor = start, worth(start)
+    for _ in range(HALVINGS):
+        middle = (floor + ceiling) / 2
+        if not floor < middle < ceiling:
+            break
+        found = better(middle)
+        if found is None:
+            ceiling = middle
+        else:
+            best, floor = found, worth(found)
+    while (found := better(floor)) is not None:
+        best, floor = found, worth(found)
+    return best
+
+
+def anchors(model: ModelCard) -> list[int]:
+    """Layers of which every stage needs one: attention, where there is any.
+
+    Stages with and without it support other layouts of the cache, and vLLM takes one for all.
+    """
+    found = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
+    return found or list(range(len(model.layer_types)))
+
+
+class Stages:
+    """The stages that a load has on these cards, with what each would hold of other layers."""
+
+    def __init__(self, model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> None:
+        self._model, self._load = model, candidate
+        count = len(candidate.stages)
+        self.gpus = [cards_of(gpus, at, count, candidate.tensor_parallel) for at in range(count)]
+        self._layout = layout_for(model, candidate)
+        self._width = pages(model, candidate.mtp, 0, len(model.layer_types))
+        self.share = lru_cache(maxsize=None)(self._share)
+        self.room = lru_cache(maxsize=None)(self._room)
+        self.seconds = lru_cache(maxsize=None)(self._seconds)
+
+    @property
+    def differ(self) -> bool:
+        """Whether a card of one stage is another kind than one of another."""
+        first = self.gpus[0][0]
+        return not all(alike(first, gpu) for gpus in self.gpus for gpu in gpus)
+
+    def _share(self, stage: int, start: int, end: int) -> Share:
+        candidate, layers = self._load, len(self._model.layer_types)
+        held = stage_model(self._model, start, end, drafting=candidate.mtp > 0)
+        own = candidate.but(stages=(), first=start == 0, last=end == layers)
+        width = max(pages(self._model, candidate.mtp, start, end), 1)
+        return Share(held, own, self.gpus[stage], self._width / width)
+
+    def _room(self, stage: int, start: int, end: int) -> float:
+        """Blocks of the cache that a stage with these layers leaves; what it lacks is negative."""
+        share = self.share(stage, start, end)
+        left = left_bytes(share)
+        return left * (share.scale if left > 0 else self._width) / self._layout.block_bytes
+
+    def _seconds(self, stage: int, start: int, end: int) -> float:
+        """How long a stage with these layers reads weights for a token."""
+        model, candidate, gpus, _ = self.share(stage, start, end)
+        parts = {"layers": 1.0, "experts": experts_read(model, 1), "mtp": candidate.mtp}
+        if candidate.last:
+            parts["head" if self._model.size("head") else "embedding"] = 1.0
+        read = sum(
+            parts.get(one.part, 0.0) * on_rank(one, model, candidate) for one in model.weights
+        )
+        return read / (slowest(gpus).gb_s * 1e9)
+
+    def enough(self, usual: Workload) -> float:
+        """Blocks beyond which more are worth nothing: the longest request, or all usual users."""
+        limit = self._model.max_model_len
+        request = self._layout.blocks_of_request(min(usual.length, limit))
+        return max(self._layout.blocks_of_request(limit), usual.users * request)
+
+
+def partition(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], usual: Workload
+) -> tuple[int, ...]:
+    """The layers of each stage of this load; vLLM's own rule where the cards are alike."""
+    own = own_partition(len(model.layer_types), len(candidate.stages))
+    if not gpus:
+        return own
+    stages = Stages(model, candidate, gpus)
+    if not stages.differ:
+        return own
+    return deal(own, anchors(model), stages.room, stages.seconds, stages.enough(usual))

@@ -1,0 +1,327 @@
+"""The search for the best way of running: every one that is open is weighed by its time.
+
+Every way that the operator leaves open is weighed by its modelled time for a token of the workload
+(`pace`), each with the longest context that it holds, and the best of those that fit is taken. The
+share leaves a reserve that grows with the context, and the context is what the share leaves room
+for. A way's longest context is found only while the way may win: its score with the longest context
+that it might have bounds the one that it has. Weights go to host memory only if no way holds a
+usual prompt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+from typing import NamedTuple
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
+from caovand.engines.vllm.memory.estimate import (
+    granular,
+    kv_bytes,
+    lacking_gib,
+    lacks_states,
+    longest_context,
+    room_for_context,
+)
+from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
+from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
+
+SMALLEST_CONTEXT = 512
+"""The smallest context worth starting with."""
+GENEROUS_BATCH, LEAN_BATCH = 8192, 512
+BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
+SAMPLER_SHARE = 0.02
+MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
+USUAL_SEQUENCES = 2
+"""So many are let in even where the cache holds fewer whole contexts: few are as long."""
+MIN_SERVICE = 4096
+"""Where no way holds this much, host memory is worth a try: prompts are longer."""
+OFFLOAD_MARGIN_GIB = 0.25
+
+
+def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+    """The best candidate with its runner-up; offloaded if none holds the context on the cards.
+
+    If nothing fits at all, the leanest candidate, which does not fit either.
+    """
+    search = _Search(space, model, gpus)
+    found = search.fastest((False,)) if space.graphs == "preferred" else None
+    found = found or search.fastest(space.eager)
+    if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
+        return found
+    ways = [found] if found else []
+    if not found or not space.context:
+        offloaded = _offloaded(space, model, gpus)
+        ways += [offloaded] if offloaded else []
+    if ways:
+        return min(ways, key=lambda way: way.score)
+    least = space.context or min(SMALLEST_CONTEXT, model.max_model_len)
+    lean = search.lean(space.bases[0], eager=space.eager[-1])
+    return Choice(_with_context(lean, least, gpus, space), fits=False)
+
+
+def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
+    """The longest context that the cards hold at all, whatever was asked for; 0 for none."""
+    space = Space(tuple(bases))
+    search = _Search(space, model, gpus)
+    lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
+    return max(_longest(candidate, model, gpus, space) for candidate in lean)
+
+
+def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
+    """How many sequences these cards decode at once at most if nobody fixed that."""
+    if turing:
+        return TURING_SEQUENCES
+    card = min(gpu.total_mib for gpu in gpus) * MIB
+    each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
+    count = MAX_SEQUENCES
+    while count > 1 and count * each > SAMPLER_SHARE * card:
+        count //= 2
+    return count
+
+
+class _Scored(NamedTuple):
+    """A candidate of one of the bases with its score, or its bound while it has no context yet.
+
+    Of equal scores the one that was listed first wins.
+    """
+
+    score: float
+    order: int
+    base: int
+    candidate: Candidate
+    sized: bool
+
+    @property
+    def kind(self) -> tuple[int, bool]:
+        """What tells two ways apart for people: sequences and step size are details."""
+        return self.base, self.candidate.eager
+
+
+class _Search:
+    """Finds the fastest candidate; the longest context of each is found only while it may win."""
+
+    def __init__(self, space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> None:
+        self._space, self._model, self._gpus = space, model, gpus
+        self._least = min(SMALLEST_CONTEXT, model.max_model_len)
+        self._ceilings: dict[tuple[int, bool], int] = {}
+
+    @cached_property
+    def _paces(self) -> list[Pace]:
+        asked = self._space.workload, self._space.nodes
+        return [Pace(self._model, one, self._gpus, *asked) for one in self._space.bases]
+
+    def lean(self, base: Candidate, *, eager: bool) -> Candidate:
+        """The candidate that takes the least memory, but for weights."""
+        small = self._batches(base)[-1]
+        return base.but(sequences=self._space.sequences or 1, batch_tokens=small, eager=eager)
+
+    def fastest(self, eager: tuple[bool, ...]) -> Choice | None:
+        """The candidate with the lowest score and its runner-up, None if nothing fits."""
+        limit = self._space.context or self._model.max_model_len
+        queue = [
+            _Scored(self._paces[base].score(candidate, limit), order, base, candidate, sized=False)
+            for order, (base, candidate) in enumerate(self._candidates(eager))
+        ]
+        heapq.heapify(queue)
+        first: _Scored | None = None
+        while queue:
+            one = heapq.heappop(queue)
+            if not one.sized:
+                sized = self._sized(one.base, one.candidate)
+                if sized:
+                    score = self._paces[one.base].score(sized)
+                    again = one._replace(score=score, candidate=sized, sized=True)
+                    heapq.heappush(queue, again)
+            elif first is None:
+                first = one
+                if self._space.context or one.candidate.context >= limit:
+                    break
+            elif one.kind != first.kind:
+                return self._choice(first, one)
+        return self._choice(first, None) if first else None
+
+    def _candidates(self, eager: tuple[bool, ...]) -> Iterator[tuple[int, Candidate]]:
+        for number, base in enumerate(self._space.bases):
+            counts = self._counts(base)
+            for batch in self._batches(base):
+                for count in (one for one in counts if one <= batch or self._space.sequences):
+                    for graphless in eager:
+                        yield number, base.but(sequences=count, batch_tokens=batch, eager=graphless)
+
+    def _batches(self, base: Candidate) -> tuple[int, ...]:
+        if self._space.batch_tokens:
+            return (self._space.batch_tokens,)
+        least = self._space.sequences or 1  # each takes a token of every step
+        sizes = (max(_whole_blocks(size, base, self._model), least) for size in BATCHES)
+        return tuple(dict.fromkeys(sizes))
+
+    def _counts(self, base: Candidate) -> tuple[int, ...]:
+        """Sequences that may be let in, most first."""
+        if self._space.sequences:
+            return (self._space.sequences,)
+        most = min(sequences_for(self._model, self._gpus, base.turing), self._batches(base)[0])
+        if base.turing:
+            return tuple(range(most, 0, -1))
+        return tuple(most >> shift for shift in range(most.bit_length()))
+
+    def _sized(self, base: int, candidate: Candidate) -> Candidate | None:
+        """The candidate with its context, None if it holds none or not its sequences."""
+        space = self._space
+        if not self._ceiling(base, eager=candidate.eager):
+            return None
+        if space.context:
+            sized = _with_context(candidate, space.context, self._gpus, space)
+            # What was asked for may fill the cache to the brim; what we choose leaves a little.
+            if not _holds(sized, self._model, self._gpus):
+                return None
+        else:
+            context = _longest(candidate, self._model, self._gpus, space)
+            if context < self._least:
+                return None
+            sized = _with_context(candidate, context, self._gpus, space)
+        if lacks_states(self._model, sized, self._gpus):
+            return None
+        few = space.sequences or sized.sequences <= USUAL_SEQUENCES
+        return sized if few or sized.sequences <= self._room(sized) else None
+
+    def _room(self, candidate: Candidate) -> float:
+        """Sequences that the cache holds: of Turing whole ones, whose few users chat long."""
+        usual = candidate.context
+        if not candidate.turing:
+            usual = min(usual, self._space.workload.length)
+        available = int(kv_bytes(self._model, candidate, self._gpus))
+        return layout_for(self._model, candidate).concurrency(available, usual)
+
+    def _ceiling(self, base: int, *, eager: bool) -> int:
+        """The longest context of the leanest candidate of this kind; 0 for none."""
+        if (base, eager) not in self._ceilings:
+            lean = self.lean(self._space.bases[base], eager=eager)
+            context = self._space.context or _longest(lean, self._model, self._gpus, self._space)
+            self._ceilings[base, eager] = context if context >= self._least else 0
+        return self._ceilings[base, eager]
+
+    def _choice(self, first: _Scored, second: _Scored | None) -> Choice:
+        candidate, space = first.candidate, self._space
+        spared = set()
+        if candidate.sequences < self._counts(candidate)[0]:
+            spared.add("sequences")
+        if candidate.batch_tokens < self._batches(candidate)[0]:
+            spared.add("batch")
+        if first.base or (candidate.eager and not space.eager[0]):
+            spared.add("speed")
+        longest, runner_up = 0, None
+        if not space.context and candidate.context < self._model.max_model_len:
+            every = range(len(space.bases))
+            longest = max(self._ceiling(base, eager=space.eager[-1]) for base in every)
+        if second:
+            seconds = self._paces[second.base].seconds(second.candidate)
+            slower = seconds / self._paces[first.base].seconds(candidate)
+            runner_up = RunnerUp(second.candidate, slower)
+        return Choice(
+            candidate,
+            fits=True,
+            base=first.base,
+            score=first.score,
+            spared=frozenset(spared),
+            longest=longest,
+            runner_up=runner_up,
+        )
+
+
+def _holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
+    """Whether the memory is free and one request of the context fits."""
+    return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
+
+
+def _whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
+    """A step size that holds a whole block: with states at block borders vLLM asks for that."""
+    if not base.aligned_states or not model.hybrid:
+        return tokens
+    return max(tokens, layout_for(model, base).block_tokens)
+
+
+def _longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space: Space) -> int:
+    """The longest context that a candidate holds; 0 for none."""
+    if space.utilization is None:
+        return longest_context(model, candidate, gpus)
+    candidate = candidate.but(utilization=space.utilization)
+    room = int(room_for_context(model, candidate, gpus))
+    limit = model.max_model_len
+    return granular(layout_for(model, candidate).longest(room, limit), limit)
+
+
+def _with_context(
+    candidate: Candidate, context: int, gpus: Sequence[Gpu], space: Space
+) -> Candidate:
+    """The candidate with this context, and with the share that is fixed or follows from it."""
+    share = space.utilization
+    if share is None:
+        share = utilization(candidate, gpus, context)
+    return candidate.but(context=context, utilization=share)
+
+
+def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
+    """The best small candidate with what does not fit in host memory.
+
+    None if that is short, and if the cards could hold the weights: then it is the operator's
+    context or share that does not fit, and a slow engine is not what was meant.
+    """
+    bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
+    enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
+    if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
+        return None
+    emptied = tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in gpus)
+    nearly = not space.context and longest_lean(bases, model, emptied) >= enough
+    found = []
+    bare = not all(base.vision for base in bases)
+    for number, base in enumerate(bases):
+        if base.vision and bare:
+            continue  # no image is worth that
+        pace = Pace(model, base, gpus, space.workload, space.nodes)
+        least_batch = max(_whole_blocks(LEAN_BATCH, base, model), space.sequences or 1)
+        small = base.but(
+            sequences=space.sequences or 1,
+            batch_tokens=space.batch_tokens or least_batch,
+            eager=base.eager or space.graphs in ("none", "open"),
+        )
+        for context in [space.context] if space.context else _doublings(least, model):
+            if nearly and context > least:
+                break
+            moved = _with_offloading(small, context, model, gpus, space)
+            if moved is None:
+                break  # a longer context needs more
+            found.append((pace.score(moved), number, moved))
+    if not found:
+        return None
+    score, number, moved = min(found, key=lambda way: way[:2])
+    spared = frozenset({"sequences", "batch"})
+    return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)
+
+
+def _doublings(least: int, model: ModelCard) -> Iterator[int]:
+    """Contexts from the least on, each half as long again or twice, up to the model's own."""
+    context = least
+    while context < model.max_model_len:
+        yield context
+        yield min(context * 3 // 2, model.max_model_len)
+        context *= 2
+    yield model.max_model_len
+
+
+def _with_offloading(
+    candidate: Candidate, context: int, model: ModelCard, gpus: Sequence[Gpu], space: Space
+) -> Candidate | None:
+    """The candidate with this context and the weights that it displaces; None without room."""
+    candidate = _with_context(candidate, context, gpus, space)
+    lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
+    if lacking * 1024 * candidate.tensor_parallel > space.ram_mib * 0.8:
+        return None
+    candidate = candidate.but(offload_gib=lacking)
+    return candidate if _holds(candidate, model, gpus) else None

@@ -1,0 +1,77 @@
+"""What is open to the search for a way of running, and what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from caovand.core.facts.inventory import ModelCard
+from caovand.engines.vllm.machine.ranks import ALONE, Nodes
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
+
+
+@dataclass(frozen=True)
+class Space:
+    """The candidates that are open, on cards of these nodes and for this workload.
+
+    They are the `bases`, which differ in drafts, cache type and vision tower, the most generous one
+    first, each with every context, number of sequences, step size and share, unless one is fixed.
+    CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
+    the host memory of one rank's node for weights that do not fit on the cards.
+    """
+
+    bases: tuple[Candidate, ...] = ()
+    context: int | None = None
+    sequences: int | None = None
+    batch_tokens: int | None = None
+    utilization: float | None = None
+    graphs: Literal["open", "preferred", "kept", "none"] = "open"
+    workload: Workload = WORKLOADS["chat"]
+    nodes: Nodes = ALONE
+    ram_mib: int = 0
+
+    @property
+    def eager(self) -> tuple[bool, ...]:
+        """Whether candidates may run without graphs, the better way first."""
+        if self.graphs == "none" or self.bases[0].eager:
+            return (True,)
+        return (False,) if self.graphs == "kept" else (False, True)
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """The second-best candidate, and its time per token relative to the best one's."""
+
+    candidate: Candidate
+    slower: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best candidate: which base it has, whether it fits, its score (lower is better).
+
+    `offloaded`: weights had to leave the cards. `spared` is what is less than these cards would
+    have with memory enough ("sequences", "batch", "speed"); `longest` is the context that the
+    leanest candidate would hold.
+    """
+
+    candidate: Candidate
+    fits: bool
+    base: int = 0
+    score: float = float("inf")
+    offloaded: bool = False
+    spared: frozenset[str] = frozenset()
+    longest: int = 0
+    runner_up: RunnerUp | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether it fits without weights in host memory."""
+        return self.fits and not self.offloaded
+
+    def unbounded(self, model: ModelCard) -> bool:
+        """Whether no other split could be worth more."""
+        chosen = self.candidate
+        whole = chosen.context >= model.max_model_len and chosen.vision == model.vision
+        return self.sound and whole and "speed" not in self.spared

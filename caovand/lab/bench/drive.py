@@ -1,0 +1,202 @@
+"""Drives the engine: round by round, and after each the daemon's figures of that time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.adapters.http import Unanswered
+from caovand.cli.client import Client
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.progress import Screen
+from caovand.core.model_source.pace import duration
+from caovand.core.reporting.wire import WireError
+from caovand.lab.bench.sized import Sized
+from caovand.lab.bench.target import Target
+from caovand.lab.core.bench import record
+from caovand.lab.core.bench.progress import Progress
+from caovand.lab.core.bench.prompts import TooFewTexts
+from caovand.lab.core.bench.record import Answered
+from caovand.lab.streamed import Refused, Streams
+
+FIGURES_S = 30.0  # as long as figures that include the last request may take
+LOOK_S = 0.25
+BAD_KEY = (401, 403)
+TOO_LONG = (400, 413, 422)
+
+
+class Cut(Exception):
+    """It ended early: by an error, or by Ctrl-C, which is None."""
+
+    def __init__(self, error: CommandError | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to measure. `salt` begins every prompt, and is another in every run."""
+
+    prompts: Sequence[int]
+    at_once: Sequence[int]
+    rounds: int
+    tokens: int
+    seed: int
+    salt: str
+
+    @property
+    def cells(self) -> int:
+        """How many pairs of a length and a number of requests there are."""
+        return len(self.prompts) * len(self.at_once)
+
+    @property
+    def every_round(self) -> list[tuple[int, int]]:
+        """Length and requests of each round as they come, those to warm up as well."""
+        return [
+            (length, count)
+            for length in self.prompts
+            for count in (
+                self.warm_up(length),
+                *(at_once for at_once in self.at_once for _ in range(self.rounds)),
+            )
+        ]
+
+    def warm_up(self, length: int) -> int:
+        """Requests at once of the round that comes before those of a length are measured.
+
+        What the first request of a length compiles is no part of the figures.
+        """
+        return self.at_once[-1] if length == self.prompts[0] else 1
+
+
+class Run:
+    """One measurement; `done` are the cells that are complete."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Target,
+        order: Order,
+        passages: Sequence[str],
+        screen: Screen,
+    ) -> None:
+        self._client, self._target, self._order = client, target, order
+        self._screen = screen
+        self._streams = Streams(target.endpoint, target.api.completions, target.model)
+        self._sized = Sized(target, self._streams, passages, order.salt, order.seed)
+        self._progress = Progress(order.every_round, order.tokens)
+        self._sent, self._shown = 0, (0, 0)
+        self._what = ""
+        self.done: list[dict[str, Any]] = []
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """Measure one cell after another, the shortest prompts first; raises Cut."""
+        order = self._order
+        try:
+            for length in order.prompts:
+                self._round(length, order.warm_up(length), warm_up=True)
+                for at_once in order.at_once:
+                    found = self._cell(length, at_once)
+                    self.done.append(found)
+                    yield found
+        except KeyboardInterrupt:
+            raise Cut(None) from None
+        except Unanswered as problem:
+            raise Cut(self._explained(problem)) from problem
+        except CommandError as problem:
+            raise Cut(problem) from problem
+        except WireError as problem:
+            raise Cut(CommandError(Exit.FAILED, problem.message, problem.hint)) from problem
+        except TooFewTexts as error:
+            refusal = CommandError(Exit.FAILED, error.problem.message, error.problem.remedy)
+            raise Cut(refusal) from error
+
+    def _cell(self, length: int, at_once: int) -> dict[str, Any]:
+        order = self._order
+        before = self._status_after(time.monotonic())
+        rounds = []
+        for _ in range(order.rounds):
+            rounds.append(self._round(length, at_once))
+            self._sent += at_once
+            self._show()
+        answers = [answer for found in rounds for answer in found]
+        end = max(answer.pieces[-1] for answer in answers)
+        after = self._status_after(end)
+        busy = (min(answer.sent for answer in answers), end)
+        counted = record.counts(before, after, answers, busy)
+        return record.cell(length, at_once, rounds, counted)
+
+    def _round(self, length: int, at_once: int, *, warm_up: bool = False) -> list[Answered]:
+        texts = [self._sized.prompt(length) for _ in range(at_once)]
+        self._what = f"prompts of {length:,}, {at_once} at once"
+        answers = self._streams.at_once(texts, self._order.tokens, self._look)
+        self._progress.ended(answers, warm_up=warm_up)
+        return answers
+
+    def _look(self, first: int, answered: int) -> None:
+        """Move the bar within a round; where there is none, rounds are lines enough."""
+        if self._screen.moves and (first, answered) != self._shown:
+            self._shown = first, answered
+            self._show(first, answered)
+
+    def _show(self, first: int = 0, answered: int = 0) -> None:
+        order, left_s = self._order, self._progress.left_s(first)
+        total = order.rounds * sum(order.at_once) * len(order.prompts)
+        left = f", {duration(left_s)} left" if self._screen.moves and left_s else ""
+        text = f"{self._sent} of {total}{left}  {self._what}"
+        self._screen.line(self._progress.percent(first, answered), text)
+
+    def _status_after(self, moment: float) -> Mapping[str, Any]:
+        """The first status whose figures and samples are younger; the last one in time."""
+        deadline = time.monotonic() + FIGURES_S
+        while True:
+            status = self._client.ask("status")
+            if problem := self._restarted(status):
+                raise problem
+            if record.counted_at(status, time.monotonic()) > moment:
+                return status
+            if time.monotonic() > deadline:
+                return status
+            time.sleep(LOOK_S)
+
+    def _restarted(self, status: Mapping[str, Any]) -> CommandError | None:
+        """Why this is not the engine that was measured so far; None if it is."""
+        if status["served"] and status["generation"] == self._target.generation:
+            return None
+        failure = status["last_failure"]
+        why = f": {failure['failure']}: {failure['text']}" if failure else ""
+        return CommandError(
+            Exit.FAILED,
+            f"cannot go on: the engine ended or was restarted meanwhile{why}",
+            "see `caovanctl events`, then run it again once `caovanctl wait` returns",
+        )
+
+    def _explained(self, problem: Unanswered) -> CommandError:
+        """What to tell of a request that failed."""
+        if isinstance(problem, Refused) and problem.status in BAD_KEY:
+            return CommandError(
+                Exit.FAILED,
+                f"cannot bench: the engine refused the API key (HTTP {problem.status})",
+                "run it as a user who may read the daemon's configuration, or name the key's file"
+                " with --api-key-file",
+            )
+        if isinstance(problem, Refused) and problem.status in TOO_LONG:
+            return CommandError(
+                Exit.FAILED,
+                f"cannot bench: the engine refused a request: {problem}",
+                "choose shorter --prompts or --tokens",
+            )
+        try:
+            if found := self._restarted(self._client.ask("status")):
+                return found
+        except CommandError as away:
+            return CommandError(
+                away.status,
+                f"cannot go on: a request failed ({problem}), and {away.message}",
+                away.hint,
+            )
+        return CommandError(
+            Exit.FAILED, f"cannot go on: a request failed: {problem}", "see `caovanctl logs`"
+        )

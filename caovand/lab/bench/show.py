@@ -1,0 +1,128 @@
+"""Results of `caovanctl bench` for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+from caovand.lab.core.bench import compare, record
+from caovand.lab.core.bench.compare import Row, Spread
+
+HEAD = (
+    "prompt", "at once", "prefill tok/s", "decode tok/s", "first token", "token p50", "p99",
+    "tok/J",
+)  # fmt: skip
+WORDS = {
+    "prefill_tokens_per_s": ("prefill", "tok/s", 1.0),
+    "decode_tokens_per_s": ("decode", "tok/s", 1.0),
+    "first_token_s": ("first token", "ms", 1000.0),
+    "token_s": ("per token", "ms", 1000.0),
+}
+WIDTHS = (9, 8, 14, 13, 12, 11, 10, 8)
+NOTHING = "-"
+
+
+def lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """One result."""
+    mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
+    yield (
+        f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"
+        f" {document['mode']}{mtp}, plan {document['fingerprint']}"
+    )
+    cells = document["cells"]
+    rounds = len(cells[0]["rounds"])
+    figures = f"medians of {rounds} rounds" if rounds > 1 else "figures of 1 round"
+    yield (
+        f"{document['tokens']} tokens generated for each request, seed {document['seed']};"
+        f" {figures}"
+    )
+    yield _row(HEAD)
+    for cell in cells:
+        yield _row(_figures(cell))
+    yield from _drafts(cells)
+    yield from _circumstances(cells)
+
+
+def _row(parts: Sequence[str]) -> str:
+    padded = (part.rjust(width) for part, width in zip(parts, WIDTHS, strict=True))
+    return "".join(padded)
+
+
+def _figures(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    requests = len(cell["rounds"]) * cell["at_once"]
+    prompt = sum(one["prompt_tokens"] for one in cell["rounds"]) / requests
+    return (
+        f"{prompt:,.0f}",
+        str(cell["at_once"]),
+        _middle(cell, "prefill_tokens_per_s", 1),
+        _middle(cell, "decode_tokens_per_s", 1),
+        _ms(record.pooled(cell, "first_token_s", 0.5)),
+        _ms(record.pooled(cell, "token_s", 0.5)),
+        _ms(record.pooled(cell, "token_s", 0.99)),
+        f"{cell['tokens_per_j']:.2f}" if cell["tokens_per_j"] else NOTHING,
+    )
+
+
+def _middle(cell: Mapping[str, Any], name: str, digits: int) -> str:
+    found = record.values(cell, name)
+    return f"{median(found):,.{digits}f}" if found else NOTHING
+
+
+def _ms(seconds: float | None) -> str:
+    return NOTHING if seconds is None else f"{seconds * 1000:,.1f} ms"
+
+
+def _drafts(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for cell in cells:
+        if found := cell["drafting"]:
+            shares = " ".join(f"{share:.0%}" for share in found["accepted"])
+            yield (
+                f"drafts, prompts of {cell['prompt']:,}, {cell['at_once']} at once: accepted"
+                f" {shares} by position, {found['tokens_per_step']:.2f} tokens per step"
+            )
+
+
+def _circumstances(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    hits = [cell["prefix_hits"] for cell in cells if cell["prefix_hits"] is not None]
+    if hits:
+        yield f"prefix cache: {mean(hits):.1%} of the prompt tokens were found in it"
+    if waited := sum(cell["preemptions"] or 0 for cell in cells):
+        yield f"warning: {waited} requests were put back for lack of KV cache"
+    if others := sum(cell["others"] or 0 for cell in cells):
+        yield f"warning: {others} other requests were served meanwhile, and slowed these down"
+    if any(cell["others"] is None for cell in cells):
+        yield "drafts and prefix hits are unknown where the daemon did not see every request"
+
+
+def comparison(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """A comparison as a document."""
+    return {
+        "noise": compare.NOISE,
+        "differing": {name: list(pair) for name, pair in differing.items()},
+        "rows": [{**vars(row), "a": vars(row.a), "b": vars(row.b)} for row in rows],
+    }
+
+
+def side_by_side(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    """A comparison: medians with the least and largest round, and what B is against A."""
+    for name, (a, b) in differing.items():
+        yield f"{name.replace('_', ' ')}: A {a}, B {b}"
+    yield f"{'prompt':>8} {'at once':>7}  {'':<17} {'A':>27} {'B':>27}  {'change':>7}  B is"
+    for row in rows:
+        label, unit, size = WORDS[row.figure]
+        chance = "" if row.chance is None else f" (p {row.chance:.3f})"
+        yield (
+            f"{row.prompt:>8,} {row.at_once:>7}  {f'{label}, {unit}':<17}"
+            f" {_spread(row.a, size):>27} {_spread(row.b, size):>27}"
+            f"  {row.change:>+7.1%}  {row.verdict}{chance}"
+        )
+    yield (
+        "A and B are medians of the rounds, with the least and the largest. Noise: Wilcoxon's exact"
+        f" rank-sum test (two-sided) gives p above {compare.NOISE:g}."
+    )
+
+
+def _spread(found: Spread, size: float) -> str:
+    middle, least, most = (f"{one * size:,.1f}" for one in (found.median, found.least, found.most))
+    return f"{middle} ({least} to {most})"

@@ -1,0 +1,59 @@
+"""Prompts of real text with as many tokens as are asked for, counted by the engine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+
+from caovand.adapters import http
+from caovand.adapters.http import Unanswered
+from caovand.lab.bench.target import Target
+from caovand.lab.core.bench import prompts
+from caovand.lab.streamed import Refused, Streams
+
+COUNT_S = 120.0
+
+
+class Sized:
+    """The prompts of one run, for any thread. `salt` begins every prompt."""
+
+    def __init__(
+        self,
+        target: Target,
+        streams: Streams,
+        passages: Sequence[str],
+        salt: str,
+        seed: int,
+    ) -> None:
+        self._target, self._streams, self.passages = target, streams, passages
+        self._salt, self._seed = salt, seed
+        self._numbers = itertools.count(1)
+        self._lengths: dict[int, int] = {}
+
+    def prompt(self, length: int, number: int | None = None) -> str:
+        """The prompt of this number with so many tokens, by default one that was not sent yet."""
+        number = next(self._numbers) if number is None else number
+        text = prompts.prompt(self.passages, self._salt, self._seed, number)
+        if self._target.api.tokenize is not None:
+            return prompts.fitted(text, length, self.counted)[0]
+        if length not in self._lengths:  # each count is a completion, so one text stands for all
+            self._lengths[length] = len(prompts.fitted(text, length, self.counted)[0])
+        return text[: self._lengths[length]]
+
+    def counted(self, text: str) -> int:
+        """How many tokens the engine counts in a text; a completion if it cannot count."""
+        target, tokenize = self._target, self._target.api.tokenize
+        if tokenize is None:
+            return self._streams.at_once([text], 1)[0].prompt_tokens
+        body = tokenize.body(target.model, text)
+        answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
+        if answer.status != 200:
+            raise Refused(tokenize.path, answer.status, http.quoted(target.endpoint, answer.body))
+        try:
+            found = tokenize.count(json.loads(answer.body))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            found = None
+        if not isinstance(found, int):
+            raise Unanswered(f"{tokenize.path}: an answer without a number of tokens")
+        return found

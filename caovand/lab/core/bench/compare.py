@@ -1,0 +1,80 @@
+"""Two results of `caovanctl bench` side by side, and which differences are more than noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from caovand.lab.core.bench import ranks, record
+
+NOISE = 0.01
+"""A difference that noise alone makes more often than this is called noise."""
+FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "first_token_s", "token_s")
+TIMES = frozenset({"first_token_s", "token_s"})
+"""Less of these is better."""
+SAME = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
+"""What a fair comparison has changed on purpose or not at all."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of the rounds, and their least and largest."""
+
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure in both results. `change` is (B - A) / A; `verdict` completes "B is ...".
+
+    `chance` is how likely noise alone makes such a difference, by Wilcoxon's exact rank-sum test
+    over the rounds; None with too few rounds for any verdict.
+    """
+
+    prompt: int
+    at_once: int
+    figure: str
+    a: Spread
+    b: Spread
+    change: float
+    chance: float | None
+    verdict: str
+
+
+def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
+    """Every figure that both have, by prompt length and requests at once."""
+    others = {(cell["prompt"], cell["at_once"]): cell for cell in b["cells"]}
+    for cell in a["cells"]:
+        other = others.get((cell["prompt"], cell["at_once"]))
+        for figure in FIGURES if other else ():
+            found, theirs = record.values(cell, figure), record.values(other or {}, figure)
+            if found and theirs:
+                yield _row(cell, figure, found, theirs)
+
+
+def _row(cell: Mapping[str, Any], figure: str, a: list[float], b: list[float]) -> Row:
+    before, after = _spread(a), _spread(b)
+    able = ranks.least_chance(len(a), len(b)) <= NOISE
+    chance = ranks.chance(a, b) if able else None
+    change = (after.median - before.median) / before.median if before.median else 0.0
+    if chance is None:
+        verdict = "too few rounds"
+    elif chance > NOISE or not change:
+        verdict = "noise"
+    else:
+        verdict = "better" if (change < 0) == (figure in TIMES) else "worse"
+    place = cell["prompt"], cell["at_once"]
+    return Row(*place, figure, before, after, change, chance, verdict)
+
+
+def _spread(found: list[float]) -> Spread:
+    return Spread(median(found), min(found), max(found))
+
+
+def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The circumstances that differ."""
+    return {name: (a[name], b[name]) for name in SAME if a[name] != b[name]}

@@ -1,0 +1,53 @@
+"""How far a measurement is, and how long the rest of it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.lab.core.bench.record import Answered
+
+
+class Progress:
+    """Counts rounds of (tokens of a prompt, requests at once), each for `tokens` of an answer.
+
+    The rest takes as long as those that were measured: reading by token of the prompts, generating
+    by round, since requests at once are generated together.
+    """
+
+    def __init__(self, rounds: Sequence[tuple[int, int]], tokens: int) -> None:
+        self._rounds, self._tokens = rounds, tokens
+        self._ended = self._measured = self._measured_tokens = 0
+        self._read_s = self._generated_s = 0.0
+
+    def ended(self, answers: Sequence[Answered], *, warm_up: bool = False) -> None:
+        """The next round has ended with these answers; a `warm_up` says nothing of the pace."""
+        if not warm_up:
+            read = max(answer.pieces[0] for answer in answers)
+            self._read_s += read - min(answer.sent for answer in answers)
+            self._generated_s += max(answer.pieces[-1] for answer in answers) - read
+            self._measured_tokens += self._prompts()[self._ended]
+            self._measured += 1
+        self._ended += 1
+
+    def percent(self, first: int = 0, answered: int = 0) -> int:
+        """The share of all tokens, where so many requests of the round under way have their first
+        one, and so many are answered."""
+        tokens = [count * self._tokens for _, count in self._rounds]
+        done = self._read(first) + sum(tokens[: self._ended]) + answered * self._tokens
+        return 100 * done // (sum(self._prompts()) + sum(tokens))
+
+    def left_s(self, first: int = 0) -> float | None:
+        """Seconds until the end; None before the first round was measured."""
+        if not self._measured:
+            return None
+        unread = sum(self._prompts()) - self._read(first)
+        rounds = len(self._rounds) - self._ended
+        reading_s = self._read_s / self._measured_tokens * unread
+        return reading_s + self._generated_s / self._measured * rounds
+
+    def _prompts(self) -> list[int]:
+        return [length * count for length, count in self._rounds]
+
+    def _read(self, first: int) -> int:
+        now = self._rounds[self._ended][0] * first if first else 0
+        return sum(self._prompts()[: self._ended]) + now

@@ -1,0 +1,103 @@
+"""Whether an engine becomes slower, or its drafts worthless, while it serves.
+
+The last third is compared with the first by bench's rank test. Speeds are those of requests that
+were alone and of the same length, so that the load between them is no part of it; the time to the
+first token is also compared next to other requests, where only a larger change counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from caovand.lab.core.bench import ranks
+from caovand.lab.core.soak.judged import Check, Outcome, settled
+from caovand.lab.core.soak.seen import Paced, Sample, Seen
+from caovand.lab.core.soak.trends import binned
+
+WARM_UP = 0.05
+NOISE = 0.0025
+"""A change that noise alone makes more often than this is called noise."""
+SLOWER = 0.06
+"""The least change of a third's median that counts; what slows down evenly by 15 % has 10 % between
+the middles of its first and last third."""
+SLOWER_LOADED = 0.25
+MAX_IN_A_THIRD = 16
+"""Values of a third, medians of neighbours: the exact test takes long for hundreds."""
+HEAT = 0.2
+"""More of the samples throttled than in the first third: this explains slowness."""
+COLLAPSED = 0.5
+"""The share of the first third's acceptance that is a collapse."""
+MIN_DRAFTS = 200
+
+
+def checks(seen: Seen) -> Iterator[Check]:
+    """Decoding, reading prompts, first tokens under load, drafts."""
+    heat = _heat(seen)
+    alone = settled(seen.paces, seen.seconds, WARM_UP)
+    loaded = settled(seen.loaded, seen.seconds, WARM_UP)
+    token_s = [(one.at_s, one.token_s) for one in alone if one.token_s is not None]
+    yield _check("decoding alone", "a token", token_s, SLOWER, heat)
+    yield _check("prefill alone", "the first token", _first(alone), SLOWER, heat)
+    yield _check("first token under load", "it", _first(loaded), SLOWER_LOADED, heat)
+    yield from _drafts(settled(seen.samples, seen.seconds, WARM_UP))
+
+
+def _first(paces: Sequence[Paced]) -> list[tuple[float, float]]:
+    return [(one.at_s, one.first_token_s) for one in paces]
+
+
+def _check(
+    name: str, what: str, points: Sequence[tuple[float, float]], least: float, heat: str
+) -> Check:
+    values = [value for _, value in binned(points, 3 * MAX_IN_A_THIRD)]
+    third = len(values) // 3
+    first, last = values[:third], values[len(values) - third :]
+    if not third or ranks.least_chance(third, third) > NOISE:
+        return Check(name, Outcome.UNKNOWN, f"too few to be judged: {len(values)}")
+    a, b = median(first), median(last)
+    change = (b - a) / a if a else 0.0
+    text = f"{what} took {a * 1000:,.1f} ms in the first third, {b * 1000:,.1f} in the last"
+    if change < least or ranks.chance(first, last) > NOISE:
+        return Check(name, Outcome.PASSED, f"{text} ({change:+.1%})")
+    text = f"{text}: {change:.0%} slower"
+    return Check(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
+
+
+def _heat(seen: Seen) -> str:
+    """What throttled the cards more than in the first third, for the end of a sentence."""
+    samples = settled(seen.samples, seen.seconds, WARM_UP)
+    third = len(samples) // 3
+    first, last = samples[:third], samples[len(samples) - third :]
+    before, after = _throttled(first), _throttled(last)
+    if after < before + HEAT:
+        return ""
+    reason = next(one.throttled for one in reversed(last) if one.throttled)
+    return (
+        f"; {reason} slowed the cards down in {after:.0%} of the last third, and in {before:.0%} of"
+        " the first"
+    )
+
+
+def _throttled(samples: Sequence[Sample]) -> float:
+    return sum(1 for one in samples if one.throttled) / len(samples) if samples else 0.0
+
+
+def _drafts(samples: Sequence[Sample]) -> Iterator[Check]:
+    third = len(samples) // 3
+    if not third or samples[-1].drafts <= samples[0].drafts:
+        return
+    drafts, accepted = zip(
+        *(
+            (part[-1].drafts - part[0].drafts, part[-1].accepted - part[0].accepted)
+            for part in (samples[: third + 1], samples[len(samples) - third - 1 :])
+        ),
+        strict=True,
+    )
+    if min(drafts) < MIN_DRAFTS:
+        yield Check("drafts", Outcome.UNKNOWN, "too few to be judged")
+        return
+    a, b = (count / of for count, of in zip(accepted, drafts, strict=True))
+    text = f"{a:.2f} tokens of a draft were accepted in the first third, {b:.2f} in the last"
+    outcome = Outcome.FAILED if b < a * COLLAPSED else Outcome.PASSED
+    yield Check("drafts", outcome, text)

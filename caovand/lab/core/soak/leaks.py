@@ -1,0 +1,72 @@
+"""Whether something grows throughout a soak: memory of the host and the cards, descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from caovand.lab.core.soak import trends
+from caovand.lab.core.soak.judged import Check, Outcome, settled
+from caovand.lab.core.soak.seen import Sample, Seen
+
+WARM_UP = 0.25
+"""Share of a soak in which caches fill and buffers reach their size."""
+MIN_JUDGED_S = 900.0
+"""Growth over a shorter time after the warm-up fails nothing: buffers may still be filling."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A field of a sample, and the growth below which it is left alone."""
+
+    field: str
+    label: str
+    unit: str
+    least: float
+
+
+WATCHED = (
+    Watched("engine_mib", "engine's memory", "MiB", 64.0),
+    Watched("gpu_mib", "GPU memory", "MiB", 64.0),
+    Watched("engine_files", "engine's open files", "", 16.0),
+    Watched("daemon_mib", "daemon's memory", "MiB", 8.0),
+    Watched("daemon_files", "daemon's open files", "", 8.0),
+    Watched("shared_mib", "/dev/shm", "MiB", 16.0),
+)
+
+
+def checks(seen: Seen) -> Iterator[Check]:
+    """One check for each thing that could be watched."""
+    kept = settled(seen.samples, seen.seconds, WARM_UP)
+    for one in WATCHED:
+        points = [
+            (sample.at_s, value)
+            for sample in kept
+            if (value := getattr(sample, one.field)) is not None
+        ]
+        # A machine without a card has no GPU memory to watch.
+        if points or any(_known(seen.samples, one)) or one.field != "gpu_mib":
+            yield _check(one, points, any(_known(seen.samples, one)))
+
+
+def _known(samples: Sequence[Sample], one: Watched) -> Iterator[bool]:
+    return (getattr(sample, one.field) is not None for sample in samples)
+
+
+def _check(one: Watched, points: Sequence[trends.Point], known: bool) -> Check:
+    if not known:
+        return Check(one.label, Outcome.UNKNOWN, "cannot be read by this user")
+    if len(points) < trends.MIN_BINS:
+        return Check(one.label, Outcome.UNKNOWN, "too short to be judged")
+    unit = f" {one.unit}" if one.unit else ""
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    if grown := trends.growth(points, one.least):
+        text = (
+            f"grew by {grown.gained:,.0f}{unit} from first to last, {grown.per_hour:,.0f}{unit} an"
+            f" hour, to {points[-1][1]:,.0f}{unit}"
+        )
+        if points[-1][0] - points[0][0] >= MIN_JUDGED_S:
+            return Check(one.label, Outcome.FAILED, text)
+        short = f"; {MIN_JUDGED_S / 60:.0f} minutes after the warm-up would tell whether it leaks"
+        return Check(one.label, Outcome.NOTED, text + short)
+    return Check(one.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth")

@@ -1,0 +1,82 @@
+"""What is seen during a soak. Every `at_s` is seconds since its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from caovand.lab.core.soak.known import Difference
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the processes and the daemon's figures; None is unknown.
+
+    Memory is in MiB; `files` are open descriptors, `shared` is all of /dev/shm. `throttled` names
+    what slows a card of the engine down.
+    """
+
+    at_s: float
+    generation: int
+    engine_mib: float | None = None
+    engine_files: float | None = None
+    gpu_mib: float | None = None
+    daemon_mib: float | None = None
+    daemon_files: float | None = None
+    shared_mib: float | None = None
+    throttled: str = ""
+    drafts: float = 0.0
+    accepted: float = 0.0
+
+
+@dataclass(frozen=True)
+class Paced:
+    """The times of one answer: to its first token, and of a token after that."""
+
+    at_s: float
+    generation: int
+    first_token_s: float
+    token_s: float | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An answer to a known prompt. `alone`: nothing else was asked meanwhile.
+
+    `again`: the same prompt was the last one asked, so all that a cache can have of it, it has.
+    """
+
+    at_s: float
+    prompt: int
+    alone: bool
+    again: bool
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """A request that went wrong, or an event of the daemon of this kind."""
+
+    at_s: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A whole soak of `seconds`. `rungs` are those taken meanwhile.
+
+    `paces` are of one request at a time, always of the same lengths; `loaded` are of short prompts
+    next to other requests.
+    """
+
+    seconds: float
+    samples: tuple[Sample, ...] = ()
+    paces: tuple[Paced, ...] = ()
+    loaded: tuple[Paced, ...] = ()
+    compared: tuple[Compared, ...] = ()
+    errors: tuple[Mishap, ...] = ()
+    events: tuple[Mishap, ...] = ()
+    rungs: tuple[str, ...] = ()
+    requests: Mapping[str, int] = field(default_factory=dict)
+    tokens: int = 0

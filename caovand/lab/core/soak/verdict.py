@@ -1,0 +1,149 @@
+"""The verdict on a soak: one check for each thing that was watched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from caovand.lab.core.soak import drift, leaks
+from caovand.lab.core.soak.judged import Check, Outcome
+from caovand.lab.core.soak.known import MORE_OFTEN, more_often
+from caovand.lab.core.soak.seen import Compared, Mishap, Seen
+
+MAX_NAMED = 5
+STARTED = "spawn"
+AWAY = "daemon"
+"""The kind of event that the soak itself adds: the daemon does not answer, or was restarted."""
+BAD = frozenset({"failure", "incident", AWAY})
+"""Kinds of events that fail a soak."""
+WORTH_NOTING = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "gpu"})
+EMPTY = "empty answer"
+"""The kind of error of an answer that has tokens, but no text."""
+MAX_EMPTY = 0.1
+"""Share of the requests: a model may end at once, or begin with tokens that are not shown."""
+NAMED = BAD | WORTH_NOTING | {STARTED}
+
+
+def checks(seen: Seen) -> tuple[Check, ...]:
+    """All of them, in the order they are shown."""
+    return (
+        _alone([one for one in seen.compared if one.alone]),
+        _loaded([one for one in seen.compared if not one.alone], seen.seconds),
+        _errors(seen),
+        _breaks(seen),
+        *drift.checks(seen),
+        *leaks.checks(seen),
+        _events(seen),
+    )
+
+
+def passed(found: Sequence[Check]) -> bool:
+    """Whether none failed."""
+    return all(check.outcome is not Outcome.FAILED for check in found)
+
+
+def _alone(compared: Sequence[Compared]) -> Check:
+    name = "answers alone"
+    if not compared:
+        return Check(name, Outcome.UNKNOWN, "no known prompt was asked again")
+    other = [one for one in compared if one.difference]
+    bad = [one for one in other if _fails_alone(one)]
+    if bad:
+        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first(bad)}")
+    if other:
+        text = f"{_counted(other, compared)}, within rounding and not when asked again"
+        return Check(name, Outcome.NOTED, text)
+    return Check(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
+
+
+def _fails_alone(one: Compared) -> bool:
+    assert one.difference is not None
+    return one.again or one.difference.wrong or one.difference.margin is None
+
+
+def _loaded(compared: Sequence[Compared], seconds: float) -> Check:
+    name = "answers under load"
+    if not compared:
+        return Check(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
+    other = [one for one in compared if one.difference]
+    if not other:
+        text = f"{len(compared)} of {len(compared)} as at the start"
+        return Check(name, Outcome.PASSED, text)
+    counted = _counted(other, compared)
+    bad = [one for one in other if one.difference and one.difference.wrong]
+    if bad:
+        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first(bad)}")
+    first = [one for one in compared if one.at_s <= seconds / 2]
+    early = sum(1 for one in first if one.difference)
+    later = len(other) - early
+    chance = more_often(early, len(first), later, len(compared) - len(first))
+    if chance <= MORE_OFTEN:
+        text = (
+            f"{counted}, ever more of them: {early} of {len(first)} in the first half,"
+            f" {later} of {len(compared) - len(first)} in the second"
+        )
+        return Check(name, Outcome.FAILED, text)
+    known = all(one.difference and one.difference.margin is not None for one in other)
+    why = "within rounding" if known else "as batches may explain; the engine reports no logprobs"
+    return Check(name, Outcome.NOTED, f"{counted}, {why}, not more often in the second half")
+
+
+def _counted(some: Sequence[Compared], compared: Sequence[Compared]) -> str:
+    return f"{len(some)} of {len(compared)} differ"
+
+
+def _first(bad: Sequence[Compared]) -> str:
+    one = bad[0]
+    assert one.difference is not None
+    return f"first after {clock(one.at_s)}, prompt {one.prompt + 1}: {one.difference.text}"
+
+
+def _errors(seen: Seen) -> Check:
+    empty = sum(1 for one in seen.errors if one.kind == EMPTY)
+    few = empty <= MAX_EMPTY * sum(seen.requests.values())
+    errors = [one for one in seen.errors if one.kind != EMPTY or not few]
+    if not errors and empty:
+        text = f"no request failed; {empty} answers were tokens without text"
+        return Check("errors", Outcome.NOTED, text)
+    if not errors:
+        return Check("errors", Outcome.PASSED, "no request failed")
+    kinds = Counter(one.kind for one in errors)
+    counted = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
+    first = f"first after {clock(errors[0].at_s)}: {errors[0].text}"
+    return Check("errors", Outcome.FAILED, f"{counted}; {first}")
+
+
+def _breaks(seen: Seen) -> Check:
+    """Restarts, incidents and rungs."""
+    starts = [one for one in seen.events if one.kind == STARTED]
+    bad = [one for one in seen.events if one.kind in BAD]
+    parts = []
+    if starts:
+        times = "once" if len(starts) == 1 else f"{len(starts)} times"
+        parts.append(f"the engine was restarted {times}, first after {clock(starts[0].at_s)}")
+    if seen.rungs:
+        parts.append(f"its plan was degraded: {', '.join(seen.rungs)}")
+    parts += _texts(bad)
+    if not parts:
+        return Check("restarts", Outcome.PASSED, "no restart, no incident, no rung")
+    return Check("restarts", Outcome.FAILED, "; ".join(parts))
+
+
+def _events(seen: Seen) -> Check:
+    found = [one for one in seen.events if one.kind in WORTH_NOTING]
+    if not found:
+        return Check("events", Outcome.PASSED, "the daemon noticed nothing else")
+    return Check("events", Outcome.NOTED, "; ".join(_texts(found)))
+
+
+def _texts(found: Sequence[Mishap]) -> Iterator[str]:
+    for one in found[:MAX_NAMED]:
+        yield f"after {clock(one.at_s)}: {one.text}"
+    if len(found) > MAX_NAMED:
+        yield f"and {len(found) - MAX_NAMED} more"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -1,0 +1,19 @@
+"""The texts that are sent; the README in `texts/` has their sources."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+FILES = ("prose.txt", "rights.txt", "code.txt")
+
+
+def texts() -> tuple[str, ...]:
+    """All of them."""
+    folder = resources.files("caovand.lab") / "texts"
+    return tuple((folder / name).read_text("utf-8") for name in FILES)
+
+
+def digest(known: tuple[str, ...]) -> str:
+    """A name for these texts, which changes with them."""
+    return hashlib.sha256("\0".join(known).encode()).hexdigest()[:12]

@@ -1,0 +1,236 @@
+"""The steps of a field test, each taken once, and what is made of their results."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from caovand import __version__
+from caovand.adapters import free_port
+from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.planned import Planned, make
+from caovand.cli.progress import Screen
+from caovand.core.config import Config
+from caovand.core.config_text import render
+from caovand.core.facts import inventory_file
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.model_source.pace import duration
+from caovand.core.secrets import hide, secrets_of, without_homes
+from caovand.lab.bench.drive import Order
+from caovand.lab.core.fieldtest import report, trials
+from caovand.lab.fieldtest import kernels, trial
+from caovand.lab.fieldtest.work import KERNELS, Work
+
+REPORT = "report.md"
+ORDER = Order((512, 4096, 32768), (1, 4), 3, 128, 1, "")
+QUICK = Order((256,), (1, 2), 1, 16, 1, "")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The subject of the test: the configuration, and the machine without the service's engine.
+
+    `order` is what is measured of each trial: a quick test has another than a full one.
+    """
+
+    config: Config
+    machine: Inventory
+    source: Path
+    order: Order
+
+    @property
+    def cards(self) -> tuple[Gpu, ...]:
+        """Those that the configuration allows."""
+        allowed = self.config.engine.gpus
+        return tuple(gpu for gpu in self.machine.gpus if allowed is None or gpu.index in allowed)
+
+    @property
+    def card(self) -> Gpu | None:
+        """The card that the kernels are measured on: one that they are made for, if any is."""
+        turing = [gpu for gpu in self.cards if gpu.compute_capability == trials.TURING]
+        return next(iter(turing or self.cards), None)
+
+    @property
+    def no_kernels(self) -> str:
+        """Why the kernels are not measured, "" if they are."""
+        capabilities = [gpu.compute_capability for gpu in self.cards]
+        if not trials.kernels_act(self.config, capabilities):
+            return "caovan's kernels are for SM75, and no such card is used"
+        if self.machine.engine.plugin is None:
+            return "the engine has no plugin: caovanctl engine install adds it"
+        return ""
+
+    def described(self) -> dict[str, Any]:
+        """What makes earlier results worthless where it is another; not the kernels'."""
+        return {
+            "config": hashlib.sha256(render(self.config).encode()).hexdigest(),
+            "version": __version__,
+            "engine": self._engine(),
+            "gpus": list(map(_identity, self.cards)),
+            "order": repr(self.order),
+        }
+
+    def kernels_key(self) -> str:
+        """What the kernels' result depends on: it takes minutes, and no other change repeats it."""
+        seen = [self._engine(), _identity(self.card) if self.card else "", self.no_kernels]
+        return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+    def _engine(self) -> list[str | None]:
+        engine = self.machine.engine
+        return [engine.python, engine.version, engine.plugin]
+
+
+def _identity(gpu: Gpu) -> str:
+    return gpu.uuid or gpu.name
+
+
+def check(subject: Subject) -> None:
+    """Raise CommandError if no trial has a plan that can run."""
+    ways = list(_ways(subject, free_port.free_port()))
+    if not any(way.planned for way in ways):
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot measure anything: {ways[0].why}",
+            f"`caovanctl doctor --config {subject.source}` names the fix",
+        )
+
+
+def take(subject: Subject, work: Work, screen: Screen) -> None:
+    """Take every step that was not taken yet."""
+    port = free_port.free_port()
+    ways = list(_ways(subject, port))
+    total = len(ways) + 2
+    if work.of("facts") is None:
+        screen.say(f"[1/{total}] the machine")
+        work.keep("facts", _facts(subject))
+    measured, wanted = work.of(KERNELS), subject.kernels_key()
+    if measured is None or measured.get("of") != wanted:
+        screen.say(f"[2/{total}] the kernels")
+        work.keep(KERNELS, {**_kernels(subject, screen), "of": wanted})
+    for number, way in enumerate(ways, 3):
+        one, planned = way.trial, way.planned
+        if work.of(one.name) is not None:
+            continue
+        about = f": left out: {way.why}" if way.why else _left(ways, work)
+        screen.say(f"[{number}/{total}] {one.title}{about}")
+        if planned is None:
+            found = {**trial.nothing(one), "state": "left out", "why": way.why}
+        else:
+            begun = time.monotonic()
+            quiet = trials.quiet(one.config, port)
+            found = trial.run(one, quiet, work.folder / "trial", subject.order)
+            found["seconds"] = round(time.monotonic() - begun, 1)
+        # What a rung has changed is another plan than the one that is modelled.
+        if planned and found["plan"] and not found["plan"]["rungs"]:
+            found["modelled"] = _modelled(subject, planned, found["bench"])
+        work.keep(one.name, found)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A trial with its plan; without one, why it is left out."""
+
+    trial: trials.Trial
+    planned: Planned | None
+    why: str
+
+
+def _ways(subject: Subject, port: int) -> Iterator[_Way]:
+    """Every trial; one whose command is another's is left out."""
+    seen: dict[str, str] = {}
+    for one in _trials(subject):
+        planned, why = _planned(subject, trials.quiet(one.config, port))
+        same = _command(planned)
+        if planned and same in seen:
+            planned, why = None, f'the same command as "{seen[same]}"'
+        seen.setdefault(same, one.title)
+        yield _Way(one, planned, why)
+
+
+def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, float | None]]:
+    """What the planner counts with for each cell that was measured."""
+    model = chosen_engine(subject.config).planning.modelled
+    return [
+        asdict(model(planned.plan, planned.inventory, cell["prompt"], cell["at_once"]))
+        for cell in (bench or {"cells": ()})["cells"]
+    ]
+
+
+def _left(ways: Sequence[_Way], work: Work) -> str:
+    """How long the trials that are left will take, from those that were; "" before there is one."""
+    results = [(way, work.of(way.trial.name)) for way in ways]
+    took = [found["seconds"] for _, found in results if found and found["seconds"]]
+    left = sum(1 for way, found in results if way.planned and found is None)
+    return f", about {duration(mean(took) * left)} left" if took else ""
+
+
+def _trials(subject: Subject) -> list[trials.Trial]:
+    return list(trials.trials(subject.config, [gpu.index for gpu in subject.cards]))
+
+
+def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
+    """The plan of a trial, or why it has none that runs."""
+    try:
+        planned = make(config, subject.machine, None)
+    except CommandError as problem:
+        return None, problem.message
+    if planned.memory is not None and planned.memory.fits is False:
+        return None, "it does not fit into the memory"
+    return planned, ""
+
+
+def _command(planned: Planned | None) -> str:
+    return json.dumps([planned.command.argv, dict(planned.command.env)]) if planned else ""
+
+
+def _facts(subject: Subject) -> dict[str, Any]:
+    machine = subject.machine
+    return {
+        "version": __version__,
+        "at": time.strftime("%Y-%m-%d %H:%M"),
+        "engine": chosen_engine(subject.config).title,
+        "model": Path(subject.config.model.path).name,
+        "quick": subject.order == QUICK,
+        "order": asdict(subject.order),
+        "inventory": inventory_file.render(machine.gpus, machine.host, machine.engine),
+        "doctor": _doctor(subject.source),
+    }
+
+
+def _doctor(source: Path) -> Any:
+    from caovand.cli.main import main  # noqa: PLC0415  it imports the verbs, this one too
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        main(["doctor", "--json", "--config", str(source)])
+    return json.loads(said.getvalue() or '{"checks": []}')
+
+
+def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:
+    if subject.no_kernels or subject.card is None:
+        return {"why": subject.no_kernels, "parts": []}
+    return kernels.measured(subject.machine.engine, subject.card, screen.say)
+
+
+def collected(subject: Subject, work: Work) -> dict[str, bytes]:
+    """The files of the archive, without secrets."""
+    todo, config = _trials(subject), subject.config
+    found = {name: work.of(name) for name in ("facts", KERNELS, *(one.name for one in todo))}
+    served = [one for name, one in found.items() if one and name not in ("facts", KERNELS)]
+    text = "\n".join(report.lines(found["facts"], found[KERNELS], served)) + "\n"
+    texts = {
+        REPORT: text,
+        **{f"{name}.json": json.dumps(one, indent=1) for name, one in found.items() if one},
+    }
+    secrets = secrets_of(dict(config.engine.env) | dict(os.environ))
+    own = os.environ.get("HOME") or "/root"
+    return {name: without_homes(hide(text, secrets), own).encode() for name, text in texts.items()}

@@ -1,0 +1,113 @@
+"""One trial: a daemon of our own serves the model its way, and is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import safe_files
+from caovand.adapters.directories import Directories
+from caovand.adapters.term_then_kill import term_then_kill
+from caovand.cli import own_daemon, waiting
+from caovand.cli.client import Client
+from caovand.cli.errors import CommandError, Exit
+from caovand.core.config import Config
+from caovand.core.reporting.status import unused_kernels
+from caovand.lab import bench
+from caovand.lab.bench import target
+from caovand.lab.bench.drive import Order
+from caovand.lab.core.fieldtest.trials import Trial
+
+ANSWERS_S = 120.0
+"""Until the daemon answers, on a machine that is busy."""
+ENDS_S = 120.0
+START_S = 3600.0
+MAX_LOG_BYTES = 16 << 20
+# PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and then itself where we are killed.
+ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
+
+
+@contextlib.contextmanager
+def daemon(config: Config, folder: Path) -> Iterator[Client]:
+    """A daemon with this configuration and folders below `folder`, until the block ends."""
+    places = Directories(*(folder / name for name in ("run", "state", "cache", "log")))
+    path = own_daemon.write(folder, config)
+    argv = [sys.executable, "-c", own_daemon.code(ENDS_WITH_US), "--config", str(path)]
+    said = folder / "daemon.log"
+    written = safe_files.open_own(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with os.fdopen(written, "wb") as log:
+        child = subprocess.Popen(
+            argv, env=own_daemon.environ(places), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True, cwd="/",
+        )  # fmt: skip
+    try:
+        with Client(places.runtime) as client:
+            _until_it_answers(client, child, said)
+            yield client
+    finally:
+        term_then_kill(child, ENDS_S)
+
+
+def _until_it_answers(client: Client, child: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + ANSWERS_S
+    while child.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(CommandError):
+            client.ask("version", answer_s=2.0)
+            return
+        time.sleep(0.1)
+    said = safe_files.read_text(log, MAX_LOG_BYTES).strip().splitlines()
+    fact = said[-1] if said else "no line in its log"
+    raise CommandError(Exit.FAILED, f"the trial's caovand did not answer: {fact}")
+
+
+def nothing(trial: Trial) -> dict[str, Any]:
+    """The result of a trial before anything was found."""
+    return {
+        "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
+        "plan": None, "degraded": None, "failure": None, "modelled": None,
+        "unused": (), "forecast": None, "bench": None, "events": [], "seconds": None,
+    }  # fmt: skip
+
+
+def run(trial: Trial, config: Config, folder: Path, order: Order) -> dict[str, Any]:
+    """Serve and measure; a trial that fails is a result too."""
+    found = nothing(trial)
+    try:
+        with daemon(config, folder) as client:
+            _serve(client, found, order)
+    except CommandError as problem:
+        found["why"] = problem.message
+    return found
+
+
+def _serve(client: Client, found: dict[str, Any], wanted: Order) -> None:
+    begun = time.monotonic()
+    status = waiting.follow(client, "settled", START_S, quiet=False)
+    found["plan"] = dict(client.ask("plan")) if status["served"] else None
+    try:
+        if status["state"] != "SERVING":
+            raise CommandError(Exit.NOT_SERVING, f"{status['state']}: {status['reason']}")
+        found["start_s"] = round(time.monotonic() - begun, 1)
+        status = client.ask("status")
+        found["forecast"], found["degraded"] = status["forecast"], status["degraded"]
+        found["failure"] = status["last_failure"]
+        found["unused"] = unused_kernels(status["reported"])
+        served = target.find(client, None)
+        order = Order(
+            target.lengths(served, None, wanted.prompts, wanted.tokens), wanted.at_once,
+            wanted.rounds, wanted.tokens, wanted.seed, uuid.uuid4().hex[:12],
+        )  # fmt: skip
+        found["bench"], cut = bench.measured(client, served, order)
+        if cut is not None:
+            raise cut.error or KeyboardInterrupt
+        found["state"] = "measured"
+    finally:
+        with contextlib.suppress(CommandError):
+            found["events"] = [one["text"] for one in client.ask("events")["events"]]

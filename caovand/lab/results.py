@@ -1,0 +1,58 @@
+"""Results of `caovanctl bench` and `soak`: a file each, in a folder named by the plan."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import safe_files, state_file
+from caovand.core.problem import ProblemError
+
+FORMAT = 1
+MAX_BYTES = 32 << 20
+SOAK = "soak-"
+"""How the name of a result of `soak` begins."""
+
+
+class NoResult(ProblemError):
+    """A result cannot be kept or read."""
+
+
+def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
+    """Write a result below the folder `state`; where it is. Raises NoResult."""
+    folder = state / "bench" / str(document["fingerprint"])
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(document["at"]))
+    path = folder / f"{prefix}{stamp}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        state_file.write(path, {"format": FORMAT, **document})
+    except OSError as problem:
+        raise NoResult(
+            f"keep the result in {path}",
+            problem.strerror or str(problem),
+            "free some space, correct the folder's permissions, or set STATE_DIRECTORY",
+        ) from problem
+    return path
+
+
+def paths(state: Path) -> list[Path]:
+    """The files of results of `bench` below the folder `state`."""
+    found = (state / "bench").glob("*/*.json")
+    return sorted(path for path in found if not path.name.startswith(SOAK))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A result that was kept; raises NoResult."""
+    remedy = "name a file that `caovanctl bench` wrote: it prints its path at the end"
+    try:
+        document = json.loads(safe_files.read_text(path, MAX_BYTES))
+    except OSError as problem:
+        raise NoResult(f"read {path}", problem.strerror or str(problem), remedy) from problem
+    except (ValueError, RecursionError) as problem:
+        raise NoResult(f"read {path}", "it is not JSON", remedy) from problem
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise NoResult(f"read {path}", "it is no result of this release", remedy)
+    return document

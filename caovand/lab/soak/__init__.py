@@ -1,0 +1,135 @@
+"""`caovanctl soak`: hours of mixed load on the served model, and a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import uuid
+
+from caovand import __version__
+from caovand.adapters.directories import own_directories
+from caovand.adapters.http import Unanswered
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.progress import Screen
+from caovand.cli.verb import Verb
+from caovand.core.health.canary import Degenerate
+from caovand.core.problem import ProblemError
+from caovand.lab import results
+from caovand.lab.bench import target
+from caovand.lab.bench.drive import BAD_KEY
+from caovand.lab.bench.options import add_load
+from caovand.lab.core.bench import prompts
+from caovand.lab.core.soak import verdict
+from caovand.lab.corpus import digest, texts
+from caovand.lab.soak import show
+from caovand.lab.soak.drive import Order, Soak
+from caovand.lab.streamed import Refused
+
+MIN_HOURS, MAX_HOURS = 0.005, 1000.0
+AT_ONCE = 4
+
+
+def hours(text: str) -> float:
+    """A reader of hours."""
+    try:
+        found = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours such as 8") from None
+    if not math.isfinite(found) or not MIN_HOURS <= found <= MAX_HOURS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the hours must be from {MIN_HOURS:g} to {MAX_HOURS:g}"
+        )
+    return found
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("hours", type=hours, metavar="HOURS", help="how long, such as 8 or 0.5")
+    add_load(parser, AT_ONCE, who="clients", seeded="what the clients do")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """soak."""
+    known = texts()
+    begun = time.time()
+    with connect(args) as client:
+        found = target.find(client, args.api_key_file, "soak")
+        order = Order(args.hours * 3600, args.at_once, args.seed, uuid.uuid4().hex[:12])
+        screen = Screen(sys.stderr)
+        try:
+            soak = Soak(client, found, order, prompts.passages(known), screen)
+            seen = soak.run()
+        except (Unanswered, Degenerate) as problem:
+            raise _explained(problem) from problem
+        except ProblemError as problem:
+            raise CommandError(
+                Exit.FAILED, problem.problem.message, problem.problem.remedy
+            ) from problem
+        finally:
+            screen.clear()
+    checks = verdict.checks(seen)
+    document = {
+        "kind": "soak",
+        "at": begun,
+        "version": __version__,
+        **found.described,
+        "hours": args.hours,
+        "at_once": args.at_once,
+        "seed": args.seed,
+        "texts": digest(known),
+        "complete": not soak.stopped,
+        **show.document(seen, checks),
+    }
+    path, failed = None, None
+    try:
+        state = own_directories(os.environ, os.getuid()).state
+        path = results.keep(state, document, prefix=results.SOAK)
+    except results.NoResult as problem:
+        failed = problem.problem
+    if args.json:
+        print(json.dumps({**document, "kept": str(path) if path else None}))
+    else:
+        for line in show.lines(document, checks, seen):
+            print(line)
+        if path:
+            print(f"kept in {path}")
+    if failed is not None:
+        raise CommandError(Exit.FAILED, failed.message, failed.remedy)
+    return Exit.DONE if verdict.passed(checks) else Exit.FAILED
+
+
+def _explained(problem: Exception) -> CommandError:
+    """What to tell of a first request that failed."""
+    if isinstance(problem, Refused) and problem.status in BAD_KEY:
+        return CommandError(
+            Exit.FAILED,
+            f"cannot soak: the engine refused the API key (HTTP {problem.status})",
+            "run it as a user who may read the daemon's configuration, or name the key's file"
+            " with --api-key-file",
+        )
+    return CommandError(
+        Exit.FAILED, f"cannot soak: the first requests failed: {problem}", "see `caovanctl logs`"
+    )
+
+
+VERB = Verb(
+    name="soak",
+    help="load the served model for hours and judge what that did",
+    description="Load the served model for hours as many clients do, and judge what that did:"
+    " conversations that continue, short and long prompts, answers in JSON of a schema, clients"
+    " that disconnect, streamed and whole answers, greedy and sampled, with pauses. Prompts are"
+    " real text, chosen by --seed. Greedy answers taken at the start are compared again and"
+    " again, alone and under load. Fails on wrong answers, errors, restarts, incidents, growing"
+    " memory or open files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it"
+    " early with the verdict so far. The result is kept where those of `bench` are. Exit status:"
+    " 0 passed, 1 failed.",
+    epilog="example: caovanctl soak 8 --at-once 8",
+    arguments=arguments,
+    run=run,
+    effects=True,
+)

@@ -1,0 +1,106 @@
+"""The requests of a soak: one at a time for whoever calls, and the prompts with known answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caovand.adapters.http import Unanswered, count_in
+from caovand.core.health import canary
+from caovand.core.health.canary import Greedy
+from caovand.lab.bench.sized import Sized
+from caovand.lab.bench.target import Target
+from caovand.lab.core.bench.record import Answered
+from caovand.lab.core.soak import known
+from caovand.lab.core.soak.known import Difference
+from caovand.lab.core.soak.schedule import Limits
+from caovand.lab.streamed import Streams, choice
+
+SILENCE_S = 600.0
+"""As long as an engine may be silent; until then the daemon has ended one that hangs."""
+KNOWN_TOKENS = 24
+KNOWN_TIMES = 4
+"""How often each is asked at the start: without a hit of the prefix cache, then with one."""
+KNOWN_NUMBER = 1_000_000
+"""The number of the first known prompt among all prompts."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer; `answered` has its times if it was streamed to its end."""
+
+    text: str
+    finish: str
+    prompt_tokens: int
+    tokens: int
+    answered: Answered | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A prompt and its greedy answers; `repeats` if all but the first were equal at the start."""
+
+    prompt: str
+    answers: tuple[Greedy, ...]
+    repeats: bool
+
+
+class Asking:
+    """Asks one engine; for any thread."""
+
+    def __init__(self, target: Target, passages: Sequence[str], salt: str, seed: int) -> None:
+        self.target = target
+        self.streams = Streams(target.endpoint, target.api.completions, target.model, SILENCE_S)
+        self.sized = Sized(target, self.streams, passages, salt, seed)
+
+    def ask(
+        self, prompt: str, tokens: int, *, streamed: bool, leave_after: int = 0, **more: Any
+    ) -> Reply:
+        """One answer; raises Unanswered."""
+        if streamed:
+            told = self.streams.ask(prompt, tokens, leave_after, **more)
+            done = told.answered
+            counts = (done.prompt_tokens, done.tokens) if done else (0, 0)
+            return Reply(told.text, told.finish, *counts, done)
+        document = self._whole(prompt, tokens, **more)
+        read = count_in(document, "usage", "prompt_tokens")
+        made = count_in(document, "usage", "completion_tokens")
+        if read is None or not made:
+            raise Unanswered("an answer without its tokens and their number")
+        return Reply(*choice(document), read, made, None)
+
+    def greedy(self, prompt: str) -> Greedy:
+        """The greedy answer to a known prompt; raises Unanswered and canary.Degenerate."""
+        api = self.target.api
+        document = self._whole(prompt, KNOWN_TOKENS, **({"logprobs": 2} if api.logprobs else {}))
+        found = canary.read(json.dumps(document), KNOWN_TOKENS) if api.logprobs else None
+        return found or known.worded(choice(document)[0])
+
+    def learn(self, limits: Limits) -> list[Known]:
+        """Ask all known prompts; raises as `greedy` does."""
+        return [self._learned(number, length) for number, length in enumerate(lengths(limits))]
+
+    def _learned(self, number: int, length: int) -> Known:
+        prompt = self.sized.prompt(length, KNOWN_NUMBER + number)
+        answers = [self.greedy(prompt) for _ in range(KNOWN_TIMES)]
+        return Known(prompt, tuple(dict.fromkeys(answers)), len(set(answers[1:])) == 1)
+
+    def compare(self, one: Known) -> Difference | None:
+        """How the engine answers a known prompt now; raises as `greedy` does."""
+        return known.difference(one.answers, self.greedy(one.prompt))
+
+    def _whole(self, prompt: str, tokens: int, **more: Any) -> Mapping[str, Any]:
+        try:
+            found = json.loads(self.streams.whole(prompt, tokens, **more))
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise Unanswered("an answer that is not a JSON object")
+        return found
+
+
+def lengths(limits: Limits) -> tuple[int, ...]:
+    """Tokens of the known prompts: so short that no cache has a block of it, and longer ones."""
+    return (16, limits.short // 2, limits.short, min(4 * limits.short, limits.long))[: limits.known]

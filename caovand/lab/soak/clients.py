@@ -1,0 +1,188 @@
+"""The clients of a soak: threads that take work, piece by piece, while the gate is open."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Sequence
+
+from caovand.adapters.http import Unanswered
+from caovand.core.health.canary import Degenerate
+from caovand.lab.core.bench.prompts import TooFewTexts
+from caovand.lab.core.soak.schedule import Kind, Limits, Work, drawn, work
+from caovand.lab.core.soak.seen import Compared, Paced
+from caovand.lab.core.soak.verdict import EMPTY
+from caovand.lab.soak.asking import KNOWN_TOKENS, Asking, Known, Reply
+from caovand.lab.soak.ledger import Ledger
+
+AFTER_FAILURE_S = 1.0
+SAID = 200
+"""Characters that a client of a conversation adds to it."""
+BYTES = 4
+"""The most bytes of a character, and so its tokens: some have one for each."""
+MIN_TOKENS = 8
+"""An answer of so many tokens without any text counts as empty."""
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["prose", "law", "code"]},
+        "fiction": {"type": "boolean"},
+    },
+    "required": ["kind", "fiction"],
+    "additionalProperties": False,
+}
+
+
+class Clients:
+    """`admit` lets them take work, `pause` lets them end what they have; `end` ends them all."""
+
+    def __init__(self, asking: Asking, limits: Limits, seed: int, ledger: Ledger) -> None:
+        self._asking, self._seed, self._ledger = asking, seed, ledger
+        self.limits = limits
+        self._passages: Sequence[str] = asking.sized.passages
+        self._numbers = itertools.count()
+        self._gate = threading.Condition()
+        self._admits = False
+        self._busy = 0
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.known: Sequence[Known] = ()
+        self.generation = 0
+        self.crash: Exception | None = None
+
+    def start(self, at_once: int) -> None:
+        """Make the threads; they wait for the gate."""
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"client-{n}") for n in range(at_once)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def admit(self) -> None:
+        """Let them take work."""
+        with self._gate:
+            self._admits = True
+            self._gate.notify_all()
+
+    def pause(self) -> None:
+        """Let them end the work they have."""
+        with self._gate:
+            self._admits = False
+
+    def idle(self, limit_s: float) -> bool:
+        """Whether none has work, after at most `limit_s`."""
+        with self._gate:
+            return self._gate.wait_for(lambda: self._busy == 0, limit_s)
+
+    def end(self) -> None:
+        """End them; the answers under way are cut off."""
+        self._ledger.close()
+        self._ended.set()
+        self._asking.streams.stop()
+        self.admit()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while not self._ended.is_set():
+            with self._gate:
+                self._gate.wait_for(lambda: self._admits)
+                if self._ended.is_set():
+                    return
+                self._busy += 1
+            pause_s = AFTER_FAILURE_S
+            try:
+                pause_s = self._next()
+            finally:
+                with self._gate:
+                    self._busy -= 1
+                    self._gate.notify_all()
+            self._ended.wait(pause_s)
+
+    def _next(self) -> float:
+        """Do the next piece of work; the pause after it."""
+        todo = work(self._seed, next(self._numbers), self.limits)
+        try:
+            self._do(todo)
+        except Unanswered as problem:
+            self._ledger.failed(problem)
+        except Degenerate as problem:
+            self._ledger.wrong("degenerate answer", str(problem))
+        except TooFewTexts as problem:
+            self._ledger.wrong("no prompt", str(problem))
+        except Exception as problem:  # ours: the main thread raises it
+            self.crash = problem
+        else:
+            return todo.pause_s
+        return AFTER_FAILURE_S
+
+    def _do(self, todo: Work) -> None:
+        if todo.kind is Kind.KNOWN:
+            one = self.known[todo.known]
+            difference = self._asking.compare(one)
+            at_s = round(self._ledger.now(), 3)
+            self._ledger.compare(Compared(at_s, todo.known, False, False, difference))
+            self._ledger.answered(todo.kind.value, KNOWN_TOKENS)
+            return
+        prompt = self._asking.sized.prompt(todo.prompt_tokens, todo.number)
+        if todo.kind is Kind.CHAT:
+            self._chat(todo, prompt)
+        elif todo.kind is Kind.CONSTRAINED:
+            constrained = self._asking.target.api.constrained
+            assert constrained is not None
+            more = {**constrained(SCHEMA), "ignore_eos": False}
+            reply = self._ask(todo, prompt, **more)
+            if reply.finish == "stop" and not _of_schema(reply.text):
+                self._ledger.wrong("not the JSON asked for", repr(reply.text[:SAID]))
+        else:
+            reply = self._ask(todo, prompt)
+            if todo.kind is Kind.SHORT and reply.answered is not None:
+                done = reply.answered
+                at_s = round(self._ledger.now(), 3)
+                pace = Paced(at_s, self.generation, done.first_token_s, done.token_s)
+                self._ledger.pace(pace, alone=False)
+
+    def _chat(self, todo: Work, history: str) -> None:
+        for turn in range(todo.turns):
+            reply = self._ask(todo, history)
+            place = int(drawn(f"{self._seed} {todo.number} {turn}") * len(self._passages))
+            history += f"{reply.text}\n\n{self._passages[place][:SAID]}\n\n"
+            if not self._admits or not self._fits(history, todo, reply):
+                return
+
+    def _fits(self, history: str, todo: Work, last: Reply) -> bool:
+        """Whether the next turn of a conversation fits the context."""
+        target = self._asking.target
+        if target.api.tokenize is not None:
+            tokens = self._asking.sized.counted(history)
+        else:  # the text of an answer may have more tokens than were generated for it
+            tokens = last.prompt_tokens + BYTES * (todo.answer_tokens + SAID)
+        return tokens + todo.answer_tokens < (target.context or self.limits.long)
+
+    def _ask(self, todo: Work, prompt: str, **more: object) -> Reply:
+        reply = self._asking.ask(
+            prompt,
+            todo.answer_tokens,
+            streamed=todo.streamed,
+            leave_after=todo.left_after,
+            temperature=todo.temperature,
+            **more,
+        )
+        if reply.tokens >= MIN_TOKENS and not reply.text:
+            self._ledger.wrong(EMPTY, f"{reply.tokens} tokens without any text")
+        self._ledger.answered(todo.kind.value, reply.tokens)
+        return reply
+
+
+def _of_schema(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(found, dict)
+        and found.keys() == {"kind", "fiction"}
+        and found["kind"] in SCHEMA["properties"]["kind"]["enum"]  # type: ignore[index]
+        and isinstance(found["fiction"], bool)
+    )

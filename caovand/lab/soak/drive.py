@@ -1,0 +1,235 @@
+"""Drives a soak: load, and again and again a quiet moment for known answers and speeds."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from caovand.adapters.http import Unanswered
+from caovand.cli.client import Client
+from caovand.cli.errors import CommandError
+from caovand.cli.progress import Screen
+from caovand.core.health.canary import Degenerate
+from caovand.lab.bench.target import Target
+from caovand.lab.core.soak.schedule import Limits
+from caovand.lab.core.soak.seen import Compared, Paced, Seen
+from caovand.lab.core.soak.verdict import AWAY, clock
+from caovand.lab.soak import asking
+from caovand.lab.soak.asking import Asking
+from caovand.lab.soak.clients import AFTER_FAILURE_S, Clients
+from caovand.lab.soak.ledger import Ledger
+from caovand.lab.soak.watch import Watch
+
+QUIETS, MIN_QUIETS = 48, 36
+"""Quiet moments of a soak: enough for the rank test, and little of the time."""
+SAMPLES = 400
+MIN_SAMPLE_S, MAX_SAMPLE_S = 0.5, 10.0
+PACE_TOKENS, ANSWER_TOKENS, SHORT_TOKENS = 32, 128, 512
+MAX_LONG = 100_000
+USUAL_CONTEXT = 2048
+KNOWN = 4
+MIN_ANSWER = 8
+MARGIN_TOKENS = 64
+PATIENCE_S = (1.0, 20.0)
+"""The longest that one prompt is read for, and one answer generated, if nothing else is asked: a
+sixtieth of the soak, between these."""
+MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
+"""Between quiet moments."""
+MAX_LATE_S = 120.0
+"""As long as the last answers are waited for."""
+TICK_S = 0.05
+RECENT = 60
+"""Samples over which the shown speed is taken."""
+OVER = ("FAILED", "STOPPED")
+"""States that last until someone acts."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How long, how many clients; `salt` begins every prompt, and is another in every run."""
+
+    seconds: float
+    at_once: int
+    seed: int
+    salt: str
+
+
+class Soak:
+    """One soak. `run` returns what was seen, also if Ctrl-C ended it early."""
+
+    def __init__(
+        self, client: Client, target: Target, order: Order, passages: Sequence[str], screen: Screen
+    ) -> None:
+        self._order, self._screen = order, screen
+        self._asking = Asking(target, passages, order.salt, order.seed)
+        self._ledger = Ledger()
+        self._watch = Watch(client, self._ledger)
+        self._every_s = min(max(order.seconds / SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
+        self._sampled_at = -self._every_s
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        context = target.context or USUAL_CONTEXT
+        self._context, self._short = context, min(SHORT_TOKENS, context // 8)
+        self._quiets = 0
+        self._due = 0.0
+        self._over = False
+        self._ended_at = 0.0
+        self.stopped = False
+
+    def run(self) -> Seen:
+        """Learn the answers, then the soak itself; raises what the first requests raise."""
+        self._screen.say("taking the known answers while nothing else is asked")
+        order = self._order
+        self._clients = Clients(self._asking, self._limits(), order.seed, self._ledger)
+        self._learn()
+        self._watch.begin()
+        self._ledger.begin()
+        self._clients.start(order.at_once)
+        try:
+            self._soak()
+        except KeyboardInterrupt:
+            self.stopped = True
+        except CommandError as problem:  # the daemon went away
+            self._watch.note(AWAY, problem.message)
+        finally:
+            self._ended_at = self._ledger.now()
+            self._clients.end()
+        if self._clients.crash is not None:
+            raise self._clients.crash
+        with contextlib.suppress(CommandError):
+            self._watch.look()  # what the daemon noticed last
+        return self._seen()
+
+    def _limits(self) -> Limits:
+        """What the engine can take in time, by its speed now."""
+        low, high = PATIENCE_S
+        patience_s = min(max(self._order.seconds / 60, low), high)
+        self._pace()  # what the first request compiles is no part of the speed
+        pace = self._pace()
+        answer = min(ANSWER_TOKENS, self._context // 8)
+        if pace.token_s:
+            answer = max(min(answer, int(patience_s / pace.token_s)), MIN_ANSWER)
+        in_time = int(self._short / pace.first_token_s * patience_s)
+        long = max(min(self._context - answer - MARGIN_TOKENS, MAX_LONG, in_time), self._short)
+        constrained = self._asking.target.api.constrained is not None
+        return Limits(self._short, long, answer, KNOWN, constrained)
+
+    def _soak(self) -> None:
+        least_s = min(MIN_GAP_S, self._order.seconds / MIN_QUIETS)
+        every_s = min(max(self._order.seconds / QUIETS, least_s), MAX_GAP_S)
+        while not self._finished():
+            self._due = self._ledger.now() + every_s
+            if self._same():
+                self._clients.admit()
+                self._until(lambda: self._finished() or self._quiet_due())
+            self._clients.pause()
+            self._until(self._idle)
+            self._until(lambda: self._finished() or bool(self._watch.status["served"]))
+            if not self._finished():
+                self._guarded(self._quiet)
+        if self._clients.idle(0.0) and not self._over:
+            self._guarded(self._last)
+
+    def _finished(self) -> bool:
+        return self._over or self._ledger.now() >= self._order.seconds
+
+    def _quiet_due(self) -> bool:
+        return self._ledger.now() >= self._due or not self._same()
+
+    def _same(self) -> bool:
+        """Whether the engine serves whose answers are known."""
+        status = self._watch.status
+        return bool(status["served"]) and status["generation"] == self._clients.generation
+
+    def _idle(self) -> bool:
+        """Whether nothing is asked; at the end, answers that take too long are not waited for."""
+        late = self._ledger.now() >= self._order.seconds + MAX_LATE_S
+        return late or self._clients.idle(TICK_S)
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        """Sample and show until it holds, or all is over."""
+        while not holds() and not self._over:
+            now = self._ledger.now()
+            if now >= self._sampled_at + self._every_s:
+                self._sampled_at = now
+                status = self._watch.look()
+                self._show(now)
+                self._over = status["state"] in OVER
+            self._over |= self._clients.crash is not None
+            time.sleep(TICK_S)
+
+    def _guarded(self, ask: Callable[[], None]) -> None:
+        """Ask while nobody else does; what goes wrong is noted like any client's failure."""
+        try:
+            ask()
+        except Unanswered as problem:
+            self._ledger.failed(problem)
+        except Degenerate as problem:
+            self._ledger.wrong("degenerate answer", str(problem))
+        else:
+            return
+        time.sleep(AFTER_FAILURE_S)
+
+    def _learn(self) -> None:
+        """The known answers of the engine that serves: those of another start may differ."""
+        self._clients.known = self._asking.learn(self._clients.limits)
+        self._clients.generation = self._watch.status["generation"]
+
+    def _quiet(self) -> None:
+        self._watch.look()
+        if not self._same():
+            self._learn()
+        self._compare(self._quiets % KNOWN)
+        self._quiets += 1
+        self._ledger.pace(self._pace(), alone=True)
+
+    def _last(self) -> None:
+        for number in range(KNOWN):
+            self._compare(number)
+
+    def _compare(self, number: int) -> None:
+        """Ask a known prompt twice in a row."""
+        one = self._clients.known[number]
+        for again in (False, one.repeats):
+            found = self._asking.compare(one)
+            at_s = round(self._ledger.now(), 3)
+            self._ledger.compare(Compared(at_s, number, True, again, found))
+            self._ledger.answered("known", asking.KNOWN_TOKENS)
+
+    def _pace(self) -> Paced:
+        """The times of one answer to a new prompt, always of the same lengths."""
+        prompt = self._asking.sized.prompt(self._short)
+        done = self._asking.ask(prompt, PACE_TOKENS, streamed=True).answered
+        assert done is not None
+        at_s = round(self._ledger.now(), 3)
+        return Paced(at_s, self._watch.status["generation"], done.first_token_s, done.token_s)
+
+    def _show(self, now: float) -> None:
+        """The line of progress; tokens of chats that go on count once they are complete."""
+        left = max(self._order.seconds - now, 0.0)
+        tokens = self._ledger.tokens
+        self._recent.append((now, tokens))
+        first, before = self._recent[0]
+        speed = (tokens - before) / (now - first) if now > first else 0.0
+        self._screen.line(
+            min(int(100 * now / self._order.seconds), 100),
+            f"{clock(left)} left, {sum(self._ledger.requests.values()):,} requests,"
+            f" {len(self._ledger.errors):,} errors, {speed:,.0f} tokens/s",
+        )
+
+    def _seen(self) -> Seen:
+        ledger, watch = self._ledger, self._watch
+        return Seen(
+            seconds=min(self._ended_at, self._order.seconds),
+            samples=tuple(watch.samples),
+            paces=tuple(ledger.paces),
+            loaded=tuple(ledger.loaded),
+            compared=tuple(ledger.compared),
+            errors=tuple(ledger.errors),
+            events=tuple(watch.events),
+            rungs=watch.rungs,
+            requests=dict(ledger.requests),
+            tokens=ledger.tokens,
+        )

@@ -1,0 +1,70 @@
+"""What the clients of a soak have seen so far, written by many threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+from caovand.adapters.http import Unanswered
+from caovand.lab.core.soak.seen import Compared, Mishap, Paced
+from caovand.lab.streamed import Refused
+
+
+class Ledger:
+    """All of it; times are seconds since `begin`, and before that less than 0."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = time.monotonic()
+        self._over = False
+        self.requests: Counter[str] = Counter()
+        self.tokens = 0
+        self.errors: list[Mishap] = []
+        self.compared: list[Compared] = []
+        self.paces: list[Paced] = []
+        self.loaded: list[Paced] = []
+
+    def begin(self) -> None:
+        """The clock starts now."""
+        self._begun = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begun
+
+    def close(self) -> None:
+        """What goes wrong from now on is our own doing."""
+        with self._lock:
+            self._over = True
+
+    def answered(self, kind: str, tokens: int) -> None:
+        """Count one request that went well."""
+        with self._lock:
+            self.requests[kind] += 1
+            self.tokens += tokens
+
+    def failed(self, problem: Unanswered) -> None:
+        """Note a request that got no answer."""
+        kind = "no answer"
+        if isinstance(problem, Refused):
+            kind = f"HTTP {problem.status}"
+        elif "timed out" in str(problem):
+            kind = "timeout"
+        self.wrong(kind, str(problem))
+
+    def wrong(self, kind: str, text: str) -> None:
+        """Note a request that went wrong."""
+        with self._lock:
+            if not self._over:
+                self.errors.append(Mishap(round(self.now(), 3), kind, text))
+
+    def compare(self, found: Compared) -> None:
+        """Note an answer to a known prompt."""
+        with self._lock:
+            self.compared.append(found)
+
+    def pace(self, found: Paced, *, alone: bool) -> None:
+        """Note the times of an answer."""
+        with self._lock:
+            (self.paces if alone else self.loaded).append(found)

@@ -1,0 +1,63 @@
+"""The verdict of a soak for people, and the document that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from caovand.lab.core.soak.judged import Check, Outcome
+from caovand.lab.core.soak.schedule import Kind
+from caovand.lab.core.soak.seen import Seen
+from caovand.lab.core.soak.verdict import clock, passed
+
+MAX_ERRORS = 200
+WORDS = {
+    Kind.CHAT: "turns of conversations",
+    Kind.SHORT: "short prompts",
+    Kind.LONG: "long prompts",
+    Kind.LEFT: "clients that left",
+    Kind.CONSTRAINED: "answers in JSON of a schema",
+    Kind.KNOWN: "known prompts",
+}
+SHOWN = {
+    Outcome.PASSED: "passed",
+    Outcome.FAILED: "FAILED",
+    Outcome.NOTED: "noted",
+    Outcome.UNKNOWN: "not judged",
+}
+
+
+def document(seen: Seen, checks: Sequence[Check]) -> dict[str, Any]:
+    """All that was seen and concluded."""
+    found = asdict(seen)
+    found["compared"] = [one for one in found["compared"] if one["difference"]]
+    found["known_asked"] = len(seen.compared)
+    found["errors"] = found["errors"][:MAX_ERRORS]
+    found["error_count"] = len(seen.errors)
+    return {"passed": passed(checks), "checks": [asdict(one) for one in checks], **found}
+
+
+def lines(document: Mapping[str, Any], checks: Sequence[Check], seen: Seen) -> Iterator[str]:
+    """The verdict."""
+    mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
+    yield (
+        f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"
+        f" {document['mode']}{mtp}, plan {document['fingerprint']}"
+    )
+    early = "" if document["complete"] else f" of {clock(document['hours'] * 3600)}"
+    yield (
+        f"{clock(seen.seconds)}{early}, {document['at_once']} at once, seed {document['seed']}:"
+        f" {sum(seen.requests.values()):,} requests, {seen.tokens:,} tokens generated"
+    )
+    kinds = [
+        f"{seen.requests[kind.value]:,} {WORDS[kind]}"
+        for kind in Kind
+        if kind.value in seen.requests
+    ]
+    if kinds:
+        yield ", ".join(kinds)
+    for check in checks:
+        yield f"{SHOWN[check.outcome]:<10}  {check.name:<22}  {check.text}"
+    failed = [check.name for check in checks if check.outcome is Outcome.FAILED]
+    yield f"FAILED: {', '.join(failed)}" if failed else "passed"

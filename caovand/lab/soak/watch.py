@@ -1,0 +1,81 @@
+"""What a soak asks the daemon and the kernel: samples of all that may leak, and events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.adapters import usage
+from caovand.cli.client import Client
+from caovand.lab.core.soak.seen import Mishap, Sample
+from caovand.lab.core.soak.verdict import AWAY, NAMED
+from caovand.lab.soak.ledger import Ledger
+
+
+class Watch:
+    """`look` again and again; what was seen is in `samples` and `events`."""
+
+    def __init__(self, client: Client, ledger: Ledger) -> None:
+        self._client, self._ledger = client, ledger
+        self.status: Mapping[str, Any] = client.ask("status")
+        self._rungs = list(self.status["rungs"])
+        self._since = 0
+        self.samples: list[Sample] = []
+        self.events: list[Mishap] = []
+
+    def begin(self) -> None:
+        """Forget the events until now."""
+        self._new_events()
+        self.events.clear()
+
+    @property
+    def rungs(self) -> tuple[str, ...]:
+        """The rungs taken meanwhile."""
+        return tuple(one for one in self.status["rungs"] if one not in self._rungs)
+
+    def look(self) -> Mapping[str, Any]:
+        """Take a sample; the daemon's status."""
+        status = self._client.ask("status")
+        if status["daemon"]["pid"] != self.status["daemon"]["pid"]:
+            self._since = 0
+            self.note(AWAY, "caovand was restarted")
+        self.status = status
+        self._new_events()
+        if status["served"]:  # what an engine uses while it starts is no matter of a soak
+            self.samples.append(self._sample(status))
+        return status
+
+    def note(self, kind: str, text: str) -> None:
+        """Keep an event."""
+        self.events.append(Mishap(round(self._ledger.now(), 3), kind, text))
+
+    def _new_events(self) -> None:
+        while entries := self._client.ask("events", since=self._since)["events"]:
+            for entry in entries:
+                self._since = entry["seq"]
+                if entry["kind"] in NAMED:
+                    self.note(entry["kind"], entry["text"])
+
+    def _sample(self, status: Mapping[str, Any]) -> Sample:
+        totals = status["figures"]["totals"]
+        cards = status["figures"]["memory"]
+        used = {card["gpu"] for card in cards}
+        engine = usage.usage(usage.tree(status["engine_pid"]))
+        daemon = usage.usage([status["daemon"]["pid"]])
+        parts = [
+            card["used_mib"] if card["engine_mib"] is None else card["engine_mib"] for card in cards
+        ]
+        slowed = (gpu["throttled"] for gpu in status["gpus"] if gpu["index"] in used)
+        return Sample(
+            at_s=round(self._ledger.now(), 3),
+            generation=status["generation"],
+            engine_mib=engine.held_mib,
+            engine_files=engine.files,
+            gpu_mib=sum(parts) if parts else None,
+            daemon_mib=daemon.held_mib,
+            daemon_files=daemon.files,
+            shared_mib=usage.shared_memory_mib(),
+            throttled=next(filter(None, slowed), ""),
+            drafts=totals["drafts"],
+            accepted=sum(totals["accepted"]),
+        )

@@ -1,0 +1,249 @@
+"""Completions asked for as clients do, most of them streamed: when each piece of an answer came.
+
+Bounded in silence and size, not in time: a long prompt may be read for many minutes. The other end
+is not trusted: a request ends in an Answered, in Unanswered or in Refused.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from caovand.adapters.http import Endpoint, Unanswered, ask, connected, count_in, quoted, shut
+from caovand.lab.core.bench.record import Answered
+
+SILENCE_S = 1800.0
+MAX_LINE_BYTES = 1 << 20
+MAX_LINES = 1 << 20
+EVENT = b"data: "
+LOOK_S = 0.1
+Look = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+class Refused(Unanswered):
+    """The engine answered with an HTTP status that is no success."""
+
+    def __init__(self, path: str, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(f"{path}: HTTP {status}: {text}")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of one request: its text and why it ended; no `answered` if its client left."""
+
+    text: str
+    finish: str
+    answered: Answered | None
+
+
+class Streams:
+    """Completions of one model; `stop` ends all that are under way, from any thread.
+
+    An engine may be silent for `silence_s`.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, path: str, model: str, silence_s: float = SILENCE_S
+    ) -> None:
+        self._endpoint, self._path, self._model = endpoint, path, model
+        self._silence_s = silence_s
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def at_once(
+        self, prompts: Sequence[str], tokens: int, look: Look = lambda first, answered: None
+    ) -> list[Answered]:
+        """Send all prompts at the same time; their answers. Meanwhile `look` is called, at least
+        every LOOK_S, with how many have their first token and how many are answered.
+
+        Raises the first failure, which ends all others and makes every later call fail.
+        """
+        ready = threading.Barrier(len(prompts))
+        answers: dict[int, Answered] = {}
+        first: list[int] = []
+        failures: list[Exception] = []
+
+        def ask(place: int) -> None:
+            try:
+                begun = partial(first.append, place)
+                answers[place] = self._asked(prompts[place], tokens, ready, begun)
+            except Exception as problem:
+                failures.append(problem)
+                ready.abort()
+                self.stop()
+
+        threads = [
+            threading.Thread(target=ask, args=(place,), name=f"request-{place}")
+            for place in range(len(prompts))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(LOOK_S)  # in pieces, so that Ctrl-C gets through
+                    look(len(first), len(answers))
+        except BaseException:
+            ready.abort()
+            self.stop()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+            raise
+        if failures:
+            raise failures[0]
+        return [answers[place] for place in range(len(prompts))]
+
+    def stop(self) -> None:
+        """End the requests under way, and allow no others.
+
+        The engine notices that their client is gone.
+        """
+        with self._lock:
+            self._stopped = True
+            for link in self._open:
+                shut(link)
+
+    def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Told:
+        """Ask for one answer; the client disconnects after so many pieces of it, 0 for never.
+
+        `more` are fields of the request.
+        """
+        body = self._body(prompt, tokens, stream=True, **more)
+        return self._request(body, lambda answer, sent: self._read(answer, sent, leave_after))
+
+    def whole(self, prompt: str, tokens: int, **more: Any) -> str:
+        """Ask for one answer in one piece: its JSON."""
+
+        def read(answer: http.client.HTTPResponse, _sent: float) -> str:
+            data = answer.read(MAX_LINE_BYTES)
+            if answer.length:
+                raise Unanswered(f"{self._path}: an incomplete answer")
+            return data.decode("utf-8", "replace")
+
+        return self._request(self._body(prompt, tokens, stream=False, **more), read)
+
+    def _body(self, prompt: str, tokens: int, *, stream: bool, **more: Any) -> dict[str, Any]:
+        usage = {"stream_options": {"include_usage": True}} if stream else {}
+        return {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": stream,
+            **usage,
+            **more,
+        }
+
+    def _asked(
+        self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
+    ) -> Answered:
+        body = self._body(prompt, tokens, stream=True)
+        told = self._request(body, lambda answer, sent: self._read(answer, sent, 0, begun), ready)
+        assert told.answered is not None
+        return told.answered
+
+    def _request(
+        self,
+        body: Mapping[str, Any],
+        read: Callable[[http.client.HTTPResponse, float], T],
+        ready: threading.Barrier | None = None,
+    ) -> T:
+        """Send a request, once all are `ready`, and read the answer."""
+        with connected(self._endpoint, self._path, self._silence_s) as connection:
+            link = connection.sock
+            with self._lock:
+                if self._stopped:
+                    raise Unanswered("stopped")
+                self._open.add(link)
+            try:
+                if ready is not None:
+                    ready.wait()
+                return self._exchange(connection, body, read)
+            finally:
+                with self._lock:
+                    self._open.discard(link)
+        raise AssertionError("the connection has no time limit")
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        body: Mapping[str, Any],
+        read: Callable[[http.client.HTTPResponse, float], T],
+    ) -> T:
+        sent = time.monotonic()
+        answer = ask(connection, self._endpoint, self._path, body)
+        if answer.status != 200:
+            text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
+            raise Refused(self._path, answer.status, quoted(self._endpoint, text))
+        return read(answer, sent)
+
+    def _read(
+        self,
+        answer: http.client.HTTPResponse,
+        sent: float,
+        leave_after: int,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Told:
+        pieces: list[float] = []
+        texts: list[str] = []
+        finish = ""
+        prompt_tokens = tokens = None
+        for _ in range(MAX_LINES):
+            line = answer.readline(MAX_LINE_BYTES)
+            at = time.monotonic()
+            if not line or line.strip() == EVENT + b"[DONE]":
+                break
+            if not line.startswith(EVENT):
+                continue
+            event = _event(line[len(EVENT) :])
+            if event.get("error"):
+                text = quoted(self._endpoint, json.dumps(event["error"]))
+                raise Unanswered(f"{self._path}: {text}")
+            if event.get("choices"):  # its text may be empty: half a character is no text yet
+                pieces.append(at)
+                if len(pieces) == 1:
+                    begun()
+                text, why = choice(event)
+                texts.append(text)
+                finish = why or finish
+                if len(pieces) == leave_after:
+                    return Told("".join(texts), finish, None)
+            if event.get("usage"):
+                prompt_tokens = count_in(event, "usage", "prompt_tokens")
+                tokens = count_in(event, "usage", "completion_tokens")
+        if not pieces or prompt_tokens is None or not tokens:
+            raise Unanswered(f"{self._path}: the answer ended without its tokens and their number")
+        answered = Answered(sent, tuple(pieces), prompt_tokens, tokens)
+        return Told("".join(texts), finish, answered)
+
+
+def choice(document: Any) -> tuple[str, str]:
+    """The text of the first choice in a completion or a piece of one, and why it ended."""
+    try:
+        found = document["choices"][0]
+        text, finish = found.get("text"), found.get("finish_reason")
+    except (LookupError, TypeError, AttributeError):
+        return "", ""
+    return text if isinstance(text, str) else "", finish if isinstance(finish, str) else ""
+
+
+def _event(data: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        raise Unanswered("an event of the answer is not a JSON object")
+    return event

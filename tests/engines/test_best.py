@@ -1,0 +1,96 @@
+"""The best candidate of a space: a table of what is fixed on which card, and what is chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.sizing.search import best
+from caovand.engines.vllm.sizing.space import Choice, Space
+from tests.boxes.models import model
+from tests.core.machines import named
+
+LLAMA = model("Llama-3.1-8B")
+OWN = Candidate(context=131072, sequences=1, batch_tokens=8192, utilization=0.9)
+EIGHT_BITS = OWN.but(kv_dtype="fp8")
+OPEN: dict[str, Any] = {}
+
+
+def shown(choice: Choice) -> str:
+    one, second = choice.candidate, choice.runner_up
+    words = [
+        f"{one.context} x{one.sequences} step {one.batch_tokens} {one.kv_dtype}",
+        "eager" if one.eager else "graphs",
+    ]
+    words += [f"{one.offload_gib:.1f} GiB offloaded"] if choice.offloaded else []
+    words += [] if choice.fits else ["does not fit"]
+    if second:
+        graphs = "eager" if second.candidate.eager else "graphs"
+        words.append(f"before {second.candidate.context} {second.candidate.kv_dtype} {graphs}")
+    return ", ".join(words)
+
+
+def chosen(card: str, fixed: dict[str, Any]) -> Choice:
+    bases = (OWN, EIGHT_BITS)
+    return best(Space(**{"bases": bases, **fixed}), LLAMA, named(card))
+
+
+@pytest.mark.parametrize(
+    ("card", "fixed", "expected"),
+    [
+        ("H100", OPEN, "131072 x64 step 8192 auto, graphs"),
+        ("RTX 3090", OPEN, "83968 x16 step 8192 fp8, graphs, before 47104 auto graphs"),
+        ("RTX 3090", {"bases": (OWN,)}, "47104 x8 step 2048 auto, graphs, before 53248 auto eager"),
+        ("RTX 3090", {"context": 32768}, "32768 x8 step 8192 auto, graphs"),
+        ("RTX 3090", {"sequences": 2}, "86016 x2 step 8192 fp8, graphs, before 47104 auto graphs"),
+        (
+            "RTX 3090",
+            {"batch_tokens": 2048},
+            "90112 x16 step 2048 fp8, graphs, before 47104 auto graphs",
+        ),
+        (
+            "RTX 3090",
+            {"utilization": 0.8},
+            "36864 x8 step 2048 fp8, graphs, before 18432 auto graphs",
+        ),
+        (
+            "RTX 3090",
+            {"graphs": "none"},
+            "103424 x16 step 2048 fp8, eager, before 53248 auto eager",
+        ),
+        (
+            "RTX 3090",
+            {"context": 131072, "sequences": 64},
+            "131072 x64 step 512 auto, eager, does not fit",
+        ),
+        ("RTX 4060", OPEN, "512 x1 step 512 auto, eager, does not fit"),
+        ("RTX 4060", {"ram_mib": 65536}, "32768 x1 step 512 fp8, eager, 10.8 GiB offloaded"),
+        (
+            "RTX 4060",
+            {"ram_mib": 65536, "context": 16384},
+            "16384 x1 step 512 fp8, eager, 9.7 GiB offloaded",
+        ),
+    ],
+)
+def test_the_best_candidate_of_a_space(card: str, fixed: dict[str, Any], expected: str) -> None:
+    assert shown(chosen(card, fixed)) == expected
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [{"context": 16384}, {"sequences": 1}, {"batch_tokens": 512}, {"graphs": "none"}],
+    ids=str,
+)
+def test_fixing_a_value_never_finds_a_better_one(fixed: dict[str, Any]) -> None:
+    assert chosen("RTX 3090", fixed).score >= chosen("RTX 3090", OPEN).score
+
+
+def test_the_runner_up_is_no_faster_in_score_and_another_kind() -> None:
+    choice = chosen("RTX 3090", OPEN)
+    assert choice.runner_up is not None
+    second = choice.runner_up.candidate
+    assert (second.kv_dtype, second.eager) != (choice.candidate.kv_dtype, choice.candidate.eager)
+    without = chosen("RTX 3090", {"bases": (OWN,)})
+    assert without.candidate == second, "it is the best once the winner's base is left out"
