@@ -18,9 +18,11 @@ from caovand.core.gateway.events import (
     OfRequest,
     Refuse,
     Release,
+    Spent,
     Tick,
     Why,
 )
+from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
@@ -49,8 +51,9 @@ class Ticket:
     write to the client waits for it to read.
     """
 
-    def __init__(self, number: int, transport: asyncio.Transport | None) -> None:
-        self.number, self.transport, self.shape = number, transport, ""
+    def __init__(self, number: int, lane: Lane, transport: asyncio.Transport | None) -> None:
+        self.number, self.lane, self.transport = number, lane, transport
+        self.shape, self.expected_tokens = "", 0.0
         self.writing_since: float | None = None
         self.aborted = False
         self._abort: Callable[[], None] | None = None
@@ -136,11 +139,12 @@ class Desk:
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
         return doing if waits_s is None else f"{doing}, about {max(round(waits_s), 1)} s to go"
 
-    def arrive(self, size: int, transport: asyncio.Transport | None = None) -> Ticket:
+    def arrive(self, size: int, lane: Lane, transport: asyncio.Transport | None = None) -> Ticket:
         """Take a request whose head is there; raises Refused."""
         self._last += 1
-        ticket = self._tickets[self._last] = Ticket(self._last, transport)
-        self._apply(self._policy.take(Arrived(at=self.now(), number=ticket.number, size=size)))
+        ticket = self._tickets[self._last] = Ticket(self._last, lane, transport)
+        arrived = Arrived(at=self.now(), number=ticket.number, size=size, lane=lane)
+        self._apply(self._policy.take(arrived))
         self.check(ticket)
         return ticket
 
@@ -162,11 +166,13 @@ class Desk:
             problem = Problem("answer", spent.fact, "send it again later")
             raise Refused(Fault(429, "key_limit", problem, spent.retry_after_s))
 
-    def spend(self, name: str, used: Used) -> None:
-        """Count the tokens of a request of the key of this name, "" without one."""
-        at = wall_clock.now()
-        self.quotas.spend(name, used.tokens, at)
-        self.usage.add(name, used, at)
+    def spend(self, ticket: Ticket, used: Used) -> None:
+        """Count the tokens of a request that was at the engine."""
+        at, lane = wall_clock.now(), ticket.lane
+        self.quotas.spend(lane.key, used.tokens, at)
+        self.usage.add(lane.key, used, at)
+        more = used.tokens - ticket.expected_tokens
+        self._apply(self._policy.take(Spent(at=self.now(), lane=lane, tokens=more)))
 
     def leave(self, ticket: Ticket) -> None:
         """Nobody waits for an answer any more."""

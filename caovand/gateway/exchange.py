@@ -62,7 +62,6 @@ class Call:
     body: bytes
     fields: Fields
     form: Form
-    key: str = ""  # the name of the client's
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ class Exchange:
         try:
             return await self._pass(got, head)
         finally:
-            self._desk.spend(self._call.key, self._meter.used(len(self._call.body)))
+            self._desk.spend(self._ticket, self._meter.used(len(self._call.body)))
 
     async def _pass(self, got: ClientResponse, head: _Head) -> bool:
         response = await self._begin(head.status, head.headers, got.content_length)

@@ -18,8 +18,10 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, 
 from caovand.core.gateway import protocol
 from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, Engine, Grew
+from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
 from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.gateway.usage import expected
 from caovand.core.problem import Problem
 from caovand.gateway import names
 from caovand.gateway.connections import Connections
@@ -175,7 +177,7 @@ class Gateway:
         announced = request.content_length or 0
         if announced > most:
             raise Refused(_too_large(most))
-        ticket = desk.arrive(announced, request.transport)
+        ticket = desk.arrive(announced, Lane(key.name, key.band), request.transport)
         try:
             body, digest = await self._body(request, ticket, announced, most)
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
@@ -196,11 +198,11 @@ class Gateway:
                 body,
                 found,
                 _form(request),
-                key.name,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
-            desk.tell(ticket, Complete, digest=digest)
+            ticket.expected_tokens = expected(len(body), found.max_tokens)
+            desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
             return await Exchange(desk, self._session, request, ticket, call).run()
         finally:
             desk.leave(ticket)

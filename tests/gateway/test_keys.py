@@ -12,7 +12,7 @@ import pytest
 from caovand.core.gateway.keys import ClientKey, digest_of, to_document
 from caovand.gateway import link
 from tests.gateway.test_server import run
-from tests.gateway.world import CHAT, HELLO, World, for_ever
+from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever
 from tests.patience import soon
 
 KEYS = to_document([
@@ -29,6 +29,11 @@ def bearer(secret: str) -> dict[str, str]:
 
 async def post(one: World, secret: str, path: str = CHAT, **more: Any) -> tuple[int, Any]:
     return await one.post(path, headers=bearer(secret), **(more or {"json": HELLO}))
+
+
+def waiting(one: World) -> tuple[int, int]:
+    last = one.daemon.reports[-1] if one.daemon.reports else {"waiting": 0, "at_engine": 0}
+    return last["waiting"], last["at_engine"]
 
 
 def test_only_a_client_s_own_key_opens_and_the_engine_gets_the_engine_s(tmp_path: Path) -> None:
@@ -67,6 +72,23 @@ def test_a_key_for_some_models_knows_no_others(tmp_path: Path) -> None:
         assert (await post(one, "a", "/v1/audio/transcriptions", **form))[0] == 200
 
     run(tmp_path, test, keys=KEYS, aliases={"gpt-4o": "tiny"})
+
+
+def test_a_key_with_many_requests_lets_another_s_pass(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        go_on = asyncio.Event()
+        one.engine.answer = events("one", then=go_on.wait)
+        asked = one.engine.asked
+        posts = []
+        for count, (secret, number) in enumerate([("a", 1), ("a", 2), ("a", 3), ("b", 4)]):
+            body = {**STREAMED, "n": number}
+            posts.append(asyncio.ensure_future(post(one, secret, json=body)))
+            await soon(lambda count=count: waiting(one) == (count, 1))
+        go_on.set()
+        await asyncio.gather(*posts)
+        assert [json.loads(body)["n"] for *_, body in asked] == [1, 4, 2, 3]
+
+    run(tmp_path, test, keys=KEYS, at_once=1)
 
 
 def test_limits_are_said_with_when_they_end_and_use_is_reported(
