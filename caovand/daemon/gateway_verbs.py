@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.gateway.record import usable
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request
@@ -34,6 +35,20 @@ async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
     endings = argument(args, "endings", list, [])
     slot.clients.report(argument(args, "seq", int, 0), counts, [one_line(str(e)) for e in endings])
     return {}
+
+
+async def ended(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Take the records of requests that have ended."""
+    rows = argument(args, "requests", list, [])
+    if not all(map(usable, rows)):
+        raise VerbError("bad-argument", "argument requests must be records of requests")
+    slot.clients.requests += rows
+    return {}
+
+
+async def requests(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """The latest requests at the gateway that have ended, the oldest first."""
+    return {"requests": [*slot.clients.requests]}
 
 
 async def used(supervisor: Supervisor, request: Request) -> Result:

@@ -273,6 +273,8 @@ OF_SLOT: Mapping[str, OfSlot] = {
     "endpoint": _endpoint,
     "gateway": gateway_verbs.gateway,
     "gateway_report": gateway_verbs.report,
+    "gateway_requests": gateway_verbs.ended,
+    "requests": gateway_verbs.requests,
     "cluster": _cluster,
 }
 VERBS = (*OF_DAEMON, *OF_SLOT)
@@ -285,6 +287,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "retry": frozenset({"full"}),
     "gateway": frozenset({"since", "wait_s"}),
     "gateway_report": frozenset({"seq", "waiting", "at_engine", "endings"}),
+    "gateway_requests": frozenset({"requests"}),
     "gateway_used": frozenset({"used"}),
     "key_add": frozenset({"name", "models", "rpm", "tokens_per_day", "band"}),
     "key_revoke": frozenset({"name"}),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.core.gateway.keys import ClientKey, digest_of, to_document
+from caovand.core.gateway.record import usable
 from caovand.gateway import link
 from tests.gateway.test_server import run
 from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever
@@ -108,5 +109,33 @@ def test_limits_are_said_with_when_they_end_and_use_is_reported(
         await soon(lambda: len(one.daemon.used) == 2)
         assert [row[1:3] for row in one.daemon.used] == [["carol", 1], ["dave", 1]]
         assert one.daemon.used[0][3] == -(-len(json.dumps(HELLO)) // 4)
+
+    run(tmp_path, test, keys=KEYS)
+
+
+def test_each_request_that_ended_is_reported_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "USAGE_S", 0.01)
+
+    async def test(one: World) -> None:
+        assert (await post(one, "c"))[0] == 200
+        assert (await post(one, "c"))[0] == 429
+        assert (await post(one, "a", json={**HELLO, "model": "gpt"}))[0] == 404
+        one.engine.answer = events("one", then=for_ever)
+        got = await one.session.post(one.url + CHAT, json=STREAMED, headers=bearer("a"))
+        await got.content.readany()
+        got.close()
+        await soon(lambda: len(one.daemon.requests) == 4)
+        rows = one.daemon.requests
+        assert all(map(usable, rows))
+        assert [(row["key"], row["model"], row["status"], row["outcome"]) for row in rows] == [
+            ("carol", "tiny", 200, ""),
+            ("carol", "", 429, "key_limit"),
+            ("alice", "gpt", 404, "model_not_found"),
+            ("alice", "tiny", 0, "client gone"),
+        ]
+        assert 0 <= rows[0]["waited_s"] <= rows[0]["first_s"] <= rows[0]["whole_s"]
+        assert "hello" not in json.dumps(rows)
 
     run(tmp_path, test, keys=KEYS)
