@@ -22,6 +22,12 @@ from tests.patience import PATIENCE_S, until
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs: one that nobody reaps has ended all the same."""
+    process = processes.read(pid)
+    return process is not None and not process.zombie
+
+
 def free_port() -> int:
     """A TCP port nobody listens on."""
     with socket.socket() as probe:

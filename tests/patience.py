@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 LIMIT_S = 120.0
 PATIENCE_S = 600.0  # for what a whole daemon does
@@ -29,9 +30,20 @@ def eventually(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:
     until(holds, "what the test waits for", limit_s, LOOK_S)
 
 
-async def soon(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """`eventually` inside an event loop."""
+async def soon(holds: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+    """`eventually` inside an event loop, where the question may be a coroutine; its answer."""
     deadline = time.monotonic() + limit_s
-    while not holds():
+    while True:
+        found = holds()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
         assert time.monotonic() < deadline, f"did not come true within {limit_s:.0f} s"
         await asyncio.sleep(LOOK_S)
+
+
+async def turns(count: int = 1) -> None:
+    """Let the event loop run everything that is ready, so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -24,7 +24,7 @@ STRICT = {
     ("caovand.adapters.safe_files", "read_text"): "its callers refuse what is no text in words",
     ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.adapters.all_reduce", "start"): "our own file, in UTF-8",
-    ("caovand.daemon.verbs", "_incident"): "base64 is ASCII",
+    ("caovand.daemon.evidence_verbs", "incident"): "base64 is ASCII",
     ("caovand.lab.corpus", "texts"): "our own files, in UTF-8",
     ("caovand.page.server", "_token_of"): "a form that is not UTF-8 is refused as malformed",
 }

@@ -47,6 +47,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/oom_kills.py": ("read_text", KERNEL),
     "adapters/ports.py": ("open", KERNEL),
     "adapters/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
+    "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/stale_files.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
     "adapters/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),

@@ -119,14 +119,14 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     async def proven(*_: object) -> None:
         """At once."""
 
-    async def check_sums(*_: object) -> None:
+    async def check_all_reduce(*_: object) -> None:
         """The cards are made up too."""
 
     monkeypatch.setattr(inspection, "inspect", look)
     monkeypatch.setattr(inspection, "planned_for", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(proof, "prove", proven)
-    monkeypatch.setattr("caovand.daemon.engine_run.check_sums", check_sums)
+    monkeypatch.setattr("caovand.daemon.engine_run.check_all_reduce", check_all_reduce)
     monkeypatch.setattr(http, "call", _unreachable)
     for name in ("loop.POLL_S", "loop.MAX_TICK_S", "engine_run.RETRY_S"):
         monkeypatch.setattr(f"caovand.daemon.{name}", 0.02)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,6 +39,16 @@ class TwoNodes:
     def join(self) -> None:
         """Let everything pass again."""
         _ip("-n", self.switch, "link", "set", "port1", "master", "switch")
+
+    def cut_for(self, seconds: float) -> None:
+        """Let nothing pass for a while: the fault that a test is about."""
+        self.cut()
+        time.sleep(seconds)
+        self.join()
+
+    def stay_joined_for(self, seconds: float) -> None:
+        """Give what a cut has begun the time to end something."""
+        time.sleep(seconds)
 
 
 def _ip(*words: str) -> None:

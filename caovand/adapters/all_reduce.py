@@ -1,6 +1,6 @@
-"""Checks sums over several cards in the engine's own Python, and keeps what was found.
+"""Check all-reduce over several cards in the engine's own Python, and keep the result.
 
-The check takes some seconds, and minutes at most where something hangs.
+The check takes seconds, and a few minutes if something hangs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ READY_S, SUMS_S, MORE_S = 90.0, 60.0, 20.0
 
 
 def known(folder: Path, key: str) -> Sums | None:
-    """What an earlier check found for this key."""
+    """Return the result of an earlier check for this key."""
     return all_reduce.from_document(state_file.read_or_none(folder / FILE)).get(key)
 
 
 def keep(folder: Path, key: str, sums: Sums) -> None:
-    """Keep it for later starts, where the disk takes it: else the next start checks again."""
+    """Save it for later starts; if that fails, the next start checks again."""
     found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
     found.pop(key, None)
     with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ class Check:
         self._ended = False
 
     def run(self, python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
-        """What it finds (blocking)."""
+        """Run the check to its end and return the result (blocking)."""
         process = start(python, task, env)
         with self._lock:
             self._process = process
@@ -53,7 +53,7 @@ class Check:
         return finish(process)
 
     def end(self) -> None:
-        """Kill it, also one that is just being started."""
+        """Kill the check, even if it is just being started."""
         with self._lock:
             self._ended = True
             if self._process is not None:
@@ -87,7 +87,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str]) -> Sums:
-    """What it found (blocking)."""
+    """Wait for the check to end and return its result (blocking)."""
     try:
         output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)
     except subprocess.TimeoutExpired:

@@ -41,7 +41,7 @@ END_S = 5.0  # a process in the driver's hands may not end at all
 
 
 def numbers(torch: Any, rank: int, count: int, turn: int) -> Any:
-    """What a rank adds: the sum of 16 ranks is below 256, which bfloat16 still holds exactly."""
+    """The addends of a rank: for 16 ranks their sum is below 256, exact in bfloat16."""
     return (torch.arange(count, dtype=torch.int32) * 7 + rank * 5 + turn * 3) % 29 - 14
 
 
@@ -174,7 +174,7 @@ def judge(told: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
 def watched(
     task: dict[str, Any], pids: list[int], pipes: list[int], place: str
 ) -> tuple[list[list[dict[str, Any]]], bool]:
-    """What each rank reports until all are over, one has failed or died, or it is late."""
+    """Collect the ranks' reports until all are done, one has failed or died, or time is up."""
     told: list[list[dict[str, Any]]] = [[] for _ in pipes]
     rests = [b""] * len(pipes)
     deadline = time.monotonic() + task["ready_s"]

@@ -36,12 +36,12 @@ class Pairs(NamedTuple):
 
 
 def new() -> ClusterKey:
-    """A key that nobody has yet."""
+    """Make a new random key."""
     return ClusterKey(secrets.token_bytes(SECRET_BYTES))
 
 
 def read(path: Path) -> ClusterKey:
-    """The key in a file that only root or we can change, and that others cannot read.
+    """Read the key from a file that only root or we can change and others cannot read.
 
     Raises BadKey, with the remedy.
     """
@@ -85,7 +85,7 @@ def _remedy(found: trust.Doubt, path: Path, fix: str) -> str:
 
 
 def make(path: Path, group: str) -> ClusterKey:
-    """Make a new key in a new file, which this group may read where it exists.
+    """Make a new key in a new file, readable for this group if the group exists.
 
     Raises BadKey; a file that is there is never overwritten.
     """
@@ -111,7 +111,7 @@ def make(path: Path, group: str) -> ClusterKey:
 
 
 def share(path: Path, group: str) -> bool:
-    """Let a group read a key that was copied here by root; whether that changed anything.
+    """Let a group read a key that root copied here; return whether that changed anything.
 
     The service is no member of root's group, and `scp` makes the file root's. Raises BadKey.
     """
@@ -136,7 +136,7 @@ def share(path: Path, group: str) -> bool:
 
 
 def pairs(key: ClusterKey) -> Pairs:
-    """Both pairs of keys, the head's first; raises BadKey where ZeroMQ has no CURVE."""
+    """Derive both key pairs, the head's first; raises BadKey if ZeroMQ has no CURVE."""
     head, worker = (z85.encode(key.curve_secret(side)) for side in ("head", "worker"))
     try:
         public = zmq.curve_public
@@ -150,7 +150,7 @@ def pairs(key: ClusterKey) -> Pairs:
 
 
 def _gid(group: str) -> int:
-    """A group's number, -1 where there is no such group."""
+    """Look up a group's number; -1 if there is no such group."""
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:

@@ -29,7 +29,7 @@ SIMILAR = 0.75
 
 
 def load(path: Path) -> Config:
-    """The configuration in `path`; raises ConfigError where it cannot be read or used."""
+    """Load the configuration in `path`; raises ConfigError if it cannot be read or used."""
     try:
         # Editors on Windows begin a file with a BOM.
         text = safe_files.read(path, MAX_BYTES).decode("utf-8-sig")
@@ -44,7 +44,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """How to make an unreadable file readable."""
+    """Return how to make an unreadable file readable."""
     if isinstance(problem, PermissionError):
         return "run this as a user who may read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):
@@ -57,7 +57,7 @@ def _remedy(path: Path, problem: OSError) -> str:
 
 
 def loads(text: str, path: Path) -> Config:
-    """The configuration in a text, which is or will be that of `path`; raises ConfigError."""
+    """Parse the present or future text of `path`; raises ConfigError."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting

@@ -61,7 +61,7 @@ def _total(name: str) -> Callable[[Document], Value]:
 
 
 def _compared(name: str, which: str) -> Callable[[Document], Value]:
-    """A size of the forecast or the engine's report; None without both."""
+    """A size of the forecast or the engine's report; None unless there are both."""
     return lambda slot: slot["forecast"].get(name, {}).get(which)
 
 
@@ -120,7 +120,7 @@ def _counted(counts: Document, known: Iterable[str]) -> Labelled:
 
 
 def _sizes(which: str) -> Callable[[Document], Labelled]:
-    """The forecast's sizes, or those of the engine's report, in bytes."""
+    """The sizes of the forecast or of the engine's report, in bytes."""
 
     def sizes(slot: Document) -> Labelled:
         for part, name in (("weights", "weights_gib"), ("kv", "kv_gib")):

@@ -50,7 +50,7 @@ Vet = Callable[[socket.socket, threading.Event], None]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the engine listens; `key` is the API key it requires, empty for none.
+    """An address where a server listens; `key` is the API key it requires, empty for none.
 
     With `tls` its certificate is not checked: `vet` makes sure, before anything is sent, that the
     other end is our own child.
@@ -69,7 +69,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where its paths begin."""
+        """The URL to which paths are appended."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http{'s' * self.tls}://{host}:{self.port}"
 
@@ -209,13 +209,13 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
 
 
 def quoted(endpoint: Endpoint, text: str) -> str:
-    """An answer, safe to show in a message: whoever received our key may echo it."""
+    """Make an answer safe for a message: whoever received our key may echo it."""
     text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
     return one_line(text[:QUOTED])
 
 
 def counted(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
-    """The count under `key` in the JSON answer at `path`, None without one."""
+    """Read the count under `key` in the JSON answer at `path`; None if there is none."""
     answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
     return _count(answer.body, key) if answer.status == 200 else None
 
@@ -228,9 +228,9 @@ def complete(
     tokens: int,
     timeout_s: float,
 ) -> int:
-    """Generate `tokens` tokens after `prompt`, a text or token ids; how many came, or Unanswered.
+    """Generate `tokens` tokens after `prompt`, a text or token ids; return how many came.
 
-    `ignore_eos` makes a model generate them all, even if it would stop at once.
+    `ignore_eos` makes a model generate them all, even if it would stop at once. Raises Unanswered.
     """
     text = continued(endpoint, path, model, prompt, tokens, timeout_s)
     came = _count(text, "usage", "completion_tokens")
@@ -248,7 +248,7 @@ def continued(
     timeout_s: float,
     **more: Any,
 ) -> str:
-    """The JSON of a completion as `complete` asks for it, with `more` fields; or Unanswered."""
+    """Return the JSON of such a completion, asked for with `more` fields; raises Unanswered."""
     body = {
         "model": model,
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
@@ -264,7 +264,7 @@ def continued(
 
 
 def _count(text: str, *path: str) -> int | None:
-    """The count under these keys of a JSON text, None without one."""
+    """Find the count under these keys of a JSON text; None if there is none."""
     try:
         return count_in(json.loads(text), *path)
     except (ValueError, RecursionError):
@@ -272,7 +272,7 @@ def _count(text: str, *path: str) -> int | None:
 
 
 def count_in(found: Any, *path: str) -> int | None:
-    """The count under these keys of a JSON document, None without one."""
+    """Find the count under these keys of a JSON document; None if there is none."""
     try:
         for key in path:
             found = found[key]

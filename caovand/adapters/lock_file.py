@@ -58,7 +58,7 @@ def _open(path: Path, *, on_full_disk: bool) -> int:
 
 
 def _is_still_there(path: Path, descriptor: int) -> bool:
-    """Whether this is what others lock: the file's last owner may have deleted it meanwhile."""
+    """Whether the locked file still exists: its last owner may have deleted it meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         there = path if path.exists() else path.parent
         return os.path.samestat(os.fstat(descriptor), os.stat(there))
@@ -66,7 +66,7 @@ def _is_still_there(path: Path, descriptor: int) -> bool:
 
 
 def _pid(descriptor: int) -> int:
-    """The pid that whoever has the lock wrote; 0 for none."""
+    """Read the pid that the lock's owner wrote; 0 if there is none."""
     text = ""
     with contextlib.suppress(IsADirectoryError):
         text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()

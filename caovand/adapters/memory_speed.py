@@ -1,4 +1,4 @@
-"""How fast the host's memory is: measured once in a process of its own, and kept.
+"""The speed of the host's memory: measured once in a process of its own, and kept.
 
 Copies between buffers larger than any cache, one thread a core, is what engines reach that read
 weights from host memory: each byte copied is read once and written once.
@@ -68,7 +68,7 @@ def _measured(host: Host, folder: Path) -> float | None:
 
 
 def _machine(host: Host) -> dict[str, Any]:
-    """What tells machines apart: the measurement is of these cores and this memory."""
+    """Identify the machine: the measurement is of these cores and this memory."""
     return {"cpus": host.cpus, "ram_mib": host.ram_mib}
 
 

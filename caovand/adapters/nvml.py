@@ -183,7 +183,7 @@ def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> frozenset[in
 
 
 def _reached(nvml: Any, ask: Callable[..., Any], index: int, card: Any) -> tuple[int, ...] | None:
-    """Indices of the cards whose memory it reads and writes itself; None where one has no answer.
+    """Find the cards whose memory this one reads and writes directly; None if one does not answer.
 
     Cards that are gone from the bus have none, and are no card of the inventory either.
     """

@@ -1,4 +1,4 @@
-"""Where NVML's Python bindings are."""
+"""Find NVML's Python bindings."""
 
 from __future__ import annotations
 

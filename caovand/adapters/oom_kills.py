@@ -1,4 +1,4 @@
-"""How many processes the kernel killed for memory, as counted by control groups."""
+"""Count the processes that the kernel killed for memory, by control group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _own_group(root: Path) -> Path | None:
 
 
 def memory_cgroup(membership: str, root: Path = ROOT) -> Path | None:
-    """The cgroup whose memory limit applies to a process with this `/proc/PID/cgroup`.
+    """Find the cgroup whose memory limit applies, from a process's `/proc/PID/cgroup`.
 
     None in the root cgroup: its kills are those of the whole machine.
     """
@@ -52,7 +52,7 @@ def memory_cgroup(membership: str, root: Path = ROOT) -> Path | None:
 
 
 def oom_kills(cgroup: Path) -> int | None:
-    """How many processes of a cgroup the kernel killed for memory; None if unknown.
+    """Count the processes of a cgroup that the kernel killed for memory; None if unknown.
 
     Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
     """

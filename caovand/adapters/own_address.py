@@ -19,7 +19,7 @@ def towards(family: int, host: str) -> str:
 
 
 def of_default_route() -> str | None:
-    """Our address on the interface of the default route, IPv4 first; None without such a route."""
+    """Find our address on the default route's interface, IPv4 first; None if there is no route."""
     for family, far in FAR:
         with contextlib.suppress(OSError):
             return towards(family, far)

@@ -1,4 +1,4 @@
-"""What the processes of the page and the gateway have in common: their limits and their life.
+"""Limits and lifetime of the server processes of the page and the gateway.
 
 Each prints READY once it listens, else the problem and exits with status 1. It limits its own
 memory and descriptors, and its own alarm ends it if its loop hangs.

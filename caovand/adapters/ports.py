@@ -1,4 +1,4 @@
-"""Who uses a TCP port: vLLM 0.21 shares a port silently (SO_REUSEPORT).
+"""Find who uses a TCP port: vLLM 0.21 shares a port silently (SO_REUSEPORT).
 
 From the kernel's answers about single sockets, or, where it gives none, from /proc/net.
 """
@@ -41,7 +41,7 @@ def listeners(port: int) -> list[Listener]:
 
 
 def listening(port: int) -> list[Listener]:
-    """The same without processes, which need a walk through all of /proc."""
+    """Find the listeners without their processes, which need a walk through all of /proc."""
     try:
         return [_listener(found) for found in sock_diag.listening(port)]
     except sock_diag.Unsupported:
@@ -49,7 +49,7 @@ def listening(port: int) -> list[Listener]:
 
 
 def named(found: Collection[Listener]) -> list[Listener]:
-    """The same sockets, each with its process if we may read it."""
+    """Add to each socket its process, if we may read that."""
     if not found:
         return []
     owners = _owners({listener.inode for listener in found})
@@ -62,7 +62,7 @@ def named(found: Collection[Listener]) -> list[Listener]:
 
 @dataclass(frozen=True)
 class Ends:
-    """Who listens on the port of a connection, and the socket at its other end on this machine.
+    """The two ends of a connection: the listener on its port, and the socket at its other end.
 
     The inode of `server` is 0 until a process accepts the connection; `server` is None if no socket
     is connected to ours.
@@ -73,7 +73,7 @@ class Ends:
 
 
 def ends(link: socket.socket) -> Ends:
-    """Who is at the other end of a TCP connection of ours."""
+    """Find who is at the other end of a TCP connection of ours."""
     try:
         listeners = sock_diag.listening(link.getpeername()[1])
     except sock_diag.Unsupported:

@@ -15,7 +15,7 @@ OURS = "/systemd-private-"
 
 
 def remedy(path: str, mounts: Path = MOUNTS) -> str:
-    """What to do about a path that is missing because of it; empty for other reasons."""
+    """The remedy for a path that PrivateTmp hides; empty if it is missing for another reason."""
     place = os.path.realpath(path)
     folder = next((tmp for tmp in FOLDERS if place.startswith(f"{tmp}/")), "")
     if not folder or os.path.exists(path) or folder not in _private(mounts):
@@ -28,7 +28,7 @@ def remedy(path: str, mounts: Path = MOUNTS) -> str:
 
 
 def _private(mounts: Path) -> set[str]:
-    """Where a private folder of the service is mounted; fields four and five of each line."""
+    """Find where a private folder of the service is mounted: fields four and five of each line."""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Asks an engine's own Python what is installed there.
+"""Ask an engine's own Python what is installed there.
 
 The versions cost 0.2 s and are asked each time. The details need the engine imported (8 s and more,
 half a minute from a cold disk): they are kept in a file named by a fingerprint of the environment.
@@ -54,7 +54,7 @@ def probe_engine(
     also_kept_in: Path | None = None,
     before_details: Callable[[], None] = lambda: None,
 ) -> EngineInfo:
-    """What this Python has of the engine; slow answers are kept in `cache_dir` where one is given.
+    """Probe this Python for the engine; slow answers are cached in `cache_dir`, if set.
 
     `named_by` is the file that names it: if another user could have, root asks as that user only.
     Answers `also_kept_in` another's folder are read there; `before_details` is called where none
@@ -109,7 +109,7 @@ def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> 
 
 
 def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
-    """The slow answers of an earlier time, None where there are none."""
+    """Read the cached slow answers; None if there are none."""
     answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
 

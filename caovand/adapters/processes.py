@@ -1,8 +1,4 @@
-"""The engine's processes, read from /proc: who belongs to it, and ending exactly those.
-
-vLLM renames its processes, which empties /proc/PID/environ, so a marker there does not survive.
-Whose a process is follows from its cgroup, session and descent: core/facts/ownership.py.
-"""
+"""Processes and cgroups, read from /proc and /sys, and signals to exactly one process."""
 
 from __future__ import annotations
 
@@ -10,13 +6,10 @@ import contextlib
 import ctypes
 import os
 import signal
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from caovand.core import limits
-from caovand.core.facts.ownership import Known, Owners, owners
 from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (for others, too)
 from caovand.core.printable import one_line
 
@@ -37,10 +30,10 @@ def become_subreaper() -> None:
 
 
 def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
-    """The part of our environment that is the engine's too, the tools of its own environment first.
+    """Select the part of our environment for the engine, with its own environment's tools first.
 
-    FlashInfer runs `ninja` from PATH: it is installed beside the engine's Python, and seldom else.
-    vLLM takes it for unusable where no `nvcc` is on PATH: an engine's own lies in its `cuda`.
+    FlashInfer runs `ninja` from PATH: it is next to the engine's Python, seldom elsewhere.
+    vLLM considers it unusable without `nvcc` on PATH: an engine's own is in its `cuda`.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
     own = os.path.dirname(python)
@@ -51,12 +44,12 @@ def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
 
 
 def boot_id() -> str:
-    """What tells this boot from every other."""
+    """The identifier of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(errors="replace").strip()
 
 
 def read(pid: int) -> Process | None:
-    """The process `pid`, None where there is none."""
+    """Read the process `pid`; None if there is none."""
     found, uid = stat_of(pid), None
     with limits.absent():
         uid = os.stat(f"/proc/{pid}").st_uid
@@ -70,7 +63,7 @@ def read(pid: int) -> Process | None:
 
 
 def stat_of(pid: int) -> tuple[str, list[str]] | None:
-    """A process's name, and what the kernel counts after it; None where there is no process."""
+    """Read a process's name and the fields of /proc/PID/stat after it; None if there is none."""
     text = ""
     with limits.absent(), open(f"/proc/{pid}/stat", "rb") as file:
         text = file.read().decode("utf-8", "replace")
@@ -82,7 +75,7 @@ def stat_of(pid: int) -> tuple[str, list[str]] | None:
 
 
 def name_of(pid: int) -> str | None:
-    """What a process calls itself, on one line; None where it is gone or hidden.
+    """Read a process's name, on one line; None if it is gone or hidden.
 
     Names are any bytes: the kernel cuts them at the 15th, in the middle of a character too.
     """
@@ -94,7 +87,7 @@ def name_of(pid: int) -> str | None:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, on one line; empty where it is gone, hidden or the kernel's."""
+    """Read a command line, on one line; empty if the process is gone, hidden or the kernel's."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -118,7 +111,7 @@ def every() -> list[Process]:
 
 
 def is_resource_tracker(process: Process) -> bool:
-    """Whether it is Python's, which removes at its end what its users shared."""
+    """Whether this is Python's resource tracker, which removes shared objects when it ends."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:
@@ -138,7 +131,7 @@ def held_mib(pids: Iterable[int]) -> int:
 
 
 def in_cgroup(folder: Path | None) -> set[int]:
-    """The pids in a cgroup and the groups below it."""
+    """Read the pids in a cgroup and the groups below it."""
     pids: set[int] = set()
     if folder is None:
         return pids
@@ -146,99 +139,6 @@ def in_cgroup(folder: Path | None) -> set[int]:
         with limits.absent():
             pids.update(int(line) for line in file.read_text(errors="replace").split())
     return pids
-
-
-@dataclass(eq=False)
-class Traces:
-    """What is known of one engine, and remembered between two looks at its processes.
-
-    `session` is the pid of its first process and `start` its start. `output` is what its processes
-    write to. One that was `given_up` is not looked after any more, though a process of it may live.
-    """
-
-    session: int
-    start: int
-    cgroup: Path | None = None
-    output: str = ""
-    members: tuple[Process, ...] = ()
-    given_up: bool = False
-
-    def known(self) -> Known:
-        """The same, with what is in its cgroup now."""
-        grouped = None if self.cgroup is None else in_cgroup(self.cgroup)
-        return Known(self.session, self.start, self.members, grouped, self.output)
-
-
-class Engines:
-    """The engines of this daemon that may have living processes: none is taken for another's."""
-
-    def __init__(self) -> None:
-        self._all: tuple[Traces, ...] = ()
-
-    def add(self, one: Traces) -> None:
-        """An engine was started."""
-        self._all = (*self._all, one)
-
-    def remove(self, one: Traces) -> None:
-        """An engine has ended, and nothing of it lives."""
-        self._all = tuple(other for other in self._all if other is not one)
-
-    def family(self, one: Traces) -> tuple[list[Process], list[Process]]:
-        """An engine's processes, and orphans that may be another's just as well.
-
-        Dead ones that nobody has waited for are among them.
-        """
-        table, engines = every(), self._with(one)
-        found = _owners(table, [engine.known() for engine in engines])
-        living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
-        for place, engine in enumerate(engines):
-            if engine.given_up and place not in living:
-                self.remove(engine)
-        place = engines.index(one)
-        return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
-
-    def pids(self, one: Traces) -> list[int]:
-        """The pids of an engine's living processes; for any thread, and nothing is noted."""
-        table, engines = every(), self._with(one)
-        found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
-        return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
-
-    def _with(self, one: Traces) -> tuple[Traces, ...]:
-        """All engines, one that was removed already among them."""
-        return self._all if one in self._all else (*self._all, one)
-
-    def owned(self, table: Sequence[Process]) -> frozenset[int]:
-        """The pids of processes that belong to an engine that is looked after."""
-        engines = [engine.known() for engine in self._all if not engine.given_up]
-        return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
-
-    def kill_adopted(self, one: Traces, limit_s: float) -> None:
-        """KILL orphans of an engine as they come to us, for `limit_s` seconds.
-
-        A process that forks and ends again and again has another pid before all of /proc is read.
-        Our own children are listed by one read, and their pids are theirs until we wait for them.
-        """
-        traces = self._with(one)
-        engines, place = [engine.known() for engine in traces], traces.index(one)
-        children = Path(f"/proc/self/task/{os.getpid()}/children")
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            try:
-                pids = [int(pid) for pid in children.read_bytes().split()]
-            except OSError:  # a kernel without this file
-                return
-            table = [p for p in map(read, pids) if p and p.pid != one.session]
-            found = _owners(table, engines).by_pid
-            adopted = [process for process in table if found.get(process.pid) == place]
-            for process in adopted:
-                if not process.zombie:
-                    with contextlib.suppress(OSError):
-                        os.kill(process.pid, signal.SIGKILL)
-            reap(adopted, one.session)
-
-
-def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
-    return owners(table, engines, os.getpid(), os.getsid(0), outputs)
 
 
 def environ_of(process: Process) -> frozenset[bytes]:
@@ -250,7 +150,7 @@ def environ_of(process: Process) -> frozenset[bytes]:
 
 
 def outputs(process: Process) -> set[str]:
-    """What a process writes its output and its errors to, such as `pipe:[17]`."""
+    """Read where a process writes its output and its errors, such as `pipe:[17]`."""
     found = set()
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -269,7 +169,7 @@ def reap(found: Iterable[Process], session: int) -> list[Process]:
 
 
 def is_populated(group: Path | None) -> bool:
-    """Whether a cgroup says that a process is in it or below; False where it cannot say that."""
+    """Whether the kernel counts processes in or below a cgroup; False if it does not tell."""
     if group is not None:
         with limits.absent():
             return b"populated 1" in (group / "cgroup.events").read_bytes().splitlines()
@@ -277,7 +177,7 @@ def is_populated(group: Path | None) -> bool:
 
 
 def kill_group(group: Path | None) -> bool:
-    """KILL all in a cgroup at once, those that are just forking too; False where it cannot."""
+    """KILL all in a cgroup at once, even forking ones; False if the kernel cannot do that."""
     if group is None:
         return False
     try:
@@ -329,7 +229,7 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:
-    """The sub-group `engine-SLOT` of our unit's delegated cgroup, made; None where there is none.
+    """Make the sub-group `engine-SLOT` of our unit's delegated cgroup; None if there is none.
 
     Only as the main process of a unit: elsewhere, such as in a terminal that is a unit of its own,
     the group is everybody's there, and another user's engine would count as ours.

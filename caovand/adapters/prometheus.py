@@ -32,7 +32,7 @@ OPEN_METRICS = "application/openmetrics-text"
 
 
 class Metrics:
-    """What a scrape shows, made from the status document that `read` gives."""
+    """The metrics of a scrape, made from the status document that `read` returns."""
 
     def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
         self._read = read

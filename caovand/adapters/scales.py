@@ -1,4 +1,4 @@
-"""Reads the scales of a quantised checkpoint for negative ones, which no header shows.
+"""Search the scales of a quantised checkpoint for negative ones, which no header shows.
 
 The files are those of a model that `model_folder` has read: their headers are whole.
 """
@@ -24,7 +24,7 @@ WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
 
 
 def negative(shard: Path) -> str:
-    """The first tensor of a shard with a negative scale; empty without one. BadHeader or OSError.
+    """Find the first tensor of a shard with a negative scale; empty if none. BadHeader or OSError.
 
     A model of 32B parameters has half a gigabyte of scales: an unchanged file is read only once.
     """

@@ -1,4 +1,4 @@
-"""A secret in a file of its own: the API key of the server, or the token of the page."""
+"""Read a secret from a file of its own: the server's API key, or the page's token."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read(path: str, key: str) -> str:
 
 
 def _is_for_root_alone(found: os.stat_result) -> bool:
-    """Whether the service's user could not read a file any more that is closed to others."""
+    """Whether the service's user could no longer read the file once it is closed to others."""
     try:
         return found.st_uid == 0 and found.st_gid != grp.getgrnam(GROUP).gr_gid
     except KeyError:  # not installed as a service
@@ -65,7 +65,7 @@ def _is_for_root_alone(found: os.stat_result) -> bool:
 
 
 def _is_path(path: str) -> bool:
-    """Whether the text can be shown: someone may have put the secret itself there."""
+    """Whether this is a path, and may be shown: someone may have typed the secret itself."""
     return path.startswith(("/", "./", "../", "~"))
 
 

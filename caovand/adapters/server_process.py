@@ -151,7 +151,7 @@ class ServerProcess:
 
 
 def has_library() -> bool:
-    """Whether what the servers are made of is installed."""
+    """Whether the servers' library is installed."""
     return importlib.util.find_spec("aiohttp") is not None
 
 

@@ -21,10 +21,9 @@ _ATTR = struct.Struct("=IIQiIQQQII")
 
 
 def shorten() -> bool:
-    """Shorten the slices of this thread alone; whether the kernel took it.
+    """Shorten the time slices of this thread alone; return whether the kernel agreed.
 
-    What it starts, the engine above all, has the usual ones. A priority that an operator gave is
-    left alone.
+    Children, the engine above all, have the usual ones. An operator's priority is left alone.
     """
     number = SETATTR.get(platform.machine())
     nice = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,4 @@
-"""Who can change the file at a path, and as which user root may run an interpreter.
+"""Decide who can change the file at a path, and as which user root may run an interpreter.
 
 The one policy: root runs and obeys only files that nobody but root can change. If one other user
 could have named or changed an interpreter, root probes it as that user and refuses it as an engine.
@@ -126,7 +126,7 @@ def user(uid: int) -> User:
 
 
 def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Our environment for programs we start: for root, without folders of other users.
+    """Our environment for programs that we start: for root, without folders of other users.
 
     sudo may keep the caller's HOME, where pip, uv and Python look for configuration and modules.
     """

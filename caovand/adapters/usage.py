@@ -1,4 +1,4 @@
-"""What processes use: memory, cores and open descriptors, and what is used of /dev/shm."""
+"""Resource usage of processes: memory, cores and open descriptors; and the use of /dev/shm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Work:
-    """What one process has used when it was read `at`, and when it `began`: seconds since boot."""
+    """The usage of one process, read `at`, and when it `began`: both in seconds since boot."""
 
     at: float
     began: float
@@ -30,14 +30,14 @@ class Work:
     resident_mib: int
 
     def cores_since(self, before: Work | None) -> float | None:
-        """How many cores it has kept busy since; None where that was no look at this process."""
+        """How many cores it kept busy since `before`; None if that was another process."""
         if before is None or before.began != self.began or before.at >= self.at:
             return None
         return (self.cpu_s - before.cpu_s) / (self.at - before.at)
 
 
 def work_of(pid: int) -> Work | None:
-    """None where there is no such process."""
+    """Read the usage of a process; None if it does not exist."""
     found = processes.stat_of(pid)
     if found is None:
         return None
@@ -66,7 +66,7 @@ def usage(pids: Collection[int]) -> Usage:
 
 
 def shared_memory_mib() -> float | None:
-    """What is used of /dev/shm, by whomever."""
+    """The MiB in use of /dev/shm, by all users."""
     try:
         found = os.statvfs(SHARED_MEMORY)
     except OSError:

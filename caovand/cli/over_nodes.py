@@ -13,7 +13,7 @@ from caovand.core.cluster.node import BadFacts, node_of, read_shown_cards
 from caovand.core.facts.inventory import Inventory, Network, Node
 
 ASSUMED = "the other nodes are assumed to be like this one, and the link between them to be slow"
-UNASKED = "no head's daemon was asked, which knows and measures them"
+UNASKED = "no head's daemon was asked, which knows them"
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class OverNodes:
 def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> OverNodes:
     """The machine with the nodes that have joined the head which runs here, if that may be asked.
 
-    One that has not joined is taken to have the head's cards. Their link counts where the daemon
-    has measured it between all of them.
+    One that has not joined is taken to have the head's cards. Their link counts if the daemon knows
+    it between all of them.
     """
     assumed = inventory.others
     if not assumed:
@@ -54,11 +54,11 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
             " this one, and the link between all to be slow; see `caovanctl cluster nodes`"
         )
         return OverNodes(replace(inventory, others=others), warning=warning)
-    link, no_rdma, ram_mib = _measured(answer.get("planned"), [node.name for node in others])
+    link, no_rdma, ram_mib = _known_link(answer.get("planned"), [node.name for node in others])
     others = tuple(replace(node, ram_mib=ram_mib) for node in others)
     warning = "" if link else (
-        "the link between the nodes is not measured yet, and assumed to be slow: `caovanctl cluster"
-        " check` measures it while no engine runs"
+        "the link between the nodes is not checked yet, or its speed is unknown; it is assumed to"
+        " be slow: `caovanctl cluster check` checks it while no engine runs"
     )  # fmt: skip
     return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)
 
@@ -82,7 +82,7 @@ def _joined(answer: Mapping[str, Any]) -> list[Node]:
     return [here[name] for name in dict.fromkeys(names)]
 
 
-def _measured(planned: Any, names: list[str]) -> tuple[Network | None, str, int | None]:
+def _known_link(planned: Any, names: list[str]) -> tuple[Network | None, str, int | None]:
     """The link between these nodes, why not by RDMA, and the least host memory of one; nothing
     where the daemon knows others."""
     if not planned or planned["nodes"] != names:

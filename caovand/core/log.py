@@ -12,6 +12,8 @@ from caovand.core.health.observation import Mark
 
 Step = Literal["plan", "launch", "load", "prepare", "prove"]
 """What a start does, in the order and the words that people see for every engine."""
+TRANSPORT = "nccl_"
+"""The prefix of figures such as nccl_0_1: what NCCL uses from rank 0 to rank 1 of another node."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Before a start over several cards: whether their sums are right, checked once.
+"""Checks all-reduce once before a start over several cards.
 
 Cards whose peer-to-peer writes go astray answer NVML well, load the model and serve nonsense. What
 was right is not checked again with the same cards, driver, engine and settings; what was not, is.
@@ -20,7 +20,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.plan import Plan
 
 
-async def check_sums(
+async def check_all_reduce(
     engine: Engine,
     plan: Plan,
     inventory: Inventory,
@@ -29,7 +29,7 @@ async def check_sums(
     notice: Callable[[str, str], None],
     turn: asyncio.Lock,
 ) -> Finding | None:
-    """Why this plan must not be started, None if nothing is known against it.
+    """The failure of this plan's all-reduce, None if none is known.
 
     `env` is the engine's environment. `turn` is the daemon's, for one check at a time: two would
     take each other's memory and time, and a second one of the same cards may use what the first
@@ -78,7 +78,7 @@ async def check_sums(
 
 
 async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
-    """What the check finds; one that is cancelled, as with a daemon that ends, ends at once."""
+    """Run the check; if it is cancelled, as by a daemon that ends, end it at once."""
     check = all_reduce.Check()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))
     try:
@@ -90,5 +90,5 @@ async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> Sums
 
 
 def _in_use(gpu: Gpu) -> bool:
-    """Whether others compute on it: their work would be slowed down, and ours may lack memory."""
+    """Whether other programs compute on a card, which the check would slow down."""
     return any(mib > NOTABLE_MIB for _, _, mib in gpu.users)

@@ -38,7 +38,7 @@ class FirstAnswers:
         return self._kept.get(key)
 
     def keep(self, key: str, answer: Greedy) -> None:
-        """Keep it, or say that the next daemon will not know it."""
+        """Keep an answer; a notice says if the next daemon will not know it."""
         document = canary.to_document({**self._kept, key: answer})
         self._kept = canary.from_document(document) or {}
         try:
@@ -47,7 +47,7 @@ class FirstAnswers:
             self._notice("noticed", f"cannot keep the answer to a fixed prompt: {problem}")
 
     def forget(self) -> None:
-        """The next answers are first ones."""
+        """Forget all answers: the next ones count as the first."""
         self._kept = {}
         self._path.unlink(missing_ok=True)
 
@@ -71,7 +71,7 @@ class Canary:
         self._excused = False
 
     async def check(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
-        """What is wrong with the answer, twice in a row; None if nothing is, or nothing is known.
+        """The finding if the answer is wrong twice in a row; None if it is right, or unknown.
 
         Whether the engine answers at all is found out elsewhere.
         """
@@ -84,7 +84,7 @@ class Canary:
         return again
 
     async def _compare(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
-        """Compare one answer with the first, or keep it as that."""
+        """Compare one answer with the first, or keep it as the first."""
         words = "a fixed prompt was answered wrongly: "
         try:
             found = await asyncio.to_thread(self._ask, endpoint, timeout_s)

@@ -47,11 +47,11 @@ class InUse:
         self._besides: occupancy.Used | None = None
 
     def engine(self, used: Collection[int], ours: Collection[int]) -> None:
-        """Which cards the engine uses, and which processes are its."""
+        """Set the cards the engine uses, and its processes."""
         self.used, self.ours = frozenset(used), frozenset(ours)
 
     def others(self) -> occupancy.Used:
-        """What other programs have of the cards in use, when that was last known."""
+        """Memory that other programs used on these cards, when last known."""
         return occupancy.by_card(self._others)
 
     @property
@@ -76,7 +76,7 @@ class InUse:
         return ", ".join(map(str, users))
 
     def take(self, samples: Sequence[GpuSample]) -> None:
-        """See one round of samples of all cards."""
+        """Take one round of samples of all cards."""
         mine = [sample for sample in samples if sample.index in self.used]
         for sample in mine:
             self._on_sample(sample)
@@ -113,13 +113,13 @@ class Cards:
         self._sampler = GpuSampler(sample_s, on_loop(self._samples), on_loop(self._xid))
 
     def share(self, slot: InUse) -> InUse:
-        """Let a slot see its cards."""
+        """Add the cards of a slot."""
         self._slots.append(slot)
         return slot
 
     @property
     def latest(self) -> dict[int, GpuSample]:
-        """The last sample of each card, but for those of a driver that does not answer any more."""
+        """The last sample of each card; none from a driver that has stopped answering."""
         oldest = time.monotonic() - self._stale_s
         return {index: one for index, one in self._latest.items() if one.at > oldest}
 
@@ -128,7 +128,7 @@ class Cards:
         return figures.series(self._rounds, now)
 
     def stop(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         self._sampler.stop()
 
     def _samples(self, samples: Sequence[GpuSample]) -> None:
@@ -149,7 +149,7 @@ class Cards:
 async def memory_back(
     before: Sequence[Gpu], dead: Collection[int], hurry: Callable[[], bool]
 ) -> str:
-    """Wait until the memory of processes that ended is free; what is not, in words."""
+    """Wait until the memory of ended processes is free; return what is not, in words."""
     clock = asyncio.get_running_loop().time
     begun = moved = clock()
     last: tuple[int, ...] = ()

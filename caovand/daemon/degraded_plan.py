@@ -19,7 +19,7 @@ FILE = "good-plan.json"  # in the state folder
 
 
 class PlanMemory:
-    """Remembers it in the file `path`; `since` is when the present plan was degraded, else None."""
+    """The degraded plan in the file `path`; `since` is when the present plan was degraded."""
 
     def __init__(self, path: Path, healing: Healing) -> None:
         self._path, self._healing = path, healing
@@ -28,26 +28,26 @@ class PlanMemory:
         self.since: float | None = None
 
     def forget(self) -> None:
-        """Forget the plan that served; the next is made without the ladder's steps."""
+        """Forget the plan that served; plan next without the ladder's steps."""
         self._path.unlink(missing_ok=True)
         self._full, self._fallback = True, None
 
     def leave_out_once(self, plan: Plan | None) -> None:
-        """Try without the ladder's steps; `plan`, the present one, is the way back."""
+        """Plan once without the ladder's steps, with the present `plan` as the fallback."""
         self._fallback = plan if plan and plan.taken else None
         self._full = True
 
     def discard_fallback(self) -> None:
-        """The operator changed what the fallback was made for."""
+        """Discard the fallback: the operator changed what it was made for."""
         self._fallback = None
 
     def take_fallback(self) -> Plan | None:
-        """The plan to go back to after a failure, once; None where the ladder decides."""
+        """Take the plan to go back to after a failure, once; None leaves it to the ladder."""
         good, self._fallback, self._full = self._fallback, None, False
         return good
 
     def document(self, living: Plan | None, fingerprint: str, mode: Mode) -> Any:
-        """What the next plan takes over: the steps of the living engine, else of the file.
+        """The steps that the next plan keeps: the living engine's, or those in the file.
 
         The fingerprint in it decides whether they still hold. None where all is left out.
         """
@@ -58,7 +58,7 @@ class PlanMemory:
         return state_file.read_or_none(self._path)
 
     def date(self, plan: Plan | None) -> None:
-        """Note since when the plan is degraded; a remembered one says it itself."""
+        """Set `since` for this plan; a remembered one has its own date."""
         if plan is None or not plan.degraded:
             self.since = None
         elif self.since is None:

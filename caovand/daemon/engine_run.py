@@ -12,11 +12,12 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from caovand.adapters import safe_files
-from caovand.adapters.child import CannotSpawn, Child, end_orphans, named
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
 from caovand.adapters.http import Endpoint
-from caovand.adapters.processes import Engines, engine_cgroup, former_cgroup, inherited
+from caovand.adapters.processes import engine_cgroup, former_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core import limits, secrets
 from caovand.core.config import Config, Mode, WatchSection
@@ -31,7 +32,7 @@ from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkil
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon import inspection, memories
-from caovand.daemon.all_reduce import check_sums
+from caovand.daemon.all_reduce import check_all_reduce
 from caovand.daemon.canary import Canary, FirstAnswers
 from caovand.daemon.cards import InUse, memory_back
 from caovand.daemon.cluster.part import Part
@@ -86,7 +87,7 @@ class EngineRun:
         self._apply, self._notice, self._figures = apply, notice, figures
         self._answers = answers
         self.part = Part()
-        self._wrong_sums: Finding | None = None
+        self._all_reduce_failure: Finding | None = None
         self._unrecorded = ""
         self._kernel_lines: list[str] = []
         self._env: Mapping[str, str] = {}  # of the last start
@@ -101,17 +102,17 @@ class EngineRun:
     def _orphans(
         self,
     ) -> tuple[Callable[[Sequence[int]], Awaitable[None]], Sequence[Path], Engines]:
-        """What ending an earlier engine takes, along with its ledger."""
+        """The arguments for ending an earlier engine, after its ledger."""
         return self._stale.take_over, self._groups, self._shared.engines
 
     @property
     def ending(self) -> bool:
-        """Whether an engine is just being ended."""
+        """Whether an engine is being ended."""
         return self._ending is not None
 
     def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
-        """What must be in no log and no incident: of `env`, and of what the last start had in its
-        own, such as a cluster's token."""
+        """The secrets that no log or incident may contain: those of `env`, and of the last start's
+        own environment, such as a cluster's token."""
         key = self.endpoint.key if self.endpoint else ""
         typed = self._engine.arguments.secrets(plan.extra_args if plan else ())
         return (key, *secrets.secrets_of(env), *secrets.secrets_of(self._env), *typed)
@@ -119,7 +120,7 @@ class EngineRun:
     # -- start ------------------------------------------------------------------------------
 
     async def clear_the_way(self) -> None:
-        """End what an earlier engine left; raises inspection.Obstacle where it outlives KILL."""
+        """End what an earlier engine left; raises inspection.Obstacle if it outlives KILL."""
         ended: list[Process] = []
         for ledger in self._ledgers:
             ended += await inspection.end_orphans(ledger, *self._orphans)
@@ -128,25 +129,25 @@ class EngineRun:
         await self._stale.begin()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
-        """Let the engine find what those of other plans found out; without it, it does so anew."""
+        """Share the caches of engines with other plans; without them, this one starts cold."""
         command = self._engine.planning.command(plan, engine, self._cache)
         for place, folder in command.links:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(safe_files.lead, Path(place), Path(folder))
 
-    async def check_sums(self, plan: Plan, inventory: Inventory) -> None:
-        """Check all-reduce over the cards; what is wrong with it is the next start's failure."""
+    async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
+        """Check all-reduce over the cards; a wrong result fails the next start."""
         command = self._engine.planning.command(plan, inventory.engine, self._cache)
         env = self._environment(inventory.engine.python, command.env)
-        cache, turn = Path(self._cache), self._shared.sums
-        self._wrong_sums = await check_sums(
+        cache, turn = Path(self._cache), self._shared.all_reduce
+        self._all_reduce_failure = await check_all_reduce(
             self._engine, plan, inventory, env, cache, self._notice, turn
         )
 
     def start(
         self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
     ) -> None:
-        """Spawn the engine of a plan on the cards `used`; Exited where that cannot be."""
+        """Spawn the engine of a plan on the cards `used`; apply Exited if that fails."""
         assert self.child is None
         assert self.endpoint is not None
         planning, plan = self._engine.planning, self.part.own(action.plan)
@@ -155,8 +156,8 @@ class EngineRun:
         self.argv, self.mode = command.shown, prepared.mode
         self.forecast = planning.forecast(plan, prepared.inventory)
         self._kernel_lines.clear()
-        if self._wrong_sums is not None:
-            self._exit_unstarted(self._wrong_sums, action.generation)
+        if self._all_reduce_failure is not None:
+            self._exit_unstarted(self._all_reduce_failure, action.generation)
             return
         watching = Watching(
             WatchedRun(
@@ -238,7 +239,7 @@ class EngineRun:
         before_kill: Callable[[], Awaitable[None]],
         hurry: Callable[[], bool],
     ) -> None:
-        """End the engine, then Gone or Unkillable; a second time it gets no more grace.
+        """End the engine, then apply Gone or Unkillable; a second call allows no more grace.
 
         `before_kill` is waited for first; with `hurry` nobody waits for the cards' memory.
         """
@@ -278,7 +279,7 @@ class EngineRun:
             self._apply(Gone(at=at, chance=chance, generation=generation))
 
     async def _end_engine(self, grace_s: float, hurry: Callable[[], bool]) -> tuple[Process, ...]:
-        """End the engine; the processes that outlived KILL."""
+        """End the engine, and return the processes that outlived KILL."""
         child = self.child
         await self._stale.scan(child)
         if child is None:
@@ -316,7 +317,7 @@ class EngineRun:
         self._shared.attempt("ask the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
-        """Its processes: those that are gone already, and those that came since."""
+        """All its processes: those that have ended, and those that started since."""
         if self.child is None:
             return ()
         members = {p.pid: p for p in self.child.members}
@@ -326,6 +327,16 @@ class EngineRun:
             if not self._shared.shortage.met("see the engine's processes", problem):
                 raise
         return tuple(members.values())
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """The figures in the living engine's log; empty once the engine has exited."""
+        return self.watching.reported if self.child and self.watching else {}
+
+    def samples(self) -> list[GpuSample]:
+        """The latest samples of the cards that the engine uses."""
+        latest = self._shared.cards.latest
+        return [latest[index] for index in sorted(self.cards.used & latest.keys())]
 
     def _on_gpu(self, sample: GpuSample) -> None:
         if self.watching is not None and self.child is not None:

@@ -24,7 +24,7 @@ Result = Mapping[str, Any]
 
 
 async def logs(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The latest `lines` lines, or those after line number `since`, as many as fit a frame.
+    """Return the latest `lines` lines, or those after line number `since`, as many as fit a frame.
 
     `end` is the number of the latest line at the time of the request.
     """
@@ -38,7 +38,7 @@ async def logs(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def events(supervisor: Supervisor, request: Request) -> Result:
-    """The notices after sequence number `since`, as many as fit a frame.
+    """Return the notices after sequence number `since`, as many as fit a frame.
 
     A number not reached yet is an earlier daemon's: then every notice is new.
     """
@@ -65,7 +65,7 @@ async def incidents(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def incident(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The names of an incident's files, and a piece of one file from `offset` on."""
+    """Return the names of an incident's files, and a piece of one file from `offset` on."""
     number = argument(args, "number", int, 0)
     name = argument(args, "file", str, REPORT)
     offset = max(argument(args, "offset", int, 0), 0)
@@ -83,12 +83,12 @@ async def incident(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def recent(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Each scrape of the last five minutes, and each round of samples of the cards."""
+    """Return each scrape of the last five minutes, and each round of samples of the cards."""
     return slot.recent()
 
 
 async def history(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The `seconds` before `until`, Unix time, or now: in at most about `points` steps.
+    """Return the `seconds` before `until`, Unix time, or now: in at most about `points` steps.
 
     No more steps come than fit a frame: ask for shorter times to get shorter steps.
     """

@@ -21,7 +21,7 @@ Result = Mapping[str, Any]
 
 
 async def gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """What the gateway should know, once it is newer than `since`; with the API key."""
+    """Return the engine's state for the gateway once it is newer than `since`, with the API key."""
     since = argument(args, "since", int, 0)
     wait_s: float = argument(args, "wait_s", float, 0.0)
     if not 0 <= wait_s <= MAX_WAIT_S:

@@ -1,4 +1,4 @@
-"""Collects the daemon's figures by the minute, and marks of what happened, for the history.
+"""Collects per-minute figures and marks of events for the history.
 
 The loop calls it at each turn; only the writer touches the disk.
 """
@@ -26,7 +26,7 @@ MAX_MARK = 200
 
 
 class History:
-    """`text` is why nothing can be kept at the moment, else ""; `notice` hears of each change."""
+    """`text` says why nothing can be kept at present, else ""; `notice` reports each change."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class History:
         self.mark("", "daemon", f"caovand {__version__} started")
 
     def mark(self, slot: str, kind: str, text: str) -> None:
-        """Something happened to a slot, "" for the daemon."""
+        """Record an event of a slot, "" for the daemon."""
         if self._writer is not None:
             self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:MAX_MARK]))
 
@@ -79,7 +79,7 @@ class History:
                 mine.append(sample)
 
     def turn(self) -> None:
-        """Hand over the minute that is over, and report whether it can be written."""
+        """Write the past minute, and report whether that works."""
         if self._writer is None:
             return
         now = self._clock()
@@ -95,7 +95,7 @@ class History:
         self.text = text
 
     def close(self, timeout_s: float) -> None:
-        """Hand over the minute under way, and wait (blocking) until all is written."""
+        """Write the minute under way, and wait (blocking) until everything is written."""
         if self._writer is not None:
             self._writer.put(*self._minute())
             self._writer.stop(timeout_s)
@@ -103,7 +103,7 @@ class History:
     async def read(
         self, slot: str, seconds: float, points: int, until: float | None = None
     ) -> dict[str, Any]:
-        """What is kept of the last `seconds` before `until`, or now; raises ProblemError."""
+        """Read the `seconds` before `until`, or before now; raises ProblemError."""
         if not self.days:
             fact = "[history] days is 0"
             remedy = "set it to a number of days, then: sudo systemctl restart caovan"

@@ -24,10 +24,10 @@ from caovand.adapters import (
     scales,
     trust,
 )
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.engine_install import places
-from caovand.adapters.processes import Engines
 from caovand.core import limits
 from caovand.core.checkpoint.budget import BadHeader
 from caovand.core.config import Config, Mode
@@ -64,7 +64,7 @@ class PlanRequest:
     source: Path | None = None
     """The file the configuration comes from."""
     tuned: Callable[[Plan], int | None] | None = None
-    """The drafting depth to use instead of a plan's own, None for that."""
+    """The drafting depth to use instead of a plan's own; None keeps the plan's."""
 
     @property
     def engine(self) -> Engine:
@@ -145,7 +145,7 @@ def check_cards(plan: Plan, before: Inventory) -> None:
 
 
 def no_card(engine: Engine) -> Obstacle:
-    """That a CUDA build has no card; a CPU build only helps where caovan installs one."""
+    """The obstacle of a CUDA build without a card; names a CPU build if caovan installs one."""
     fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
     if "cpu" in engine.install.versions:
         fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
@@ -153,7 +153,7 @@ def no_card(engine: Engine) -> Obstacle:
 
 
 def check_port(port: int, setting: str = "[server] port") -> None:
-    """Raise Obstacle if another process listens on this port, which `setting` decides."""
+    """Raise Obstacle if another process listens on this port; `setting` names its key."""
     others = ports.listeners(port)
     if others:
         who = ", ".join(str(other) for other in others)
@@ -190,7 +190,7 @@ def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
 
 
 def _negative_scale(card: ModelCard) -> str | None:
-    """The first tensor with a negative scale; empty without one, None where none can be read."""
+    """The first tensor with a negative scale, "" if all are positive, None if none can be read."""
     shards = model_folder.shards_of(card)
     for shard in shards:
         try:
@@ -229,7 +229,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
 
 
 def unplannable(problem: Unplannable) -> Obstacle:
-    """That there is no plan: what is worth waiting for is a card, or its memory."""
+    """The obstacle when nothing can be planned; only a card, or its memory, is worth a wait."""
     hold = problem.failure in ("gpu-absent", "vram-busy")
     return Obstacle(problem.failure, str(problem), hold=hold)
 
@@ -279,7 +279,7 @@ def inspect(request: PlanRequest, directories: Directories) -> Inventory:
 def _planned(
     request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
 ) -> Plan:
-    """The plan, with the rungs that served last time if they still allow one."""
+    """The plan, with the rungs that served last time if one is still possible with them."""
     healing = request.engine.healing
     kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
 

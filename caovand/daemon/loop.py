@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import config_file, wall_clock
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
-from caovand.adapters.processes import Engines
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
 from caovand.core.config import Config, ConfigError, unapplied
@@ -86,7 +86,7 @@ class Supervisor:
             engines=Engines(),
             history=History(directories.state, config.history.days, self.notice),
             keys=self.keys,
-            sums=asyncio.Lock(),
+            all_reduce=asyncio.Lock(),
             several=len(configs) > 1,
         )
         self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)
@@ -98,7 +98,7 @@ class Supervisor:
     # -- the loop ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tick, feed the watchdog and look after the engines, until every slot has quit."""
+        """Tick, feed the watchdog and poll the engines until every slot has quit."""
         for slot in self.slots.values():
             self._shared.tasks.begin(slot.part.begin())
         beat_s = min(MAX_TICK_S, (self.notifier.watchdog_s or MAX_TICK_S * 3) / 3)
@@ -126,7 +126,7 @@ class Supervisor:
         self._shared.cards.stop()
         try:
             for slot in self.slots.values():
-                await asyncio.to_thread(slot.recorder.flush, RECORD_S)
+                await asyncio.to_thread(slot.failures.recorder.flush, RECORD_S)
             await asyncio.to_thread(self._shared.history.close, RECORD_S)
         except RuntimeError as problem:
             if not limits.reached(problem):
@@ -183,8 +183,8 @@ class Supervisor:
             slot.apply_operator_event(event)
 
     def reconfigure(self, config: Config) -> list[str]:
-        """Use another configuration from now on; the keys whose values count from the daemon's
-        next start on."""
+        """Use another configuration from now on; return the changed keys that only a restart of
+        the daemon applies."""
         self.config = config
         names = list(unapplied(self._begun_with, config))
         if names:
@@ -196,7 +196,7 @@ class Supervisor:
         return names
 
     def settle_servers(self) -> None:
-        """Start, move or end what serves people, as the configuration has it."""
+        """Start, move or end the page and the gateway as configured."""
         section = self.config.page
         try:
             token: str | None = config_file.page_token(self.config)
@@ -208,7 +208,7 @@ class Supervisor:
         self.gateway.settle(self.config.gateway.listen, ("--max-body-mib", str(most_mib)))
 
     def close_servers(self) -> None:
-        """End what serves people."""
+        """End the page and the gateway."""
         self.page.close()
         self.gateway.close()
         with limits.absent():
@@ -228,14 +228,14 @@ class Supervisor:
 
     @property
     def worst(self) -> Slot:
-        """The slot that is worst off."""
+        """The slot in the worst state."""
         return self.slots[self._worst_first()[0]]
 
     def _worst_first(self) -> list[str]:
         return status.worst_first({name: slot.snapshot for name, slot in self.slots.items()})
 
     def describe(self, name: str = "") -> dict[str, Any]:
-        """The status document: that of the slot `name`, or of the one that is worst off, and each.
+        """The status document of the slot `name`, or of the one in the worst state, with all slots.
 
         With one slot they are the same.
         """
@@ -265,7 +265,7 @@ class Supervisor:
         (self._log.error if kind == "failure" else self._log.info)(text)
 
     def _notice_of(self, name: str, kind: str, text: str, **data: Any) -> None:
-        """Publish what concerns one slot."""
+        """Publish an event of one slot."""
         self.notice(kind, self._shared.label(name) + text, slot=name, **data)
 
     def _show_status(self) -> None:

@@ -1,4 +1,4 @@
-"""What the daemon writes down of a slot for its next life: where, and what makes it usable.
+"""The state files of a slot: where they are, and how to tell whether one is usable.
 
 All of it is in a folder of the slot, STATE/slots/NAME. Versions without slots kept it in STATE
 itself: the daemon moves it, and whoever reads a file without the daemon finds it in either place.
@@ -44,7 +44,7 @@ def make(state: Path, name: str) -> None:
 
 
 def find(state: Path, file: str, name: str = ONLY) -> Path:
-    """Where this file of a slot is, or will be.
+    """The path of this state file.
 
     The only slot's may still be where versions without slots kept it: such a daemon ran last, or
     the file could not be moved.
@@ -54,7 +54,7 @@ def find(state: Path, file: str, name: str = ONLY) -> Path:
 
 
 def take_over(state: Path) -> Iterator[str]:
-    """Move what a version without slots left to the only slot; what was done, in words.
+    """Move the files of a version without slots to the only slot; yield a message for each.
 
     Each is moved by one rename, so that it is in one place or the other whatever interrupts this.
     What the slot has already gives way: the older version ran last. But its engine's processes may
@@ -80,13 +80,13 @@ def take_over(state: Path) -> Iterator[str]:
 
 
 def ledgers(state: Path, name: str) -> tuple[Path, ...]:
-    """Where processes of the slot's earlier engines are written down, its own ledger first."""
+    """The ledgers with processes of the slot's earlier engines, its own first."""
     former = (state / PROCESSES,) if name == ONLY else ()
     return (folder(state, name) / PROCESSES, *former)
 
 
 def mark(state: Path, name: str) -> Path:
-    """What the name of the engine's temporary folder is made from.
+    """The path from which the name of the engine's temporary folder is derived.
 
     The only slot's is that of versions without slots, so that what their engines left there goes.
     """
@@ -99,7 +99,7 @@ def _is_mode(found: Any) -> bool:
 
 
 def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
-    """Whether a file's content can be used, by its name."""
+    """The check of each file's content, by name."""
     return {
         MODE: _is_mode,
         degraded_plan.FILE: partial(well_formed, healing=healing),
@@ -112,7 +112,7 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
 
 
 def set_aside(state: Path, healing: Healing) -> Iterator[str]:
-    """Rename what this version cannot use of them; what was done, in words."""
+    """Rename the files that this version cannot use; yield a message for each."""
     for text in state_file.set_aside(state, checks(healing)):
         lost = "; processes of an engine before, if any, are not known" if PROCESSES in text else ""
         yield text + lost

@@ -1,4 +1,4 @@
-"""The engine's plan between looks: made from what is found, kept with what it was made from."""
+"""The engine's plan between inspections, kept with the inventory it was made from."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SlotPlanner:
         self._environ, self._memory = environ, memory
         self._source, self._tuned = source, tuned
         self.prepared: Prepared | None = None
-        self._wishes: PlanRequest | None = None  # the request `prepared` was made for
+        self._request: PlanRequest | None = None  # the request `prepared` was made for
         self._served: tuple[Prepared, PlanRequest] | None = None
         self._salt = os.urandom(16)
 
@@ -62,7 +62,7 @@ class SlotPlanner:
         *,
         refused: bool = False,
     ) -> NextPlan:
-        """The plan of the next engine, which is still to be made.
+        """A request for the next engine's plan.
 
         `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
         `living_mode`. With `refused` the configuration is not in force, and `again` is started by
@@ -74,18 +74,18 @@ class SlotPlanner:
         beside = last if living is not None else None
         good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
         before = beside.inventory if beside else None
-        wishes = PlanRequest(config, mode, self._environ, good, before, self._source, self._tuned)
-        return NextPlan(self, wishes, again, last)
+        request = PlanRequest(config, mode, self._environ, good, before, self._source, self._tuned)
+        return NextPlan(self, request, again, last)
 
     def take(self, coming: NextPlan) -> None:
         """Adopt the planned result for the next engine."""
         if coming.made is not None:
-            self.prepared, self._wishes = coming.made, coming.wishes
+            self.prepared, self._request = coming.made, coming.request
 
     def served(self) -> None:
         """Record that the last plan serves, as the one to fall back to."""
-        if self.prepared is not None and self._wishes is not None:
-            self._served = self.prepared, self._wishes
+        if self.prepared is not None and self._request is not None:
+            self._served = self.prepared, self._request
 
     async def inspect_for(self, config: Config, *, living: bool) -> Inventory:
         """Inspect engine, model and machine; raises inspection.Obstacle.
@@ -93,23 +93,23 @@ class SlotPlanner:
         What a `living` engine uses of the cards is not in the way of its own plan.
         """
         before = self.prepared.inventory if living and self.prepared else None
-        wishes = PlanRequest(config, None, self._environ, before=before, source=self._source)
-        return await self.inspect(wishes)
+        request = PlanRequest(config, None, self._environ, before=before, source=self._source)
+        return await self.inspect(request)
 
-    async def inspect(self, wishes: PlanRequest) -> Inventory:
-        """Inspect engine, model and machine for these wishes; raises inspection.Obstacle."""
-        await self.check_kind(wishes.config)
-        return await asyncio.to_thread(inspection.inspect, wishes, self._directories)
+    async def inspect(self, request: PlanRequest) -> Inventory:
+        """Inspect engine, model and machine for a request; raises inspection.Obstacle."""
+        await self.check_kind(request.config)
+        return await asyncio.to_thread(inspection.inspect, request, self._directories)
 
     async def check_kind(self, config: Config) -> None:
         """Raise inspection.Obstacle if the model is for another engine than this daemon's."""
         await asyncio.to_thread(inspection.check_kind, config, self._engine)
 
-    def endpoint(self, plan: Plan, wishes: PlanRequest) -> tuple[Plan, Endpoint]:
-        """The plan marked by its key, and where its engine will answer; ConfigError where the
-        key's file is bad."""
+    def endpoint(self, plan: Plan, request: PlanRequest) -> tuple[Plan, Endpoint]:
+        """The plan marked by its key, and the endpoint of its engine; ConfigError for a bad key
+        file."""
         key = config_file.api_key(
-            wishes.config, plan.extra_args, self._environ, self._engine.arguments
+            request.config, plan.extra_args, self._environ, self._engine.arguments
         )
         mark = hashlib.sha256(self._salt + key.encode()).hexdigest()[:16] if key else ""
         tls = plan.value("ssl_certfile") is not None
@@ -117,11 +117,11 @@ class SlotPlanner:
         return replace(plan, key=mark), endpoint
 
     def adopt(self, plan: Plan, inventory: Inventory, mode: Mode) -> None:
-        """Take a plan that another node made."""
-        self.prepared, self._wishes = Prepared(plan, inventory, "", mode), None
+        """Adopt a plan that another node made."""
+        self.prepared, self._request = Prepared(plan, inventory, "", mode), None
 
     def conflicts(self, plan: Plan) -> Sequence[Problem]:
-        """What of a plan cannot run on these cards, as the planner knows."""
+        """The settings of a plan that cannot run on these cards."""
         if self.inventory is None:
             return ()
         return self._engine.planning.conflicts(plan, self.inventory)
@@ -132,9 +132,9 @@ class SlotPlanner:
         return occupancy.used([gpu for gpu in gpus if gpu.index in cards])
 
     def cards(self, config: Config) -> frozenset[int]:
-        """The cards the engine may use, by NVML's index; `config` decides for a plan from
-        elsewhere."""
-        chosen = (self._wishes.config if self._wishes else config).engine.gpus
+        """The cards the engine may use, by NVML's index; for a plan from another node, `config`
+        decides."""
+        chosen = (self._request.config if self._request else config).engine.gpus
         seen = {gpu.index for gpu in self.inventory.gpus} if self.inventory else set()
         return frozenset(seen if chosen is None else seen & set(chosen))
 
@@ -149,29 +149,29 @@ class NextPlan:
     def __init__(
         self,
         planner: SlotPlanner,
-        wishes: PlanRequest,
+        request: PlanRequest,
         again: Plan | None,
         last: Prepared | None,
     ) -> None:
-        self.wishes, self._planner = wishes, planner
+        self.request, self._planner = request, planner
         self._before = planner.inventory
         self._again: tuple[Plan, Prepared] | None = None
         self._machine: Inventory | None = None
         self.made: Prepared | None = None
         if again is not None and last is not None:
             self._again = again, last
-            if last.mode != wishes.chosen_mode:
+            if last.mode != request.chosen_mode:
                 self._keep_steps()  # `mode --defer` waited for this start
 
     async def look(self) -> Inventory:
         """Inspect this machine; raises inspection.Obstacle, or ConfigError for a bad key file."""
         if self._again is None:
-            await asyncio.to_thread(inspection.check_cheap, self.wishes)
-            self._machine = await self._planner.inspect(self.wishes)
+            await asyncio.to_thread(inspection.check_cheap, self.request)
+            self._machine = await self._planner.inspect(self.request)
         else:
-            # It needs no second look: engine and model are its own.
+            # Engine and model are its own: only the cards are checked.
             again, last = self._again
-            await self._planner.check_kind(self.wishes.config)
+            await self._planner.check_kind(self.request.config)
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
             self._machine = last.inventory
         return self._machine
@@ -179,8 +179,10 @@ class NextPlan:
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
     ) -> tuple[Plan, Endpoint]:
-        """The plan for what was found here and for `others`, which `link` joins, and where it will
-        answer. Raises inspection.Obstacle and, where the key's file is bad, ConfigError."""
+        """The plan for this machine and `others`, which `link` joins, and its endpoint.
+
+        Raises inspection.Obstacle, and ConfigError for a bad key file.
+        """
         before = self._before
         if before is not None and link is not None and link.near(before.link):
             link = before.link  # figures that only jitter make no other plan
@@ -193,15 +195,15 @@ class NextPlan:
             again, last = self._again
             self.made = replace(last, plan=again, inventory=machine)
         else:
-            self.made = await asyncio.to_thread(inspection.planned_for, self.wishes, machine)
-        return self._planner.endpoint(self.made.plan, self.wishes)
+            self.made = await asyncio.to_thread(inspection.planned_for, self.request, machine)
+        return self._planner.endpoint(self.made.plan, self.request)
 
     def _keep_steps(self) -> None:
-        """Make a new plan instead of the one again; the ladder's steps stay where they fit."""
+        """Plan again instead of repeating the plan; keep those of the ladder's steps that fit."""
         assert self._again is not None
         again, last = self._again
         good = degraded.to_document(again, last.fingerprint, last.mode)
-        self.wishes, self._again = replace(self.wishes, good_plan=good), None
+        self.request, self._again = replace(self.request, good_plan=good), None
 
 
 def _same(others: tuple[Node, ...], link: Network | None, before: Inventory) -> bool:

@@ -1,4 +1,4 @@
-"""What the slots of one daemon share: the places, the cards, the kernel log, what people see."""
+"""Shared by the slots of one daemon: folders, cards, the kernel log, events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.processes import Engines
 from caovand.daemon.cards import Cards
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
@@ -43,7 +43,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Shared:
-    """One a daemon; `publish` is for what people should know."""
+    """One for each daemon; `publish` publishes events."""
 
     config_path: Path
     directories: Directories
@@ -60,13 +60,13 @@ class Shared:
     engines: Engines
     history: History
     keys: Keys
-    sums: asyncio.Lock
-    """Held by the slot that checks all-reduce."""
+    all_reduce: asyncio.Lock
+    """Locked by the slot that checks all-reduce."""
     several: bool
-    """Whether the daemon has more than one slot: then what is printed names it."""
+    """Whether the daemon has more than one slot: then its output names them."""
 
     def label(self, name: str) -> str:
-        """What goes before words of the slot `name`: "" where it is the only one."""
+        """The prefix for messages of the slot `name`, "" if it is the only one."""
         return f"{name}: " if self.several else ""
 
     def attempt(self, doing: str, work: Awaitable[None]) -> None:

@@ -20,7 +20,7 @@ LIMIT_S = 5.0
 
 
 class StaleFileCleaner:
-    """Temporary files and shared memory of the engine; `notice` hears what could not be removed."""
+    """Temporary files and shared memory of the engine; `notice` reports what stays."""
 
     def __init__(
         self, directories: Directories, slot: str, notice: Callable[[str, str], None]
@@ -41,7 +41,7 @@ class StaleFileCleaner:
         return self._files.folder
 
     async def begin(self) -> None:
-        """An engine is about to start: nothing of an earlier one is left."""
+        """Prepare for an engine, once nothing is left of the earlier one."""
         await asyncio.to_thread(self._files.begin)
 
     async def scan(self, child: Child | None) -> None:
@@ -53,7 +53,7 @@ class StaleFileCleaner:
         await _in_time(self._scanning)
 
     async def take_over(self, pids: Sequence[int]) -> None:
-        """Note which files these processes use, an engine's whose daemon was killed."""
+        """Note which files these processes use, of an engine whose daemon was killed."""
         scan = asyncio.ensure_future(asyncio.to_thread(self._files.take_over, pids))
         await _in_time(scan)
 

@@ -71,11 +71,11 @@ class DraftTuner:
     # -- what others ask --------------------------------------------------------------------
 
     def depth_for(self, plan: Plan) -> int | None:
-        """The depth to plan with instead of the policy's, None for that; from any thread."""
+        """The depth to plan with; None leaves it to the policy. From any thread."""
         return depth_for(plan, self.policy, self._records)
 
     def after(self, plan: Plan, decision: Decision) -> Decision:
-        """What follows a failure: a depth on trial is given up for the one before."""
+        """The decision after a failure: a depth on trial gives way to the one before."""
         record = self._records.get(plan.step_basis)
         ours = record is not None and record.trying and record.depth == plan.mtp
         if not ours or record is None or decision.excused or decision.verdict == "hold":
@@ -85,13 +85,13 @@ class DraftTuner:
         return Decision("lower", text=text)
 
     def failed(self) -> None:
-        """An engine failed: no move follows for a while, not even after the daemon's restart."""
+        """Note a failure: no move follows for a while, not even after the daemon restarts."""
         self._failed_at = wall_clock.now()
         if self.policy.tune == "apply":
             self._save()
 
     def describe(self) -> dict[str, Any] | None:
-        """Suggestion and state as a document; None as long as nothing can be told."""
+        """Suggestion and state as a document; None while there is nothing to report."""
         if not self._text:
             return None
         return {**(self._found.describe() if self._found else {}), "text": self._text}
@@ -124,7 +124,7 @@ class DraftTuner:
         return False
 
     def _measure(self, serving: Serving, before: Point, latest: Point) -> Record:
-        """The plan's record, with the steps between two scrapes where they count."""
+        """The plan's record, with the steps between two scrapes if they count."""
         plan, basis = serving.plan, serving.plan.step_basis
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
@@ -179,7 +179,7 @@ class DraftTuner:
         return self._decide(step.record, step.text)
 
     def _decide(self, record: Record, text: str) -> bool:
-        """Take a decision over and report it, unless it cannot be written down; whether it was."""
+        """Apply and report a decision if it can be saved; return True on success."""
         before, self._records = self._records, {**self._records, record.basis: record}
         if not self._save():
             self._records = before
@@ -195,7 +195,7 @@ class DraftTuner:
             self._notice("tune", text)
 
     def _show(self, record: Record, plan: Plan) -> None:
-        """Suggest a depth; one that was typed is measured only."""
+        """Suggest a depth; a typed one is only measured."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
         waits = moves.awaited(record, plan.mtp) if plan.policy_drafts else ""
         self._found, self._text = found, found.text if found else waits
@@ -219,7 +219,7 @@ class DraftTuner:
 
 
 def is_busy(before: Point, latest: Point, probed_at: float) -> bool:
-    """Whether others than caovan asked for something between two scrapes."""
+    """Whether clients sent requests between two scrapes."""
     if latest.running or latest.waiting:
         return True
     more = latest.total.generation_tokens > before.total.generation_tokens

@@ -13,7 +13,7 @@ LIMIT_S = 5.0
 
 
 class Unwritten:
-    """`texts` is what cannot be written now, and the remedy; `notice` hears of each change once.
+    """`texts` names what cannot be written now, and the remedy; `notice` reports each change once.
 
     That engine.log has lost output stays true, so it is one notice for as long as the daemon runs.
     """

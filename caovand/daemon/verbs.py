@@ -1,4 +1,4 @@
-"""Carries out requests of the control sockets: one function an op, in one table."""
+"""Handlers for the requests of the control sockets, one function for each op, in one table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _carry_out(supervisor: Supervisor, request: Request) -> Result:
 
 
 def _check_model(op: str, name: str, slots: Collection[str]) -> None:
-    """Raise VerbError unless it is clear which model a request is about."""
+    """Raise VerbError if a request does not identify its model."""
     known = f"name one of: {', '.join(slots)}"
     if name and op in OF_DAEMON and op != "status":
         text = f'cannot do "{op}" for one model: it concerns the whole daemon'
@@ -81,7 +81,7 @@ def _check_model(op: str, name: str, slots: Collection[str]) -> None:
 
 
 def _not_on_a_worker(slot: Slot, doing: str, instead: str) -> None:
-    """Raise VerbError where another node decides what this is about: here it would do nothing."""
+    """Raise VerbError on a worker, where the head decides: the request would do nothing."""
     if head := slot.part.planned_by:
         fact = f"this machine is a worker, and the head at {head} plans and answers clients"
         raise VerbError("on-the-head", f"cannot {doing}: {fact}", f"{instead} on the head")
@@ -224,7 +224,7 @@ def _check_wait(args: Mapping[str, Any], longest_s: float) -> float:
 
 
 async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Where the page sends a chat, with the API key."""
+    """Return the endpoint for the page's chats, with the API key."""
     _not_on_a_worker(slot, "send a chat", "use the page")
     plan, endpoint = slot.snapshot.plan, slot.run.endpoint
     if slot.snapshot.state is not State.SERVING or plan is None or endpoint is None:
@@ -241,8 +241,8 @@ async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
-    if argument(args, "measure", bool, False):
-        await slot.part.measure()
+    if argument(args, "probe", bool, False):
+        await slot.part.check_links()
     return slot.part.describe()
 
 
@@ -291,7 +291,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "gateway_used": frozenset({"used"}),
     "key_add": frozenset({"name", "models", "rpm", "tokens_per_day", "band"}),
     "key_revoke": frozenset({"name"}),
-    "cluster": frozenset({"measure"}),
+    "cluster": frozenset({"probe"}),
     "history": frozenset({"seconds", "points", "until"}),
     "incident": frozenset({"number", "file", "offset"}),
 }

@@ -32,9 +32,9 @@ from caovand.core.health.observation import (
     ChildExit,
     Health,
     LogLine,
+    NotObserved,
     ProbeResult,
     Tick,
-    Unseen,
 )
 from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
@@ -54,7 +54,7 @@ PROBE_PROMPT = tuple(range(32, 48))
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """The run of an engine that is watched; `apply` takes events, `notice` texts.
+    """The run of one engine; `apply` takes events, `notice` publishes texts.
 
     `cgroup` is the engine's own, if any. `on_reading` takes each scrape of its metrics. `canary`
     compares its answers. `occupied` is as in Causes. An engine without `answers` has no clients
@@ -143,7 +143,7 @@ class Watching:
         """Check the kernel's lines, and once the HTTP server unless a check is under way."""
         self.on_kernel_lines(child, kernel)
         # Without answers there are no counters: silence would be taken for a hang.
-        self.observe(Tick(_now()) if self._run.answers else Unseen(_now()))
+        self.observe(Tick(_now()) if self._run.answers else NotObserved(_now()))
         self._give_up(child)
         if self._polling or not self._watch.serving or not self._run.answers:
             return
@@ -159,7 +159,7 @@ class Watching:
             self._met(problem)
         except Exception as problem:
             if limits.reached(problem):
-                self.observe(Unseen(_now()))
+                self.observe(NotObserved(_now()))
             raise
         else:
             self._shared = False
@@ -182,7 +182,7 @@ class Watching:
         self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
     def _met(self, stranger: Stranger) -> None:
-        """Another process has the engine's port: it counts when two checks in a row find it.
+        """Handle another process on the engine's port, a failure if two checks in a row find it.
 
         Requests are still served, and a restart would end them.
         """
@@ -195,7 +195,7 @@ class Watching:
     # -- readiness and end ------------------------------------------------------------------
 
     async def prove(self, child: Child) -> None:
-        """Wait for the child to do real work; Proven, or Failed if it never will."""
+        """Wait until the child does real work; apply Proven, or Failed if it never will."""
 
         run = self._run
 
@@ -220,13 +220,13 @@ class Watching:
         self.serves()
 
     def serves(self) -> None:
-        """It does real work: Proven."""
+        """Apply Proven: the engine does real work."""
         with self._lock:
             self._watch = detector.proven(self._watch, _now())
         self._run.apply(Proven(at=_now(), chance=random.random(), generation=self._run.generation))
 
     async def until_exit(self, child: Child) -> None:
-        """Wait for the child's end; Exited with the cause from its log."""
+        """Wait for the child's end; apply Exited with the cause from its log."""
         kills = OomKills(self._run.cgroup)
         code = await child.ended()
         # Its last lines, which have the cause, are still in the pipe.
@@ -320,7 +320,7 @@ class Watching:
         path, prompt = api.completions, api.prompt(PROBE_PROMPT)
         asked = (http.complete, self._endpoint, path, model, prompt, tokens, timeout_s)
         try:
-            await proof.tried(*asked, lacking=lambda: self.observe(Unseen(_now())))
+            await proof.tried(*asked, lacking=lambda: self.observe(NotObserved(_now())))
         except Stranger as problem:
             self._met(problem)
         except Unanswered as problem:
@@ -332,7 +332,7 @@ class Watching:
         self.probed_at = _now()
 
     async def _answers_wrongly(self, phase: str, timeout_s: float) -> bool:
-        """Whether a fixed prompt was answered wrongly, which is then the failure."""
+        """Compare the answer to the fixed prompt; fail and return True if it is wrong."""
         canary = self._run.canary
         finding = await canary.check(self._endpoint, timeout_s, phase) if canary else None
         if finding is not None:

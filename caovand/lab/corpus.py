@@ -9,11 +9,11 @@ FILES = ("prose.txt", "rights.txt", "code.txt")
 
 
 def texts() -> tuple[str, ...]:
-    """All of them."""
+    """All shipped texts."""
     folder = resources.files("caovand.lab") / "texts"
     return tuple((folder / name).read_text("utf-8") for name in FILES)
 
 
 def digest(known: tuple[str, ...]) -> str:
-    """A name for these texts, which changes with them."""
+    """A short hash of the texts."""
     return hashlib.sha256("\0".join(known).encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from caovand.core.problem import ProblemError
 FORMAT = 1
 MAX_BYTES = 32 << 20
 SOAK = "soak-"
-"""How the name of a result of `soak` begins."""
+"""The prefix of a file with a result of `soak`."""
 
 
 class NoResult(ProblemError):
@@ -22,7 +22,7 @@ class NoResult(ProblemError):
 
 
 def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
-    """Write a result below the folder `state`; where it is. Raises NoResult."""
+    """Write a result below the folder `state` and return its path. Raises NoResult."""
     folder = state / "bench" / str(document["fingerprint"])
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(document["at"]))
     path = folder / f"{prefix}{stamp}.json"
@@ -39,13 +39,13 @@ def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
 
 
 def paths(state: Path) -> list[Path]:
-    """The files of results of `bench` below the folder `state`."""
+    """List the files with results of `bench` below the folder `state`."""
     found = (state / "bench").glob("*/*.json")
     return sorted(path for path in found if not path.name.startswith(SOAK))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A result that was kept; raises NoResult."""
+    """Load a saved result; raises NoResult."""
     remedy = "name a file that `caovanctl bench` wrote: it prints its path at the end"
     try:
         document = json.loads(safe_files.read_text(path, MAX_BYTES))

@@ -1,4 +1,4 @@
-"""Completions asked for as clients do, most of them streamed: when each piece of an answer came.
+"""Request completions as clients do, most of them streamed, and time each piece of an answer.
 
 Bounded in silence and size, not in time: a long prompt may be read for many minutes. The other end
 is not trusted: a request ends in an Answered, in Unanswered or in Refused.
@@ -38,7 +38,7 @@ class Refused(Unanswered):
 
 @dataclass(frozen=True)
 class Told:
-    """What came of one request: its text and why it ended; no `answered` if its client left."""
+    """The result of one request: its text and why it ended; no `answered` if its client left."""
 
     text: str
     finish: str
@@ -230,7 +230,7 @@ class Streams:
 
 
 def choice(document: Any) -> tuple[str, str]:
-    """The text of the first choice in a completion or a piece of one, and why it ended."""
+    """Read the text of the first choice in a completion or a piece of one, and why it ended."""
     try:
         found = document["choices"][0]
         text, finish = found.get("text"), found.get("finish_reason")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import json
+import math
 import os
 import platform
 import re
@@ -22,21 +23,16 @@ from typing import Any
 import pytest
 
 from caovand.adapters import child, processes
-from caovand.adapters.child import CannotSpawn, Child, end_orphans, orphans
-from caovand.adapters.processes import Engines, Process
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, orphans, sweeper
+from caovand.adapters.processes import Process
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
-from tests.daemon_process import ROOT
-from tests.patience import LIMIT_S, eventually, soon
+from tests.daemon_process import ROOT, lives
+from tests.patience import LIMIT_S, eventually, soon, turns
 
 TREE = str(Path(__file__).with_name("process_tree.py"))
 KINDS = ["plain", "renamed", "deaf", "setsid", "double-fork", "daemonized"]
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}.get(platform.machine())
-
-
-def alive(pid: int) -> bool:
-    process = processes.read(pid)
-    return process is not None and not process.zombie
 
 
 @pytest.fixture
@@ -122,9 +118,9 @@ def test_no_kind_of_descendant_outlives_the_end(engine: Engine, kind: str) -> No
     async def test() -> None:
         started = engine.tree(kind)
         pids = await engine.pids(2)
-        assert all(map(alive, pids))
+        assert all(map(lives, pids))
         assert await started.end(5.0) == ()
-        assert not any(map(alive, pids))
+        assert not any(map(lives, pids))
         assert not engine.ledger.exists()
 
     run(test)
@@ -195,7 +191,7 @@ def test_descendants_are_ended_when_the_first_process_is_dead_already(engine: En
         assert await started.ended() == -signal.SIGKILL
         assert {p.pid for p in started.look()} == set(pids) - {started.pid}
         assert await started.end(5.0) == ()
-        assert not any(map(alive, pids))
+        assert not any(map(lives, pids))
 
     run(test)
 
@@ -252,7 +248,7 @@ def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
         started = engine.tree("deaf-first")
         await engine.pids(1)
         ending = asyncio.ensure_future(started.end(3600.0))
-        await asyncio.sleep(0)
+        await turns()
         started.hurry()
         assert await ending == ()
         assert started.status == -signal.SIGKILL
@@ -263,7 +259,7 @@ def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
 def sweep(*looks: tuple[Process, ...], limit_s: float = 60.0) -> tuple[Process, ...]:
     """What is left of what was seen at each look; nothing at all later ones."""
     seen = iter(looks)
-    return asyncio.run(child.sweep(lambda: next(seen, ()), limit_s))
+    return asyncio.run(sweeper.sweep(lambda: next(seen, ()), limit_s))
 
 
 def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +273,8 @@ def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_cgroup_says_it_holds_is_waited_for_and_named() -> None:
     kills: list[bool] = []
-    left = asyncio.run(child.sweep(tuple, 0.1, lambda: kills.append(True), lambda: True))
-    assert left == (child.UNSEEN,)
+    left = asyncio.run(sweeper.sweep(tuple, 0.1, lambda: kills.append(True), lambda: True))
+    assert left == (sweeper.UNSEEN,)
     assert kills
 
 
@@ -287,20 +283,15 @@ def test_a_command_line_that_cannot_be_read_holds_nothing_up(
 ) -> None:
     """That of a process whose memory is locked: the read hangs with it."""
     hangs, killed = threading.Event(), list[int]()
-    monkeypatch.setattr(child, "WORDS_S", 0.05)
+    monkeypatch.setattr(sweeper, "COMMAND_LINE_S", 0.05)
     monkeypatch.setattr(processes, "is_resource_tracker", lambda process: hangs.wait(LIMIT_S))
     monkeypatch.setattr(processes, "send", lambda process, number: killed.append(process.pid))
-    ticks: list[float] = []
+    ticks: list[int] = []
 
     async def test() -> None:
-        async def tick() -> None:
-            while True:
-                ticks.append(time.monotonic())
-                await asyncio.sleep(0.005)
-
-        ticking = asyncio.ensure_future(tick())
+        ticking = asyncio.ensure_future(soon(lambda: ticks.append(1), math.inf))
         looks = iter([(Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker"),)])
-        assert await child.sweep(lambda: next(looks, ()), 60.0) == ()
+        assert await sweeper.sweep(lambda: next(looks, ()), 60.0) == ()
         ticking.cancel()
         hangs.set()
 
@@ -321,11 +312,11 @@ def test_nothing_that_hangs_with_a_process_is_read_on_the_loop() -> None:
 
 
 def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "KILL_S", 0.05)
+    monkeypatch.setattr("caovand.adapters.child.child.KILL_S", 0.05)
     stuck = Process(7, 1, 1, 1, 0, "VLLM::EngineCore")
 
     async def test() -> None:
-        left = await child.sweep(lambda: (stuck,), 0.05)
+        left = await sweeper.sweep(lambda: (stuck,), 0.05)
         assert child.named(left) == "VLLM::EngineCore (pid 7)"
 
     monkeypatch.setattr(processes, "send", lambda process, number: None)
@@ -403,11 +394,11 @@ def test_an_end_leaves_the_processes_of_another_engine_alone(
             second.remove(two.pid)
         assert {p.pid for p in two.look()} == set(second)
         assert await one.end(5.0) == ()
-        assert not any(map(alive, first))
-        assert all(map(alive, second))
+        assert not any(map(lives, first))
+        assert all(map(lives, second))
         assert {p.pid for p in two.look()} == set(second)
         assert await two.end(5.0) == ()
-        assert not any(map(alive, second))
+        assert not any(map(lives, second))
 
     run(test)
 
@@ -423,9 +414,9 @@ def test_an_orphan_that_may_be_of_two_engines_is_named_and_ended_with_the_last(
         await soon(lambda: os.readlink(f"/proc/{hidden}/fd/2") == os.devnull)
         assert await two.end(5.0) == ()
         assert [process.pid for process in two.unknown] == [hidden]
-        assert alive(hidden)
+        assert lives(hidden)
         assert await one.end(5.0) == ()
-        assert not alive(hidden)
+        assert not lives(hidden)
 
     run(test)
 
@@ -436,7 +427,7 @@ def test_two_engines_that_end_at_once_leave_nothing(engine: Engine, other: Engin
         one, two = engine.tree("silent", "daemonized"), other.tree("silent", "setsid")
         pids = [*await engine.pids(3), *await other.pids(3)]
         assert await asyncio.gather(one.end(5.0), two.end(5.0)) == [(), ()]
-        assert not any(map(alive, pids))
+        assert not any(map(lives, pids))
 
     run(test)
 
@@ -452,7 +443,7 @@ def test_an_engine_that_starts_later_is_no_owner_of_what_was_there_before(
         await soon(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * ticks > born + 2)
         two = other.start("sleep", "600")
         assert await one.end(5.0) == ()
-        assert (one.unknown, any(map(alive, pids)), alive(two.pid)) == ((), False, True)
+        assert (one.unknown, any(map(lives, pids)), lives(two.pid)) == ((), False, True)
         assert await two.end(5.0) == ()
 
     run(test)
@@ -470,11 +461,11 @@ def test_in_cgroups_an_end_leaves_another_engines_processes_alone(
         one, two = engine.tree("silent", "daemonized"), other.tree("silent", "daemonized")
         first, second = await engine.pids(3), await other.pids(3)
         assert await one.end(5.0) == ()
-        assert not any(map(alive, first))
+        assert not any(map(lives, first))
         assert {p.pid for p in two.look()} == set(second)
         assert await two.end(5.0) == ()
         assert (one.unknown, two.unknown) == ((), ())
-        assert not any(map(alive, second))
+        assert not any(map(lives, second))
 
     run(test)
     engine.cgroup.rmdir()
@@ -654,7 +645,7 @@ def test_a_next_daemon_ends_exactly_what_a_killed_one_left(
         assert left == ()
 
     run(test)
-    assert not any(map(alive, pids))
+    assert not any(map(lives, pids))
     assert innocent.poll() is None
     assert not ledger.exists()
 
@@ -810,8 +801,10 @@ def test_a_signal_never_hits_one_that_got_the_pid_since(
     seen = processes.read(innocent.pid)
     assert seen is not None
     processes.send(replace(seen, start=seen.start - 1), signal.SIGKILL)
-    time.sleep(0.05)  # nothing to wait for: nothing must happen
-    assert innocent.poll() is None
+    innocent.send_signal(signal.SIGSTOP)  # a KILL would come first
+    came = os.waitid(os.P_PID, innocent.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert came is not None
+    assert came.si_code == os.CLD_STOPPED
     processes.send(seen, signal.SIGKILL)
     assert innocent.wait(30) == -signal.SIGKILL
     processes.send(seen, signal.SIGKILL)  # gone: fine
@@ -835,7 +828,7 @@ ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
     stat = Path(f"/proc/{process.pid}/stat")
     try:
         eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
-        assert alive(process.pid)
+        assert lives(process.pid)
     finally:
         process.kill()
         process.communicate()

@@ -62,6 +62,11 @@ async def knock(
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
 
 
+async def unreachable(head: HeadLink, worker: bytes) -> bool:
+    """Whether the head knows that this worker's connection has ended."""
+    return not await head.send(worker, b"an order")
+
+
 def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(work())  # type: ignore[arg-type]
 
@@ -98,8 +103,7 @@ def test_a_head_knows_that_a_connection_has_ended(tmp_path: Path) -> None:
         sender = await sent_until_heard(worker, heard, b"here")
         assert await head.send(sender, b"an order")
         worker.close()
-        while await head.send(sender, b"an order"):
-            await asyncio.sleep(0.01)
+        await soon(lambda: unreachable(head, sender))
         head.close()
 
     run(work)
@@ -271,8 +275,7 @@ def test_strangers_that_take_every_place_leave_some_to_known_workers(
         worker = WorkerLink(f"127.0.0.1:{port}", pairs, Heard(), tmp_path)
         sender = await sent_until_heard(worker, heard, b"first")
         worker.close()
-        while await head.send(sender, b"an order"):
-            await asyncio.sleep(0.01)
+        await soon(lambda: unreachable(head, sender))
         kept = [await knock(port, f"127.0.0.{number}") for number in (2, 2, 3, 3)]
         for source in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
             reader, writer = await knock(port, source)

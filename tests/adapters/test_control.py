@@ -24,7 +24,7 @@ from caovand.adapters.control import CannotBind, Control, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 from tests.adapters.served import ODD, echo, folder, run, serving
-from tests.patience import LIMIT_S, soon
+from tests.patience import LIMIT_S, soon, turns
 
 
 class Link:
@@ -545,20 +545,20 @@ def flood(path: Path, frames: int) -> bool:
 
 def test_ten_thousand_malformed_frames_leave_the_daemon_answering(folder: Path) -> None:
     async def test() -> None:
-        turns = 0
+        rounds = 0
 
         async def work() -> None:
-            nonlocal turns
+            nonlocal rounds
             while True:
-                turns += 1
-                await asyncio.sleep(0)
+                rounds += 1
+                await turns()
 
         async with serving(folder), Link(folder / "control") as other:
             working = asyncio.ensure_future(work())
             assert await asyncio.to_thread(flood, folder / "control", 10_000)
             working.cancel()
             assert (await other.ask("start")).ok
-            assert turns > 5_000, "the flood kept the loop from its other work"
+            assert rounds > 5_000, "the flood kept the loop from its other work"
 
     run(test)
 
@@ -578,6 +578,6 @@ def test_who_listens_hears_notices_and_nobody_is_waited_for(folder: Path) -> Non
             assert (notice.at, notice.kind) == (1.5, "state")
             for _ in range(5000):  # nobody reads
                 served.publish(Notice(1, 1.5, "state", "x"))
-            await asyncio.sleep(0)
+            await turns()
 
     run(test)

@@ -20,7 +20,7 @@ from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
 from caovand.daemon import verbs
 from tests.adapters.served import ODD, folder, run, serving
-from tests.patience import LIMIT_S, soon
+from tests.patience import LIMIT_S, soon, turns
 
 __all__ = ["folder"]
 
@@ -51,6 +51,11 @@ async def ask(path: Path, op: str) -> Reply:
     got = await say(path, wire.encode_request(Request(op, {}, "1")) + b"\n")
     assert got.count(b"\n") == 1
     return wire.decode_reply(got)
+
+
+async def served(path: Path) -> bool:
+    """Whether a request is answered, and not refused for too many."""
+    return (await ask(path, "status")).code != "busy"
 
 
 @pytest.mark.parametrize("op", ["start", "stop", "mode", "reload", "logs", "events", "plan", "x"])
@@ -105,7 +110,7 @@ def test_a_line_to_the_control_socket_may_come_in_pieces(folder: Path) -> None:
             reader, writer = await asyncio.open_unix_connection(str(folder / "control"))
             for piece in (b"{", b'"v":1,"id":"1","op":"status"', b"}\n"):
                 writer.write(piece)
-                await asyncio.sleep(0)
+                await turns()
             got = await asyncio.wait_for(reader.read(), LIMIT_S)
             assert wire.decode_reply(got).ok
             writer.close()
@@ -135,7 +140,9 @@ def test_the_page_s_own_socket_takes_what_reads_and_nothing_else(folder: Path) -
 def test_nothing_that_the_page_may_ask_changes_anything() -> None:
     """A new op has to be put into one of these lists."""
     changing = {"mode", "reload", "reset", "restart", "retry", "start", "stop"}
-    assert {*verbs.VERBS} == {*changing, "wait", *READING, *lines.OF_THE_GATEWAY}
+    changing |= {"key_add", "key_revoke"}
+    not_for_it = {"keys"}  # names and usage of clients
+    assert {*verbs.VERBS} == {*changing, *not_for_it, "wait", *READING, *lines.OF_THE_GATEWAY}
     assert lines.OF_THE_PAGE == READING
 
 
@@ -207,8 +214,7 @@ def test_who_does_not_read_is_dropped(folder: Path, monkeypatch: pytest.MonkeyPa
             with socket.socket(socket.AF_UNIX) as link:
                 link.connect(str(folder / "status"))
                 link.sendall(wire.encode_request(Request("wait", {}, "1")) + b"\n")
-                while (await ask(folder / "status", "status")).code == "busy":
-                    await asyncio.sleep(0.01)
+                await soon(lambda: served(folder / "status"))
 
     run(test)
 
@@ -237,9 +243,21 @@ def test_a_wait_ends_with_its_connection(folder: Path, monkeypatch: pytest.Monke
     run(test)
 
 
-def test_a_wait_goes_on_for_who_only_ended_its_sending(folder: Path) -> None:
+def test_a_wait_goes_on_for_who_only_ended_its_sending(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LOOK_S", 0.01)
+    looked: list[bool] = []
+    is_gone = lines._is_gone
+
+    def look(link: socket.socket) -> bool:
+        looked.append(is_gone(link))
+        return looked[-1]
+
+    monkeypatch.setattr(lines, "_is_gone", look)
+
     async def handler(request: Request) -> Reply:
-        await asyncio.sleep(3 * lines.LOOK_S)
+        await soon(lambda: len(looked) >= 3)
         return Reply(request.id, {})
 
     async def test() -> None:
@@ -295,8 +313,7 @@ def test_a_user_who_asks_too_often_is_refused_until_the_next_second(
             while "busy" not in codes:
                 codes.append((await ask(folder / "status", "status")).code)
                 assert len(codes) < 100 * sockets.STRANGERS_RATE
-            while (await ask(folder / "status", "status")).code == "busy":
-                await asyncio.sleep(0.01)
+            await soon(lambda: served(folder / "status"))
 
     run(test)
 
@@ -317,20 +334,20 @@ def _flood(path: Path, seconds: float, stop: Callable[[], bool]) -> int:
 def test_a_flood_of_connections_leaves_the_loop_its_time(folder: Path) -> None:
     async def test() -> None:
         stopped = False
-        turns = 0
+        rounds = 0
 
         async def work() -> None:
-            nonlocal turns
+            nonlocal rounds
             while True:
-                turns += 1
-                await asyncio.sleep(0)
+                rounds += 1
+                await turns()
 
         async with serving(folder):
             flooding = asyncio.ensure_future(
                 asyncio.to_thread(_flood, folder / "status", 1.0, lambda: stopped)
             )
             working = asyncio.ensure_future(work())
-            await soon(lambda: turns > 20_000)
+            await soon(lambda: rounds > 20_000)
             stopped = True
             working.cancel()
             assert await flooding > 0

@@ -205,8 +205,7 @@ def test_so_many_of_one_address_are_served_at_a_time_and_slow_ones_make_way(
         async def scraped() -> bool:
             return b"200 OK" in await ask(port)
 
-        while not await scraped():
-            await asyncio.sleep(0.005)
+        await soon(scraped)
         for _, writer in held:
             writer.transport.abort()
 
@@ -236,8 +235,7 @@ def test_an_address_that_asks_too_often_is_refused_until_the_next_second() -> No
             assert len(answers) < 100 * prometheus.RATE
         assert len(answers) > prometheus.RATE
         assert b"200 OK" in await ask(port, whence="127.0.0.2")
-        while not await ask(port):
-            await asyncio.sleep(0.01)
+        await soon(lambda: ask(port))
 
     serving(test)
 
@@ -248,11 +246,14 @@ def test_a_drip_of_bytes_does_not_hold_a_place_for_longer(monkeypatch: pytest.Mo
     async def test(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         ended = asyncio.ensure_future(reader.read())
-        while not ended.done():
+
+        async def drip() -> bool:
             with contextlib.suppress(ConnectionError):
                 writer.write(b"x")
                 await writer.drain()
-            await asyncio.sleep(0.01)
+            return ended.done()
+
+        await soon(drip)
         with contextlib.suppress(ConnectionError):
             assert ended.result() == b""
 
@@ -277,8 +278,11 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
             await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
             client.send(SCRAPE)
             await soon(lambda: reads)
-            while b"200 OK" not in await ask(port):
-                await asyncio.sleep(0.005)
+
+            async def scraped() -> bool:
+                return b"200 OK" in await ask(port)
+
+            await soon(scraped)
 
     serving(test, read)
 

@@ -21,6 +21,7 @@ from caovand.adapters import listening
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.daemon_process import free_port
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
+from tests.patience import turns
 
 STREAMS = 50
 ROUNDS = 10
@@ -119,7 +120,7 @@ async def burst(port: int, count: int = STREAMS) -> list[Seen]:
     """`count` requests at the same moment."""
     begin = asyncio.Event()
     tasks = [asyncio.ensure_future(ask(port, begin)) for _ in range(count)]
-    await asyncio.sleep(0)
+    await turns()
     begin.set()
     return list(await asyncio.gather(*tasks))
 

@@ -11,12 +11,13 @@ import pytest
 
 from caovand.adapters.model_pull import folders
 from caovand.core.facts.inventory_file import render
+from caovand.core.model_source.selection import MANIFEST
 from tests import tiny_gguf
 from tests.cli.conftest import Ctl
 from tests.cli.test_offline_verbs import CONFIG
 from tests.core.machines import CUDA, HOST, turing
 from tests.engines.llamacpp.machines import CUDA as LLAMACPP
-from tests.hub_server import NAME, Fault, HubServer, serving
+from tests.hub_server import COMMIT, NAME, Fault, HubServer, serving
 
 SHARD = "model.safetensors"
 
@@ -68,7 +69,14 @@ def test_from_pull_to_remove(
 
     listed = ctl("model", "list", "--json").json
     assert [(one["name"], one["path"]) for one in listed["models"]] == [(NAME, str(folder))]
-    assert NAME in ctl("model", "list").out
+    (line,) = ctl("model", "list").out.splitlines()
+    assert line.startswith(f"{NAME} ")
+    assert f"  {COMMIT[:12]}  " in line
+    manifest = folder / MANIFEST
+    as_pulled = manifest.read_text()
+    manifest.write_text(json.dumps({**json.loads(as_pulled), "commit": ""}))  # of ModelScope
+    assert "  main " in ctl("model", "list").out
+    manifest.write_text(as_pulled)
     assert ctl("model", "verify", NAME).out.startswith(f"{NAME} is intact: 3 files")
     assert ctl("model", "verify", str(folder)).code == 0
 

@@ -124,14 +124,14 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
     assert [one["node"] for one in said.json["memory"]["ranks"]] == ["head", "gpu3"]
     assert "NCCL_IB_DISABLE" not in said.json["env"]
     reason = said.json["settings"]["pipeline_parallel_size"]["reason"]
-    assert reason.endswith("as TCP measured it, and NCCL uses InfiniBand or RoCE")
+    assert reason.endswith("that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (of_two(planned(None, "gpu2")), "the link between the nodes is not measured yet"),
-        (of_two(planned(12.5e9)), "the link between the nodes is not measured yet"),
+        (of_two(planned(None, "gpu2")), "the link between the nodes is not checked yet"),
+        (of_two(planned(12.5e9)), "the link between the nodes is not checked yet"),
         (cluster(nodes=[node("gpu1", "here")]), "1 of 2 nodes have not joined: they are assumed"),
         (cluster(role="worker"), "no head's daemon was asked"),
         (
@@ -152,7 +152,7 @@ def test_what_is_assumed_is_named_and_nothing_is_called_slow(
     assert text in warnings(said)
     assert "assumed" in warnings(said)
     reason = said.json["settings"]["pipeline_parallel_size"]["reason"]
-    assert "their link is not measured" in reason
+    assert "the speed of their link is unknown" in reason
     assert text in " ".join(ctl("plan").out.split())
 
 

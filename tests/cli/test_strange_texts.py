@@ -102,6 +102,7 @@ NODE = {
         {"name": STRANGE, "memory_mib": 1024, "compute_capability": "7.5", "count": 1},
     ]},
     "ranks": [{"rank": STRANGE, "pid": 1}], "gpus": [], "reported": {},
+    "network": STRANGE,
 }  # fmt: skip
 CLUSTER = {
     "role": "head", "name": STRANGE, "head": STRANGE, "nodes": [NODE], "missing": 1, "forecast": {},

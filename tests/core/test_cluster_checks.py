@@ -46,7 +46,8 @@ def test_equal_nodes_pass_and_it_is_said_in_what() -> None:
     assert only.text == (
         "gpu2 agrees with head1: caovan 0.2.0, vllm 0.33.0, torch 2.13.0, CUDA 13.0, NCCL 2.30.7,"
         " FlashInfer 0.7.1, plugin 0.2.0, Python 3.12, driver 580.95.05, 2 × Tesla T4 (15 GiB),"
-        " 2 files of the model; 0.3 ms there and back, the link is not measured yet"
+        " 2 files of the model; 0.3 ms there and back, its ports are not checked yet,"
+        " 10.0 Gbit/s by its interfaces"
     )
     assert agreed(results)
 
@@ -59,7 +60,8 @@ def test_without_cards_less_is_named() -> None:
     (only,) = found(bare, bare)
     assert only.text == (
         "gpu2 agrees with head1: caovan 0.2.0, vllm 0.32.0+cpu, torch 2.13.0+cpu, Python 3.12,"
-        " 1 file of the model; 0.3 ms there and back, the link is not measured yet"
+        " 1 file of the model; 0.3 ms there and back, its ports are not checked yet,"
+        " 10.0 Gbit/s by its interfaces"
     )
 
 

@@ -160,6 +160,19 @@ def test_only_keys_that_were_changed_count() -> None:
     assert mark(parse({"policy": tunes})) == mark(Config())
 
 
+def test_an_upgrade_from_before_formats_keeps_the_degraded_plan_once() -> None:
+    """Its fingerprint cannot be compared; the plan is kept with a new one when it has served."""
+    plan = lowered("kv-cache-short", EMPTY)
+    assert plan is not None
+    document = degraded.to_document(plan, "made otherwise", "auto")
+    assert degraded.from_document(document, "mark", "auto", used(EMPTY), HEALING) is None
+    del document["format"]
+    assert degraded.well_formed(document, HEALING)
+    kept = degraded.from_document(document, "mark", "auto", used(EMPTY), HEALING)
+    assert kept is not None
+    assert degraded.to_document(kept, "mark", "auto")["format"] == degraded.FORMAT
+
+
 def test_how_a_fingerprint_is_made_changes_with_the_format_only() -> None:
     """Another value here forgets every degraded plan at the upgrade: raise `degraded.FORMAT`."""
     typed = parse({"policy": {"workload": "long"}, "model": {"max_model_len": 4096}})

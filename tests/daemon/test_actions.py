@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import processes, state_file
+from caovand.adapters import state_file
 from caovand.adapters.child import Child
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -40,11 +40,12 @@ from caovand.daemon import inspection, memories, proof
 from caovand.daemon.cards import InUse
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.inspection import Obstacle, PlanRequest, Prepared
+from caovand.daemon.inspections import CHOICES
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.room_again import RoomAgain
-from caovand.daemon.slot import CHOICES
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
+from tests.daemon_process import lives
 from tests.patience import soon
 
 FOR_EVER = "exec sleep 600"
@@ -95,7 +96,7 @@ class World:
         wanted = plan(machine, model={"max_model_len": length}, server=port)
         return Prepared(wanted, machine, "fingerprint", request.chosen_mode)
 
-    async def check_sums(self, *_: object) -> None:
+    async def check_all_reduce(self, *_: object) -> None:
         """The cards that are planned for are not there."""
 
     async def prove(self, *_: object) -> None:
@@ -109,7 +110,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(inspection, "planned_for", one.planned_for)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
-    monkeypatch.setattr("caovand.daemon.engine_run.check_sums", one.check_sums)
+    monkeypatch.setattr("caovand.daemon.engine_run.check_all_reduce", one.check_all_reduce)
     monkeypatch.setattr(proof, "prove", one.prove)
     monkeypatch.setattr("caovand.daemon.loop.MAX_TICK_S", 0.05)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
@@ -171,11 +172,6 @@ def play(world: World, story: Callable[[Running], Coroutine[Any, Any, None]], **
             await running.task
 
     asyncio.run(whole())
-
-
-def lives(pid: int) -> bool:
-    process = processes.read(pid)
-    return process is not None and not process.zombie
 
 
 def test_a_start_is_an_inspection_then_an_engine_then_its_proof(world: World) -> None:
@@ -564,6 +560,6 @@ def test_a_full_plan_that_fails_again_goes_back_to_the_plan_that_served(world: W
         again = await daemon.until(State.SERVING)
         assert again.plan == served
         # There is one way back: what fails next is the ladder's to judge.
-        assert daemon.one._memory.take_fallback() is None
+        assert daemon.one._memory.plans.take_fallback() is None
 
     play(world, story)

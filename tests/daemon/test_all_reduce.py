@@ -16,7 +16,7 @@ from caovand.core.facts.all_reduce import AllReduce, Sums
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan, Setting
-from caovand.daemon.all_reduce import check_sums
+from caovand.daemon.all_reduce import check_all_reduce
 from caovand.engines.registry import engine_of
 from tests.core.machines import inventory
 from tests.patience import LIMIT_S, soon
@@ -58,7 +58,7 @@ class Cards:
 
     async def checked(self, plan: Plan, machine: Inventory, turn: asyncio.Lock) -> Finding | None:
         notice = lambda _, text: self.notices.append(text)  # noqa: E731
-        return await check_sums(engine_of(), plan, machine, {}, self.cache, notice, turn)
+        return await check_all_reduce(engine_of(), plan, machine, {}, self.cache, notice, turn)
 
 
 @pytest.fixture
@@ -78,7 +78,9 @@ def test_what_is_settled_is_checked_once_for_the_same_settings(cards: Cards, sum
     assert len(cards.tasks) == 3
 
 
-def test_wrong_sums_keep_the_engine_from_starting_and_are_checked_again(cards: Cards) -> None:
+def test_wrong_sums_keep_the_engine_from_starting_and_are_checked_again(
+    cards: Cards,
+) -> None:
     cards.found = [WRONG, replace(WRONG, verdict="hung"), RIGHT]
     found = [cards.start() for _ in range(3)]
     assert found[0] == Finding(
@@ -135,7 +137,7 @@ def test_a_check_ends_with_a_daemon_that_ends(
 
     async def ended_meanwhile() -> None:
         turn = asyncio.Lock()
-        check = check_sums(engine_of(), PLAN, MACHINE, {}, tmp_path, lambda *_: None, turn)
+        check = check_all_reduce(engine_of(), PLAN, MACHINE, {}, tmp_path, lambda *_: None, turn)
         task = asyncio.ensure_future(check)
         await soon(starting.is_set if while_starting else lambda: begun)
         task.cancel()

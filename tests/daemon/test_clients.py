@@ -27,7 +27,7 @@ from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.starts import Starts
 from caovand.engines import registry
-from tests.patience import LIMIT_S, soon
+from tests.patience import LIMIT_S, soon, turns
 
 PLAN = Plan("/m/tiny", {
     "served_model_name": Setting(["tiny", "small"], "user", ""),
@@ -112,9 +112,9 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
         assert len(locked) >= 32, "nobody has it"
         first = await world.clients.next(0, 0.0)
         waits = asyncio.ensure_future(world.clients.next(first["seq"], 60.0))
-        await asyncio.sleep(0)
+        await turns()
         world.changes.wake()  # of something else
-        await asyncio.sleep(0)
+        await turns()
         assert not waits.done()
         world.endpoint = Endpoint("::", 8000, "s3cret")
         world.turn(State.SERVING, plan=PLAN, generation=3)
@@ -154,7 +154,7 @@ def test_a_revoked_key_is_news_at_once(tmp_path: Path) -> None:
         world.keys.add(ClientKey("alice", ""))
         first = await world.clients.next(0, 0.0)
         waits = asyncio.ensure_future(world.clients.next(first["seq"], 60.0))
-        await asyncio.sleep(0)
+        await turns()
         world.keys.revoke("alice")
         assert (await waits)["keys"] == []
 
@@ -184,7 +184,7 @@ def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
         asks = asyncio.ensure_future(world.clients.next(news["seq"], 600.0))
         for at_engine in (0, 2):  # an older report says nothing of what it forwards now
             report(world, before if at_engine == 0 else news["seq"], at_engine)
-            await asyncio.sleep(0.01)
+            await turns(10)
             assert not ends.done()
         report(world, news["seq"], 0)
         await ends
@@ -209,10 +209,10 @@ def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hu
         await world.clients.drained()
         world.clients.ends(End(1, 15.0, 600.0), again=False)
         ends = asyncio.ensure_future(world.clients.drained())
-        await asyncio.sleep(0.01)
+        await turns(10)
         assert not ends.done()
         world.clients.ends(End(1, 2.0), again=True)  # a stop meanwhile
-        await asyncio.sleep(0.01)
+        await turns(10)
         assert not ends.done()
         world.clients.ends(End(1, 0.0), again=True)
         await ends

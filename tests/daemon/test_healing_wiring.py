@@ -60,7 +60,7 @@ def fail_once(
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
     monkeypatch.setattr(proof, "prove", for_ever)
     # It would run the script over several cards, and wait for an answer from it.
-    monkeypatch.setattr(engine_run, "check_sums", nothing_wrong)
+    monkeypatch.setattr(engine_run, "check_all_reduce", nothing_wrong)
     for name in ("POLL_S", "MAX_TICK_S"):
         monkeypatch.setattr(f"caovand.daemon.loop.{name}", 0.05)
 

@@ -221,8 +221,7 @@ def test_each_minute_is_kept_with_what_was_counted_in_it(tmp_path: Path) -> None
             found.update(await one.read("main", 3600, 1000))
             return len(found["at"]) == 3 and len(found["marks"]) == 2
 
-        while not await ready():
-            await asyncio.sleep(0.005)
+        await soon(ready)
         assert found["at"] == [1_800_000_000, 1_800_000_060, 1_800_000_120]
         rates = found["figures"]["generation_tokens_per_s"]
         assert rates[1:] == [10.0, 10.0]

@@ -36,11 +36,11 @@ def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
     if what == "model":
         monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
     monkeypatch.setattr(inspection.private_tmp, "remedy", lambda path: f"move {path}")
-    wishes = inspection.PlanRequest(
+    request = inspection.PlanRequest(
         parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
     )
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.inspect(wishes, directories({}, 1000))
+        inspection.inspect(request, directories({}, 1000))
     path = python if what == "engine" else model
     assert str(caught.value).startswith("cannot ")
     assert str(caught.value).endswith(f"; move {path}")
@@ -67,12 +67,12 @@ def test_memory_that_others_hold_is_waited_for(
     monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: busy.model)
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
     config = parse({"model": {"path": busy.model.path}})
-    wishes = inspection.PlanRequest(config, None, {})
-    machine = inspection.inspect(wishes, directories({}, 1000))
+    request = inspection.PlanRequest(config, None, {})
+    machine = inspection.inspect(request, directories({}, 1000))
     with pytest.raises(
         inspection.Obstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
     ) as problem:
-        inspection.planned_for(wishes, machine)
+        inspection.planned_for(request, machine)
     assert problem.value.hold
     assert problem.value.finding.failure == "vram-busy"
 
@@ -100,9 +100,9 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
     def context(gpus: tuple[Gpu, ...], before: Inventory | None = None) -> object:
         monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: gpus)
         kept = PlanMemory(tmp_path / "good", HEALING).document(None, "", "auto")
-        wishes = inspection.PlanRequest(config, None, {}, kept, before)
-        machine = inspection.inspect(wishes, directories({}, 1000))
-        return inspection.planned_for(wishes, machine).plan.value("max_model_len")
+        request = inspection.PlanRequest(config, None, {}, kept, before)
+        machine = inspection.inspect(request, directories({}, 1000))
+        return inspection.planned_for(request, machine).plan.value("max_model_len")
 
     assert context(busy.gpus) == 15040
     assert context(alone.gpus) == 65536
@@ -126,9 +126,9 @@ def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> 
     source = tmp_path / "caovan.toml"
     source.write_text("")
     os.chown(source, 12345, 12345)
-    wishes = inspection.PlanRequest(parse({}), None, {}, source=source)
+    request = inspection.PlanRequest(parse({}), None, {}, source=source)
     with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
-        inspection.inspect(wishes, directories({}, 0))
+        inspection.inspect(request, directories({}, 0))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
@@ -141,8 +141,8 @@ def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
         asked.append(own.mtp)
         return depth
 
-    wishes = inspection.PlanRequest(config, None, {}, tuned=tuned)
-    found = inspection._planned(wishes, machine, "", None)
+    request = inspection.PlanRequest(config, None, {}, tuned=tuned)
+    found = inspection._planned(request, machine, "", None)
     assert (found.mtp, asked) == (depth, [3])
     assert found.policy_drafts
     reason = found.settings["speculative_config"].reason
@@ -166,8 +166,8 @@ def test_a_depth_that_would_cost_context_is_not_planned() -> None:
     assert word.tuned(own) is None
 
 
-def wishes_of(**sections: dict[str, object]) -> inspection.PlanRequest:
-    """The wishes of a file whose engine is here, and is asked in vain."""
+def request_of(**sections: dict[str, object]) -> inspection.PlanRequest:
+    """The request of a file whose engine is here, and is asked in vain."""
     engine = {"python": sys.executable, **sections.pop("engine", {})}
     return inspection.PlanRequest(parse({"engine": engine, **sections}), None, {})
 
@@ -179,7 +179,7 @@ def test_the_model_is_read_before_an_engine_that_may_take_a_minute(
     asked: list[object] = []
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *words: asked.append(words))
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.inspect(wishes_of(model={"path": path}), directories({}, 1000))
+        inspection.inspect(request_of(model={"path": path}), directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("model-missing", False)
     assert asked == []
 
@@ -189,22 +189,22 @@ def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() 
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        wishes = wishes_of(server={"port": port})
+        request = request_of(server={"port": port})
         with pytest.raises(inspection.Obstacle, match=f"cannot use port {port}") as busy:
-            inspection.check_cheap(wishes)
+            inspection.check_cheap(request)
         assert busy.value.hold
-        inspection.check_cheap(replace(wishes, before=inventory()))  # its own engine has it
+        inspection.check_cheap(replace(request, before=inventory()))  # its own engine has it
         inspection.check_cheap(
-            wishes_of(server={"port": port}, engine={"extra_args": ["--port=9"]})
+            request_of(server={"port": port}, engine={"extra_args": ["--port=9"]})
         )
     with pytest.raises(ConfigError, match="api_key_file /etc/nokey: No such file"):
-        inspection.check_cheap(wishes_of(server={"api_key_file": "/etc/nokey", "port": port}))
+        inspection.check_cheap(request_of(server={"api_key_file": "/etc/nokey", "port": port}))
 
 
 def test_a_missing_engine_is_waited_for_and_named_as_such(tmp_path: Path) -> None:
-    wishes = wishes_of(engine={"python": str(tmp_path / "none")})
+    request = request_of(engine={"python": str(tmp_path / "none")})
     with pytest.raises(inspection.Obstacle, match=r"engine install") as caught:
-        inspection.inspect(wishes, directories({}, 1000))
+        inspection.inspect(request, directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)
 
 
@@ -217,7 +217,7 @@ def test_an_engine_that_another_user_could_change_is_waited_for(
         raise inspection.trust.Distrusted("use it", "it belongs to uid 7", "chown it")
 
     monkeypatch.setattr(inspection.trust, "require", distrusted)
-    wishes = wishes_of(engine={"python": str(tmp_path / "none")})
+    request = request_of(engine={"python": str(tmp_path / "none")})
     with pytest.raises(inspection.Obstacle, match="it belongs to uid 7") as caught:
-        inspection.inspect(wishes, directories({}, 1000))
+        inspection.inspect(request, directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)

@@ -24,6 +24,7 @@ from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.state import LifecycleRules
 from caovand.core.slot import ONLY
 from caovand.daemon.loop import Supervisor
+from tests.patience import turns
 
 
 def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
@@ -39,7 +40,7 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
         echo = Echo("console", io.StringIO())
         one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
         running = asyncio.ensure_future(one.run())
-        await asyncio.sleep(0)
+        await turns()
         monkeypatch.setattr(transitions, "step", broken)
         asyncio.get_running_loop().call_soon(one.slots[ONLY].apply, events.Tick(at=0.0))
         await running
@@ -60,8 +61,10 @@ def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Pa
         one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
         one._shared.kernel._log = SimpleNamespace(read=lambda: (ours, other, disk))  # type: ignore[assignment]
         one._shared.kernel.read()
-        watching: Any = SimpleNamespace(evidence=tuple, buses={"00000000:01:00.0"})
-        return one.slots[ONLY]._case(Finding("illegal-access", "x"), watching).kernel
+        watching: Any = SimpleNamespace(
+            causes=SimpleNamespace(evidence=tuple), buses={"00000000:01:00.0"}
+        )
+        return one.slots[ONLY].failures._case(Finding("illegal-access", "x"), watching).kernel
 
     found = asyncio.run(kernel())
     assert [line for line in (ours, other, disk) if line in found] == [ours, disk]
@@ -124,7 +127,7 @@ def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(
         marks = Marks("pipe:[1]", "a mark")
         child.record(tmp_path / "engine-processes.json", left.pid, seen.start, [seen], marks)
         running = asyncio.ensure_future(one.run())
-        await asyncio.sleep(0)
+        await turns()
         one.apply_operator_event(events.Start(at=time.monotonic()))
         one.apply_operator_event(events.Stop(at=time.monotonic(), quit=True))
         await running

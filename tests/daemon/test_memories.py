@@ -134,8 +134,7 @@ def test_what_cannot_be_used_is_set_aside_once_and_said(
 
 
 def test_a_degraded_plan_of_another_format_is_set_aside_and_named(tmp_path: Path) -> None:
-    """What happens at the first upgrade from a version whose fingerprints were made otherwise."""
-    former = {name: one for name, one in GOOD[degraded_plan.FILE].items() if name != "format"}
+    former = {**GOOD[degraded_plan.FILE], "format": degraded.FORMAT + 1}
     state_file.write(tmp_path / degraded_plan.FILE, former)
     (text,) = memories.set_aside(tmp_path, HEALING)
     assert text.endswith(
@@ -196,9 +195,9 @@ def test_a_lowered_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_
     for document in damaged(GOOD[degraded_plan.FILE]):
         usable = degraded.well_formed(document, HEALING)
         used += usable
-        wishes = PlanRequest(CONFIG, None, {}, document)
+        request = PlanRequest(CONFIG, None, {}, document)
         try:
-            plan = inspection._planned(wishes, HERE, MARK, None)
+            plan = inspection._planned(request, HERE, MARK, None)
         except Unplannable:
             continue
         json.dumps([plan.identity, plan.rungs], allow_nan=False)

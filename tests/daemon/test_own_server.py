@@ -12,7 +12,7 @@ import pytest
 from caovand.adapters.server_process import PAGE, READY
 from caovand.daemon import own_server as module
 from caovand.daemon.own_server import OwnServer, url
-from tests.patience import soon
+from tests.patience import soon, turns
 
 ON = "127.0.0.1:9480"
 TAKEN = "cannot serve the page: 127.0.0.1:9480: Address already in use; set another [page] listen"
@@ -194,7 +194,7 @@ def test_a_closed_one_stays_closed() -> None:
         world.page.settle(ON)
         world.latest.on_end(1)
         world.page.close()
-        await asyncio.sleep(0.05)
+        await turns(10)
         assert len(world.started) == 1
 
     run(test)

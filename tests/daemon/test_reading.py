@@ -22,7 +22,7 @@ from caovand.daemon.chronicle import Recorder
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.reader import LOG
 from tests.daemon.test_watching import OOM, WORKER, Broken, watched
-from tests.patience import soon
+from tests.patience import soon, turns
 
 KEY = "sesame-4711"
 LINES = (f"{WORKER}WorkerProc failed to start.", OOM, json.dumps({"api_key": "hunter2"}))
@@ -67,7 +67,7 @@ def test_the_loop_goes_on_while_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -
 
     async def tick() -> None:
         for number in range(10):
-            await asyncio.sleep(0.001)
+            await turns()
             ticks.append(number)
         free.set()
 

@@ -15,7 +15,7 @@ from caovand.core import limits
 from caovand.core.config_parser import parse
 from caovand.core.health import detector
 from caovand.core.health.detector import DetectorRules
-from caovand.core.health.observation import Progress, Tick, Unseen
+from caovand.core.health.observation import NotObserved, Progress, Tick
 from caovand.core.health.signs import Broken
 from caovand.daemon import inspection
 from tests.core.machines import CUDA
@@ -38,7 +38,7 @@ def test_an_engine_that_could_not_be_looked_at_for_an_hour_does_not_hang() -> No
     busy = Progress(*[0.0] * 9, pending=1, at=1.0)
     watch, _ = detector.observe(watch, busy, rules)
     for at in range(5, 3600, 5):
-        watch, signs = detector.observe(watch, Unseen(float(at)), rules)
+        watch, signs = detector.observe(watch, NotObserved(float(at)), rules)
         watch, more = detector.observe(watch, Tick(float(at)), rules)
         assert not any(isinstance(sign, Broken) for sign in (*signs, *more))
 
@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
     monkeypatch.setattr(inspection.trust, "require", lambda *_: None)
     monkeypatch.setattr("caovand.adapters.safe_files.read", exhausted)
-    wishes = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
+    request = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
     with pytest.raises(inspection.Obstacle) as caught:
-        inspection.inspect(wishes, inspection.Directories(*[tmp_path] * 4))
+        inspection.inspect(request, inspection.Directories(*[tmp_path] * 4))
     assert caught.value.hold

@@ -170,8 +170,8 @@ def test_an_incident_is_written_without_what_the_log_lacks(
         monkeypatch.setattr(two.a.part, "own", own)
         await two.serving()
         finding = Finding("unknown", "", "serving")
-        assert token.value in two.a._case(finding, two.a.run.watching).secrets
-        assert token.value not in two.b._case(finding, two.b.run.watching).secrets
+        assert token.value in two.a.failures._case(finding, two.a.run.watching).secrets
+        assert token.value not in two.b.failures._case(finding, two.b.run.watching).secrets
 
     play(tmp_path, model, story)
 

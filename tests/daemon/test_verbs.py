@@ -30,6 +30,7 @@ from caovand.daemon.figures import SlotFigures
 from caovand.daemon.keys import Keys
 from caovand.daemon.loop import Supervisor
 from caovand.engines.registry import engine_of
+from tests.patience import turns
 
 
 class FakeSupervisor:
@@ -428,7 +429,7 @@ def test_wait_answers_when_it_comes_true(fake: FakeSupervisor) -> None:
         request = Request("wait", {"until": "serving", "timeout_s": 60})
         waiting = asyncio.ensure_future(verbs.answer(cast(Supervisor, fake), request))
         for state in (State.STARTING, State.SERVING):
-            await asyncio.sleep(0)
+            await turns()
             fake.snapshot = replace(fake.snapshot, state=state)
             old, fake.changed = fake.changed, asyncio.Event()
             old.set()

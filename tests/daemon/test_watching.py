@@ -32,6 +32,7 @@ from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.metrics import parse_metrics
+from tests.patience import turns
 
 WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
 CORE = "(EngineCore pid=31) ERROR 11-20 09:20:00 [core.py:1142] "
@@ -73,7 +74,7 @@ def watched(
 
 async def all_of(watching: Watching) -> None:
     """Let all that the watcher has begun come to its end."""
-    await asyncio.sleep(0)
+    await turns()
     while watching._tasks:
         await asyncio.wait(watching._tasks)
 
@@ -209,7 +210,7 @@ def polled(
         child: Any = SimpleNamespace(status=None, members=())
         for _ in answers:
             await watching.poll(child, ())
-        await asyncio.sleep(0)
+        await turns()
 
     asyncio.run(run())
     return events, notices, threads

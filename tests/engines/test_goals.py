@@ -81,9 +81,9 @@ WISHES = st.fixed_dictionaries(
 )
 
 
-def planned(machine: Inventory, wishes: Mapping[str, Any], pinned: list[str]) -> Plan | str:
+def planned(machine: Inventory, typed_keys: Mapping[str, Any], pinned: list[str]) -> Plan | str:
     """The plan, or why there is none."""
-    typed = dict(wishes)
+    typed = dict(typed_keys)
     context = typed.pop("max_model_len", None)
     sections: dict[str, Any] = {"policy": {**typed, "pinned": pinned}}
     if context:
@@ -97,14 +97,14 @@ def planned(machine: Inventory, wishes: Mapping[str, Any], pinned: list[str]) ->
 @examples(300)
 @given(st.sampled_from(MACHINES), WISHES, st.sets(st.sampled_from(sorted(HAD))))
 def test_no_typed_key_is_overruled_without_a_word_and_no_pinned_one_at_all(
-    machine: Inventory, wishes: dict[str, Any], kept: set[str]
+    machine: Inventory, typed_keys: dict[str, Any], kept: set[str]
 ) -> None:
-    pinned = sorted(kept & set(wishes))
-    found = planned(machine, wishes, pinned)
+    pinned = sorted(kept & set(typed_keys))
+    found = planned(machine, typed_keys, pinned)
     if isinstance(found, str):
         assert "; " in found
         return
-    for key, typed in wishes.items():
+    for key, typed in typed_keys.items():
         told = [text for text in found.warnings if f"] {key} " in text or f"{key} means" in text]
         had = HAD[key](found)
         if had == typed or (not had and not typed):

@@ -34,10 +34,12 @@ SMALL: dict[str, Any] = {
 )
 def test_what_is_planned_can_be_captured(sections: dict[str, Any]) -> None:
     found = plan(MACHINE, **sections)
-    load, gpus = candidate_of_plan(found, MACHINE), gpus_of(found, MACHINE)
-    blocks = kv_bytes(MACHINE.model, load, gpus) // layout_for(MACHINE.model, load).block_bytes
-    whole = not load.eager and "FULL" in graph_mode(load.compilation)
-    assert load.sequences <= blocks or not whole
+    candidate, gpus = candidate_of_plan(found, MACHINE), gpus_of(found, MACHINE)
+    blocks = (
+        kv_bytes(MACHINE.model, candidate, gpus) // layout_for(MACHINE.model, candidate).block_bytes
+    )
+    whole = not candidate.eager and "FULL" in graph_mode(candidate.compilation)
+    assert candidate.sequences <= blocks or not whole
     assert forecast(found, MACHINE).fits
 
 

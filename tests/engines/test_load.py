@@ -74,15 +74,15 @@ def weighed(
 ) -> tuple[Plan, list[Candidate]]:
     """The plan, and the loads that were sized on the way to it."""
     seen: list[Candidate] = []
-    sized = fit.sized
+    size = fit.size_draft
 
     def noting(draft: Draft, others: list[Draft]) -> Draft:
-        found = sized(draft, others)
+        found = size(draft, others)
         if found.choice and not found.unweighed:
             seen.append(found.choice.candidate)
         return found
 
-    monkeypatch.setattr(planner, "sized", noting)
+    monkeypatch.setattr(planner, "size_draft", noting)
     return plan(inventory(*machine), **sections), seen
 
 
@@ -94,16 +94,16 @@ def check(name: str, asked: dict[str, Any], machine: Any, monkeypatch: pytest.Mo
         return
     finally:
         monkeypatch.undo()
-    load = candidate_of_plan(found, inventory(*machine))
-    assert not seen or alike(load) in [alike(one) for one in seen], name
+    candidate = candidate_of_plan(found, inventory(*machine))
+    assert not seen or alike(candidate) in [alike(one) for one in seen], name
     planned = found.settings["max_model_len"]
     if planned.origin == "policy" and not found.advice:
         assert forecast(found, inventory(*machine)).fits is not False, name
 
 
-def alike(load: Candidate) -> Candidate:
+def alike(candidate: Candidate) -> Candidate:
     """The load without what means nothing to it: an eager engine captures no graphs."""
-    return replace(load, compilation={}) if load.eager else load
+    return replace(candidate, compilation={}) if candidate.eager else candidate
 
 
 def combinations() -> Iterator[Any]:

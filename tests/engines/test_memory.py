@@ -44,7 +44,7 @@ class Run:
     name: str
     model: ModelCard
     gpus: tuple[Gpu, ...]
-    load: Candidate
+    candidate: Candidate
     weights_gib: float | None
     kv_gib: float | None
     kv_tokens: int | None
@@ -138,9 +138,9 @@ def test_forecast_is_within_five_percent_of_what_vllm_said(run: Run) -> None:
 
 def test_the_published_elastic_kv_point_comes_out() -> None:
     for sequences in (1, 2):
-        load = Candidate(262144, sequences, 8192, 0, tensor_parallel=2, mtp=4)
-        assert utilization(load, turing(2)) == pytest.approx(0.868, abs=0.01)
-        assert reserve_mib(load) == pytest.approx(2920, rel=0.02)
+        candidate = Candidate(262144, sequences, 8192, 0, tensor_parallel=2, mtp=4)
+        assert utilization(candidate, turing(2)) == pytest.approx(0.868, abs=0.01)
+        assert reserve_mib(candidate) == pytest.approx(2920, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_the_published_elastic_kv_point_comes_out() -> None:
     ],
 )
 def test_the_reserve_grows_with_everything_it_is_for(more: dict[str, int]) -> None:
-    load = Candidate(262144, 2, 8192, 0, tensor_parallel=2, mtp=4)
-    assert reserve_mib(replace(load, **more)) > reserve_mib(load)  # type: ignore[arg-type]
+    candidate = Candidate(262144, 2, 8192, 0, tensor_parallel=2, mtp=4)
+    assert reserve_mib(replace(candidate, **more)) > reserve_mib(candidate)  # type: ignore[arg-type]
 
 
 def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:
-    load = Candidate(0, 1, 8192, 0)
-    longest = longest_context(LLAMA_70B_AWQ, load, A100)
-    asked = replace(load, context=longest)
+    candidate = Candidate(0, 1, 8192, 0)
+    longest = longest_context(LLAMA_70B_AWQ, candidate, A100)
+    asked = replace(candidate, context=longest)
     found = estimate(LLAMA_70B_AWQ, replace(asked, utilization=utilization(asked, A100)), A100)
     assert 0 < longest < LLAMA_70B_AWQ.max_model_len
     assert found.needed_mib < 0.96 * found.kv_mib
@@ -172,24 +172,24 @@ def test_of_a_cache_a_context_chosen_by_us_leaves_a_twentieth_and_128_mib(gib: f
     """The part for large caches, where forecasts err in proportion; the sum for small ones."""
     left = gib * GIB - spare(gib * GIB)
     assert left == pytest.approx(gib * GIB / 20 + 128 * MIB)
-    load = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=int(gib * GIB))
-    assert room_for_context(SMALL_HYBRID, load, A100) == spare(gib * GIB)
-    counted = replace(load, kv_blocks=100)  # by the operator, and not by a forecast that errs
+    candidate = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=int(gib * GIB))
+    assert room_for_context(SMALL_HYBRID, candidate, A100) == spare(gib * GIB)
+    counted = replace(candidate, kv_blocks=100)  # by the operator, and not by a forecast that errs
     assert room_for_context(SMALL_HYBRID, counted, A100) == kv_bytes(SMALL_HYBRID, counted, A100)
 
 
 def test_a_cache_of_a_size_of_its_own_has_to_fit_beside_the_weights() -> None:
-    load = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=4 << 30)
-    assert estimate(SMALL_HYBRID, load, A100).fits
-    assert not estimate(SMALL_HYBRID, replace(load, kv_bytes=90 << 30), A100).fits
+    candidate = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=4 << 30)
+    assert estimate(SMALL_HYBRID, candidate, A100).fits
+    assert not estimate(SMALL_HYBRID, replace(candidate, kv_bytes=90 << 30), A100).fits
 
 
 def test_embeddings_and_heads_are_never_offloaded() -> None:
-    load = Candidate(512, 1, 512, 0.9, mtp=3)
-    whole = weights_bytes(QWEN_27B_AWQ, load)
-    less = weights_bytes(QWEN_27B_AWQ, replace(load, offload_gib=10))
+    candidate = Candidate(512, 1, 512, 0.9, mtp=3)
+    whole = weights_bytes(QWEN_27B_AWQ, candidate)
+    less = weights_bytes(QWEN_27B_AWQ, replace(candidate, offload_gib=10))
     assert whole - less == 10 * GIB
-    least = weights_bytes(QWEN_27B_AWQ, replace(load, offload_gib=100))
+    least = weights_bytes(QWEN_27B_AWQ, replace(candidate, offload_gib=100))
     assert least > QWEN_27B_AWQ.size("embedding", "head", "mtp")
     small = cards(1, "NVIDIA GeForce GTX 1660 Ti", (7, 5), 6144)
     found = plan(inventory(gpus=small))

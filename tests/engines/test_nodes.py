@@ -14,6 +14,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.nodes import (
+    all_reduces,
     by_host_name,
     local,
     no_rdma,
@@ -22,7 +23,6 @@ from caovand.engines.vllm.nodes import (
     rank_of,
     ranks_in,
     spread,
-    sums,
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import LLAMA_70B_AWQ, alike, inventory, named, plan, turing
@@ -162,7 +162,7 @@ def test_a_model_that_so_many_nodes_cannot_split_lies_in_stages_on_the_cpu_build
     found = on_cpus(3, model)
     assert values(found, *split) == {split[0]: None, split[1]: 3}
     assert found.settings[split[1]].reason.endswith("[cluster]: it has 32 attention heads")
-    assert not sums(found)
+    assert not all_reduces(found)
     # vLLM makes the buffers of later stages in a warm-up that this flag leaves out.
     assert found.value("enforce_eager") is not True
     typed = on_cpus(3, model, engine={"extra_args": ["--tensor-parallel-size", "3"]})
@@ -235,11 +235,11 @@ def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
 
 
 def test_stages_on_all_nodes_keep_sums_inside_them() -> None:
-    assert not sums(over(2))
-    assert sums(spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071))
+    assert not all_reduces(over(2))
+    assert all_reduces(spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071))
     typed = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
-    assert sums(spread(typed, alike(4), "10.0.0.1", 7071))
-    assert not sums(plan())
+    assert all_reduces(spread(typed, alike(4), "10.0.0.1", 7071))
+    assert not all_reduces(plan())
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
         return None, inf
     if forecast(found, machine).fits is not True:
         return None, inf
-    load, gpus = candidate_of_plan(found, machine), gpus_of(found, machine)
-    return found, Pace(machine.model, load, gpus, WORKLOADS[workload]).score(load)
+    candidate, gpus = candidate_of_plan(found, machine), gpus_of(found, machine)
+    return found, Pace(machine.model, candidate, gpus, WORKLOADS[workload]).score(candidate)
 
 
 @examples(30)

@@ -97,6 +97,24 @@ def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0", {"nccl_0_1": "Socket/0"}),
+        (
+            "Channel 03 : 3[b1000] -> 4[18000] [send] via NET/IB/0/GDRDMA",
+            {"nccl_3_4": "IB/0/GDRDMA"},
+        ),
+        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0", {}),
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", {}),
+        ("Using network Socket", {}),
+    ],
+)
+def test_nccl_names_what_it_uses_between_nodes(text: str, found: dict[str, str]) -> None:
+    line = f"(Worker_TP0 pid=7) gpu1:7:19 [0] NCCL INFO {text}"
+    assert figures(line) == found
+
+
+@pytest.mark.parametrize(
     ("worker", "stage"),
     [
         ("Worker_PP1", 1),

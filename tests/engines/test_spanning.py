@@ -46,9 +46,7 @@ def test_the_link_decides_and_the_reason_has_the_figures() -> None:
     )
     assert decide(WORK, FAST, SPEEDS)[0]
     _, of_tcp = decide(WORK, replace(SLOW, rdma=True), SPEEDS)
-    assert of_tcp == (
-        f"{why}; that is the link as TCP measured it, and NCCL uses InfiniBand or RoCE"
-    )
+    assert of_tcp == (f"{why}; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
 
 
 def test_sums_of_many_users_take_the_link_longer_and_stages_share_them() -> None:
@@ -95,7 +93,7 @@ def test_the_plan_follows_the_link_and_says_why() -> None:
     assert split(over(machine, None)) == split(over(machine, SLOW)) == (2, 2)
     assert split(over(machine, FAST)) == (4, None)
     unmeasured = over(machine, None).settings["pipeline_parallel_size"].reason
-    assert unmeasured.endswith("their link is not measured, and stages need the least of it")
+    assert unmeasured.endswith("speed of their link is unknown, and stages need the least of it")
     for link, name in ((SLOW, "pipeline_parallel_size"), (FAST, "tensor_parallel_size")):
         reason = over(machine, link).settings[name].reason
         assert "2 nodes, [cluster]: over this link (" in reason

@@ -51,9 +51,11 @@ STAGES: dict[str, Any] = {"engine": {"extra_args": ["--pipeline-parallel-size", 
 UNEQUAL = (*named("RTX 3090"), replace(named("RTX 2080 Ti 11 GB")[0], index=1))
 
 
-def gib(model: ModelCard, load: Candidate) -> list[float]:
+def gib(model: ModelCard, candidate: Candidate) -> list[float]:
     """Weights of each stage."""
-    return [weights_bytes(one.model, one.candidate) / GIB for one in shares(model, load, turing(2))]
+    return [
+        weights_bytes(one.model, one.candidate) / GIB for one in shares(model, candidate, turing(2))
+    ]
 
 
 # -- weights ---------------------------------------------------------------------------------
@@ -62,29 +64,29 @@ def gib(model: ModelCard, load: Candidate) -> list[float]:
 def test_the_27b_in_two_stages_by_hand() -> None:
     """14.03 GiB of layers in halves; embedding (2.368) and vision tower (0.84) on both, as vLLM's
     class of Qwen3.5 has them; the head (2.368) on the last. Tables of positions are 0.125."""
-    load = Candidate(16384, 1, 8192, 0.9, vision=True, stages=(32, 32))
+    candidate = Candidate(16384, 1, 8192, 0.9, vision=True, stages=(32, 32))
     both = 7.015 + 2.368 + 0.84 + 0.125
-    assert gib(QWEN_27B_AWQ, load) == pytest.approx([both, both + 2.368], abs=0.001)
+    assert gib(QWEN_27B_AWQ, candidate) == pytest.approx([both, both + 2.368], abs=0.001)
     # 40 and 24 layers; MTP (0.79) is on the last, with an embedding of its own and its buffer.
-    load = replace(load, stages=(40, 24), mtp=3)
+    candidate = replace(candidate, stages=(40, 24), mtp=3)
     buffer = 8192 * 5120 * 2 / GIB
     first, last = 14.03 * 40 / 64, 14.03 * 24 / 64
     rest = 2.368 + 0.84 + 0.125
-    assert gib(QWEN_27B_AWQ, load) == pytest.approx(
+    assert gib(QWEN_27B_AWQ, candidate) == pytest.approx(
         [first + rest, last + rest + 2.368 + 0.79 + 2.368 + buffer], abs=0.001
     )
 
 
 def test_classes_with_an_embedding_on_the_first_stage_only() -> None:
     """Llama's: 33.5 GiB of layers in 27, 27 and 26 of 80, 1.96 each of embedding and head."""
-    load = Candidate(16384, 1, 8192, 0.9, stages=(27, 27, 26))
+    candidate = Candidate(16384, 1, 8192, 0.9, stages=(27, 27, 26))
     each = 33.5 / 80
     expected = [27 * each + 1.96, 27 * each, 26 * each + 1.96]
-    assert gib(LLAMA_70B_AWQ, load) == pytest.approx(expected, abs=0.001)
+    assert gib(LLAMA_70B_AWQ, candidate) == pytest.approx(expected, abs=0.001)
     tied = replace(LLAMA_70B_AWQ, weights=weights(layers=33.5, embedding=1.96))
-    assert gib(tied, load) == pytest.approx(expected, abs=0.001)
+    assert gib(tied, candidate) == pytest.approx(expected, abs=0.001)
     # gpt-oss has both on every stage.
-    three = gib(GPT_OSS, replace(load, stages=(8, 8, 8)))
+    three = gib(GPT_OSS, replace(candidate, stages=(8, 8, 8)))
     assert max(three) - min(three) < 0.001
     assert three[0] > 2 * 1.079
 
@@ -151,8 +153,8 @@ def test_the_stages_together_hold_every_layer_once(
         for one in model.weights
     )
     model = replace(model, weights=uneven)
-    load = Candidate(4096, 1, 512, 0.9, mtp=mtp, stages=stages)
-    held = [one.model for one in shares(model, load, turing(len(stages)))]
+    candidate = Candidate(4096, 1, 512, 0.9, mtp=mtp, stages=stages)
+    held = [one.model for one in shares(model, candidate, turing(len(stages)))]
     for part in ("layers", "experts", "mtp"):
         together = sum(one.size(part) for one in held)  # type: ignore[arg-type]
         assert together == pytest.approx(model.size(part), abs=len(stages))  # type: ignore[arg-type]
@@ -167,23 +169,25 @@ def test_the_stages_together_hold_every_layer_once(
 def test_what_only_one_stage_takes_in_a_step() -> None:
     """Images and the copy of the embedding on the first, the sampler on the last; those behind the
     first receive hidden states and residual; every pair of stages has NCCL's buffers."""
-    load = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20))
+    candidate = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20))
 
-    def parts(load: Candidate) -> list[dict[str, float]]:
-        found = shares(QWEN_27B_AWQ, load, turing(3))
+    def parts(candidate: Candidate) -> list[dict[str, float]]:
+        found = shares(QWEN_27B_AWQ, candidate, turing(3))
         return [{name: size / MIB for name, size in overheads(*one[:2])} for one in found]
 
-    first, middle, last = parts(load)
+    first, middle, last = parts(candidate)
     received = 2 * 2048 * 5120 * 2 / MIB
     assert first["activations"] > middle["activations"] + VISION_MIB - received
     assert last["activations"] > middle["activations"] + 1000  # of 256 logits, drafted ones too
-    alone = {name: size / MIB for name, size in overheads(QWEN_27B_AWQ, replace(load, stages=()))}
+    alone = {
+        name: size / MIB for name, size in overheads(QWEN_27B_AWQ, replace(candidate, stages=()))
+    }
     rounded = (64 - 20) * ROUNDED_MIB
     assert middle["context"] == pytest.approx(alone["context"] - rounded + COLLECTIVE_MIB)
     assert first["graphs"] > middle["graphs"]
     assert last["graphs"] > middle["graphs"] + DRAFTER_MIB
     # Without images, without drafts and in eager mode the first and the middle one differ by that.
-    bare = replace(load, vision=False, mtp=0, eager=True)
+    bare = replace(candidate, vision=False, mtp=0, eager=True)
     first, middle, last = parts(bare)
     assert middle["activations"] - first["activations"] == pytest.approx(received)
     compiled = parts(replace(bare, eager=False))
@@ -192,9 +196,9 @@ def test_what_only_one_stage_takes_in_a_step() -> None:
 
 def test_steps_under_way_hold_more_of_a_window() -> None:
     """One a stage, and one that is scheduled: VllmConfig.max_in_flight_tokens."""
-    load = Candidate(131072, 8, 2048, 0.9)
-    staged = layout_for(GPT_OSS, replace(load, stages=(12, 12)))
-    assert staged.batch_tokens == 3 * layout_for(GPT_OSS, load).batch_tokens == 3 * 2048
+    candidate = Candidate(131072, 8, 2048, 0.9)
+    staged = layout_for(GPT_OSS, replace(candidate, stages=(12, 12)))
+    assert staged.batch_tokens == 3 * layout_for(GPT_OSS, candidate).batch_tokens == 3 * 2048
 
 
 # -- the cache -------------------------------------------------------------------------------
@@ -217,8 +221,8 @@ def test_the_cache_is_as_large_as_the_cpu_build_reported(
     model = replace(TINY_HYBRID, layer_types=kinds)
     if not aligned:
         model = replace(model, linear=None, head_dim=32, mtp_layers=0)
-    load = Candidate(2048, 256, 2048, 0.9, aligned_states=aligned, stages=stages, **STARTED)  # type: ignore[arg-type]
-    assert estimate(model, load, ()).kv_tokens == tokens
+    candidate = Candidate(2048, 256, 2048, 0.9, aligned_states=aligned, stages=stages, **STARTED)  # type: ignore[arg-type]
+    assert estimate(model, candidate, ()).kv_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -267,16 +271,16 @@ def test_the_stage_with_the_least_room_decides_the_cache_of_all(
     dealt: tuple[ModelCard, tuple[int, ...]], memory: list[int], more: int
 ) -> None:
     model, stages = dealt
-    load = Candidate(4096, 1, 512, 0.9, stages=stages)
+    candidate = Candidate(4096, 1, 512, 0.9, stages=stages)
     memory = memory[: len(stages)]
-    found = kv_bytes(model, load, cards_of(memory))
+    found = kv_bytes(model, candidate, cards_of(memory))
     grown = [
-        kv_bytes(model, load, cards_of([*memory[:at], memory[at] + more, *memory[at + 1 :]]))
+        kv_bytes(model, candidate, cards_of([*memory[:at], memory[at] + more, *memory[at + 1 :]]))
         for at in range(len(stages))
     ]
     assert all(one >= found for one in grown)
     assert sum(one > found for one in grown) <= 1  # only the card that was the fullest
-    whole = kv_bytes(model, load, cards_of([mib + more for mib in memory]))
+    whole = kv_bytes(model, candidate, cards_of([mib + more for mib in memory]))
     assert whole > found
 
 
@@ -302,11 +306,11 @@ def test_two_equal_cards_are_dealt_by_vllms_own_rule() -> None:
         assert sum(size for _, size in rank.parts) == pytest.approx(22527, abs=1)
 
 
-def blocks(machine: Inventory, load: Candidate, stages: tuple[int, ...]) -> float:
+def blocks(machine: Inventory, candidate: Candidate, stages: tuple[int, ...]) -> float:
     """Blocks of the cache that this dealing leaves."""
-    load = load.but(stages=stages)
-    whole = kv_bytes(machine.model, load, machine.gpus)
-    return whole / layout_for(machine.model, load).block_bytes
+    candidate = candidate.but(stages=stages)
+    whole = kv_bytes(machine.model, candidate, machine.gpus)
+    return whole / layout_for(machine.model, candidate).block_bytes
 
 
 @pytest.mark.parametrize("engine", [CUDA, LATER])
@@ -317,13 +321,13 @@ def test_a_3090_beside_an_11_gib_2080_ti(engine: Any) -> None:
     setting = found.env[PARTITION]
     first, last = map(int, setting.value.split(","))
     assert first + last == 64
-    load = candidate_of_plan(found, machine)
-    assert load.stages == (first, last)
-    chosen = blocks(machine, load, (first, last))
+    candidate = candidate_of_plan(found, machine)
+    assert candidate.stages == (first, last)
+    chosen = blocks(machine, candidate, (first, last))
     assert chosen > 0
-    assert blocks(machine, load, (first + 1, last - 1)) <= chosen
-    assert blocks(machine, load, (first - 1, last + 1)) <= chosen
-    assert blocks(machine, load, (32, 32)) < 0
+    assert blocks(machine, candidate, (first + 1, last - 1)) <= chosen
+    assert blocks(machine, candidate, (first - 1, last + 1)) <= chosen
+    assert blocks(machine, candidate, (32, 32)) < 0
     assert forecast(found, machine).fits
     assert f"{first} on NVIDIA GeForce RTX 3090 of 24 GiB" in setting.reason
     assert setting.reason.endswith("by vLLM's own rule (32,32) none")
@@ -352,14 +356,14 @@ def test_a_typed_dealing_is_kept_and_forecast() -> None:
 
 def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
     """They work one after the other; a slower second one slows its part."""
-    load = Candidate(16384, 1, 8192, 0.9, eager=True)
-    one = Pace(QWEN_27B_AWQ, load, turing(1), WORKLOADS["chat"]).answering(load)
-    both = replace(load, stages=(32, 32))
+    candidate = Candidate(16384, 1, 8192, 0.9, eager=True)
+    one = Pace(QWEN_27B_AWQ, candidate, turing(1), WORKLOADS["chat"]).answering(candidate)
+    both = replace(candidate, stages=(32, 32))
     even = Pace(QWEN_27B_AWQ, both, turing(2), WORKLOADS["chat"]).answering(both)
     assert even == pytest.approx(one, rel=0.01)
     assert even < one
     mixed = Pace(QWEN_27B_AWQ, both, UNEQUAL, WORKLOADS["chat"]).answering(both)
-    much = replace(load, stages=(56, 8))
+    much = replace(candidate, stages=(56, 8))
     more = Pace(QWEN_27B_AWQ, much, UNEQUAL, WORKLOADS["chat"]).answering(much)
     assert even < mixed < more
 
@@ -367,33 +371,33 @@ def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
 GIGABIT, FAST = Network(117e6, 200e-6), Network(12.5e9, 10e-6)
 
 
-def waited_s(load: Candidate, nodes: Nodes, cards: int) -> float:
+def waited_s(candidate: Candidate, nodes: Nodes, cards: int) -> float:
     """How much longer a token takes than if every exchange were free, of one answer."""
     gpus = tuple(replace(gpu, nvlink=tuple(range(cards))) for gpu in turing(cards))
-    pace = Pace(LLAMA_70B_AWQ, load, gpus, WORKLOADS["chat"], nodes)
-    took_s = pace.answering(load) ** -1
+    pace = Pace(LLAMA_70B_AWQ, candidate, gpus, WORKLOADS["chat"], nodes)
+    took_s = pace.answering(candidate) ** -1
     pace._exchange_s = pace._exchanged_s = 0.0
-    return took_s - pace.answering(load) ** -1
+    return took_s - pace.answering(candidate) ** -1
 
 
 def test_cards_of_different_nodes_exchange_data_over_their_link_by_hand() -> None:
     """Llama's 80 layers have 160 sums of 16 KiB; NCCL's 40 us each come on top of the link's.
     NVLink takes 7 us for one, and joins the cards of one node only."""
-    load = Candidate(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
-    assert waited_s(load, Nodes(), 2) == pytest.approx(160 * 7e-6)
+    candidate = Candidate(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
+    assert waited_s(candidate, Nodes(), 2) == pytest.approx(160 * 7e-6)
     sums = 160 * (40e-6 + 200e-6 + 16384 / 117e6)
-    assert waited_s(load, Nodes(2), 2) == pytest.approx(sums)
-    assert waited_s(load, Nodes(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
-    four = replace(load, tensor_parallel=4)
+    assert waited_s(candidate, Nodes(2), 2) == pytest.approx(sums)
+    assert waited_s(candidate, Nodes(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
+    four = replace(candidate, tensor_parallel=4)
     sums = 160 * (7e-6 + 40e-6 + 10e-6 + 16384 / 12.5e9)
     assert waited_s(four, Nodes(2, FAST), 4) == pytest.approx(sums)
     # Of two stages on two cards each, hidden states and residual cross once, half a round trip.
-    staged = replace(load, stages=(40, 40))
+    staged = replace(candidate, stages=(40, 40))
     hop = 100e-6 + 2 * 16384 / 117e6
     assert waited_s(staged, Nodes(2, GIGABIT), 4) == pytest.approx(160 * 7e-6 + hop)
     assert waited_s(staged, Nodes(), 4) == pytest.approx(160 * 7e-6 + 34e-6)
     # Of four stages on two nodes one hop of three crosses.
-    fine = replace(load, tensor_parallel=1, stages=(20, 20, 20, 20))
+    fine = replace(candidate, tensor_parallel=1, stages=(20, 20, 20, 20))
     assert waited_s(fine, Nodes(2, GIGABIT), 4) == pytest.approx(2 * 34e-6 + hop)
 
 
@@ -504,5 +508,5 @@ def test_the_least_layers_are_dealt_by_vllms_rule_where_the_parts_are_alike() ->
     assert own_partition(4, 4) == (1, 1, 1, 1)
     even = Weights("layers", "sharded", "F16", 8 * GIB)
     model = replace(LLAMA_70B_AWQ, layer_types=("full_attention",) * 4, weights=(even,))
-    load = Candidate(4096, 1, 512, 0.9, stages=(1, 1, 1, 1))
-    assert gib(model, load) == [2.0] * 4
+    candidate = Candidate(4096, 1, 512, 0.9, stages=(1, 1, 1, 1))
+    assert gib(model, candidate) == [2.0] * 4

@@ -31,7 +31,7 @@ class Start:
     """What was asked of vLLM, and what it said."""
 
     model: ModelCard
-    load: Candidate
+    candidate: Candidate
     gpus: tuple[Gpu, ...]
     weights_gib: float
     kv_gib: float
@@ -57,7 +57,7 @@ def read(log: Path) -> Start:
     gpus = named("H100") if log.stem.endswith("h100") else H200
     return Start(
         model=model,
-        load=candidate_of(args, Inventory(gpus, HOST, CUDA, model), gpus, {}),
+        candidate=candidate_of(args, Inventory(gpus, HOST, CUDA, model), gpus, {}),
         gpus=gpus,
         weights_gib=said(r"Model loading took ([\d.]+) GiB"),
         kv_gib=said(r"Available KV cache memory: ([\d.]+) GiB"),

@@ -121,8 +121,8 @@ def test_what_is_forecast_gets_a_verdict(words: tuple[str, ...]) -> None:
 def test_blocks_that_are_counted_are_the_cache() -> None:
     words = ["--num-gpu-blocks-override", "600"]
     found = plan(LLM, engine={"extra_args": words})
-    memory, load = forecast(found, LLM), candidate_of_plan(found, LLM)
-    assert memory.kv_mib * (1 << 20) == 600 * layout_for(LLM.model, load).block_bytes
+    memory, candidate = forecast(found, LLM), candidate_of_plan(found, LLM)
+    assert memory.kv_mib * (1 << 20) == 600 * layout_for(LLM.model, candidate).block_bytes
     assert memory.fits is True
     assert 0 <= memory.max_model_len - found.value("max_model_len") < 1024
     assert memory.max_model_len < LLM.model.max_model_len

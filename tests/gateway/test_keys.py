@@ -58,8 +58,10 @@ def test_only_a_client_s_own_key_opens_and_the_engine_gets_the_engine_s(tmp_path
 
 def test_a_key_for_some_models_knows_no_others(tmp_path: Path) -> None:
     async def test(one: World) -> None:
-        while (await post(one, "a", json={**HELLO, "model": "adapter"}))[0] != 200:
-            await asyncio.sleep(0.005)  # the engine's own list comes soon after it serves
+        async def listed_too() -> bool:
+            return (await post(one, "a", json={**HELLO, "model": "adapter"}))[0] == 200
+
+        await soon(listed_too)  # the engine's own list comes soon after it serves
         assert (await post(one, "b"))[0] == 200
         assert (await post(one, "b", json={**HELLO, "model": "gpt-4o"}))[0] == 200
         status, found = await post(one, "b", json={**HELLO, "model": "adapter"})

@@ -23,7 +23,7 @@ from tests.gateway.world import (
     last_event,
     world,
 )
-from tests.patience import LIMIT_S, LOOK_S, soon
+from tests.patience import LIMIT_S, soon, turns
 
 
 def run(folder: Path, test: Callable[[World], Awaitable[None]], **says: Any) -> None:
@@ -154,8 +154,7 @@ def test_models_are_listed_at_all_times_with_their_state(tmp_path: Path) -> None
                 _, found = await one.get("/v1/models")
                 return found["data"][0] if found["data"][0]["state"] == state else None
 
-            while (model := await listed()) is None:
-                await asyncio.sleep(0.005)
+            model = await soon(listed)
             assert (model["id"], model["max_model_len"]) == ("tiny", 4096)
             assert model["expected_s"] == (7 if state == "starting" else None)
             status, health = await one.get("/health")
@@ -174,8 +173,11 @@ def test_a_model_that_is_not_served_is_named_with_those_that_are(tmp_path: Path)
         assert status == 404
         assert found["error"]["code"] == "model_not_found"
         assert "use one of: tiny" in found["error"]["message"]
-        while (await one.post(json={**HELLO, "model": "adapter"}))[0] != 200:
-            await asyncio.sleep(LOOK_S)  # the engine's own list comes soon after it serves
+
+        async def found_in_list() -> bool:
+            return (await one.post(json={**HELLO, "model": "adapter"}))[0] == 200
+
+        await soon(found_in_list)  # the engine's own list comes soon after it serves
         assert [model["id"] for model in (await one.get("/v1/models"))[1]["data"]] == [
             "tiny", "adapter",
         ]  # fmt: skip
@@ -449,7 +451,7 @@ def test_what_comes_ahead_waits_for_its_turn_and_is_bounded(tmp_path: Path) -> N
         reader, writer = await one.raw(call)
         await reader.readuntil(b"data: one")
         writer.write(call)
-        await asyncio.sleep(0)
+        await turns()
         go_on.set()
         await reader.readuntil(b"[DONE]")
         await reader.readuntil(b"[DONE]")

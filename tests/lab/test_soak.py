@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from caovand.cli.soak.ledger import Ledger
-from caovand.cli.soak.watch import Watch
 
 from caovand.cli.client import Client
+from caovand.lab.soak.ledger import Ledger
+from caovand.lab.soak.watch import Watch
 from tests.cli.conftest import Ctl
 from tests.lab.test_bench import Box, box
 
@@ -65,5 +65,5 @@ class Events:
 
 def test_only_events_that_the_verdict_names_are_kept() -> None:
     watch = Watch(cast(Client, Events("state", "failure", "figures")), Ledger())
-    watch.look()
+    watch.sample()
     assert [(event.kind, event.text) for event in watch.events] == [("failure", "a failure")]

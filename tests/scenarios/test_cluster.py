@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -348,10 +347,8 @@ def test_a_link_that_is_cut_for_ten_seconds_ends_nothing(model: Path, tmp_path: 
     with pair(config, configuration(model, watch=watch), tmp_path) as two:
         serve(two)
         before = pids(two)
-        two.nodes.cut()
-        time.sleep(10)
-        two.nodes.join()
-        time.sleep(10)
+        two.nodes.cut_for(10)
+        two.nodes.stay_joined_for(10)
         assert pids(two) == before
         # The worker hears the head again: it does as told.
         assert two.head.ctl("mode", "fast").returncode == 0

@@ -78,7 +78,7 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         assert before is not None
         assert before["works"] is True
         assert checked(two)[0]["verdict"] in ("PASS", "WARN")
-        assert link(two) == before, "nothing is tried while an engine serves"
+        assert link(two) == before, "nothing is checked while an engine serves"
         started = len(two.head.commands())
 
         # The worker lets nobody in: each start tries anew, and none begins.
@@ -104,7 +104,7 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         load(two.nodes, 0, "")
         serve(two)
 
-        # A worker that is new is measured by the check, though nothing is to start.
+        # A worker that is new is checked on request, though nothing is to start.
         assert two.head.ctl("stop").returncode == 0
         assert two.worker.stop() == 0
         load(two.nodes, 1, INPUT.format(rule=LARGE))
@@ -118,7 +118,7 @@ def test_a_firewall_on_either_node_is_found_before_a_start(model: Path, tmp_path
         assert [one for one in checked(two) if one["verdict"] == "FAIL"] == []
         after = link(two)
         assert after is not None
-        assert after["from_head_bytes_s"] > 0
+        assert after["works"] is True
 
 
 def test_a_head_whose_interface_leads_elsewhere_is_found(model: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_workers_that_do_not_reach_each_other_are_found(model: Path, tmp_path: P
                 one.until_state("SERVING")
             planned = json.loads(head.ctl("cluster", "nodes", "--json").stdout)["planned"]
             assert planned["nodes"] == ["n2", "n3"]
-            assert planned["link"]["bytes_s"] > 0, "of all links, those between workers too"
+            assert planned["link"]["bytes_s"] > 0
 
 
 @pytest.fixture

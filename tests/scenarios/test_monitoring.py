@@ -116,9 +116,12 @@ def server(model: Path) -> Iterator[Server]:
             ) as process:  # fmt: skip
                 try:
                     ends = time.monotonic() + MINUTE_S
-                    while time.monotonic() < ends:
+
+                    def complete_for_a_minute() -> bool:
                         complete(port)
-                        time.sleep(0.5)
+                        return time.monotonic() > ends
+
+                    until(complete_for_a_minute, "the end of a minute", every_s=0.5)
                     found = Server(one, f"http://127.0.0.1:{serves}", "")
                     metrics = text_of(f"http://127.0.0.1:{listens}/metrics")
                     until(lambda: found.query("up"), "an answer of Prometheus")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon, free_port, lives
 from tests.patience import PATIENCE_S, until
 from tests.readers import readers
 from tests.scenarios.test_supervision import configuration, model
@@ -128,13 +128,13 @@ def test_it_ends_with_its_daemon_and_comes_back_with_the_next(model: Path) -> No
         url = served(one)
         pid = one.status()["page"]["pid"]
         one.kill()
-        until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the page")
+        until(lambda: not lives(pid), "the end of the page")
         one.start()
         assert served(one) == url
         assert first(url, "status")["daemon"]["pid"] == one.status()["daemon"]["pid"]
         pid = one.status()["page"]["pid"]
         assert one.stop() == 0
-        assert not Path(f"/proc/{pid}").exists()
+        assert not lives(pid)
 
 
 def test_a_port_that_is_taken_is_a_warning_and_the_engine_serves(model: Path) -> None:

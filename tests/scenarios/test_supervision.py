@@ -22,7 +22,7 @@ import pytest
 import zmq
 
 from caovand.adapters import processes
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon, free_port, lives
 from tests.patience import until
 from tests.secret_files import secret_file
 from tests.standin_daemon import ENGINE, configuration, make_model
@@ -650,7 +650,7 @@ def test_a_killed_shell_ends_everything_too(model: Path) -> None:
     pid = one.status()["daemon"]["pid"]
     terminal.process.kill()
     terminal.until_ended()
-    until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon's end")
+    until(lambda: not lives(pid), "the daemon's end")
     assert "-> STOPPED" in terminal.text
     shutil.rmtree(one.folder)
 

@@ -1,1 +1,1 @@
-"""Who comes in at a socket of the daemon's, and how much each may use up."""
+"""Admission to the daemon's sockets: who may connect, and how much each client may use."""

@@ -87,7 +87,7 @@ def not_permitted(request: Request) -> Reply:
 
 
 async def _line(link: socket.socket, got: bytes) -> bytes | None:
-    """The first line, longer than MAX_LINE where it has no end by then; None for nothing."""
+    """Read the first line, cut off beyond MAX_LINE if it has not ended; None for no bytes."""
     loop = asyncio.get_running_loop()
     while b"\n" not in got and len(got) <= MAX_LINE:
         data = await loop.sock_recv(link, MAX_LINE)

@@ -1,6 +1,6 @@
-"""Acquire a Python for a system that has none of the version asked for: by uv.
+"""Install a Python with uv on a system that lacks the version that a lock needs.
 
-Where uv is not installed it is acquired too, from pip's index, into the root. The Python
+If uv is missing, it is installed too, from pip's index, into the root. The Python
 goes into the root as well, where a service of another user can read it. uv takes it from GitHub,
 or from `UV_PYTHON_INSTALL_MIRROR`, and knows the sha256 of every Python it offers. So a folder
 for a machine offline gets the archive and that uv, whose own sha256 came with caovan: whoever
@@ -25,20 +25,20 @@ ARCHIVES = ".python-archives"
 
 
 def places_of(version: str, root: Path) -> list[Path]:
-    """Where Pythons acquired earlier are, newest first."""
+    """List the Pythons that uv installed earlier, newest first."""
     found = (root / ".python").glob(f"cpython-{version}.*/bin/python{version}")
     return sorted(found, reverse=True)
 
 
 def archives_of(version: str, folder: Path) -> list[Path]:
-    """The archives that `engine fetch --with-python` put into a folder."""
+    """List the archives that `engine fetch --with-python` put into a folder."""
     return sorted((folder / ARCHIVES).glob(f"*cpython-{version}.*.tar.*"))
 
 
 def acquire(
     version: str, root: Path, environ: Mapping[str, str], run: Run, keep: bool = False
 ) -> Path:
-    """Install Python `version` ("3.12") into the root; EngineError says how to do without.
+    """Install Python `version` ("3.12") into the root; raises EngineError.
 
     With `keep` its archive stays there, with the uv that knows its sha256, for `carry`.
     """
@@ -106,7 +106,7 @@ def _install(
 
 
 def strange(tree: Path) -> str:
-    """What a Python never has: files that run as another user, devices, links out of its folder."""
+    """Name what no Python has: setuid files, devices, links out of its folder; empty if none."""
     real = tree.resolve()
     for parent, inner, files in os.walk(tree):
         for path in (Path(parent, name) for name in (*inner, *files)):
@@ -124,7 +124,7 @@ def strange(tree: Path) -> str:
 def _acquire_uv(
     version: str, tool: Path, run: Run, offline: Path | None = None, keep: Path | None = None
 ) -> str:
-    """A uv of the sha256 that came with caovan; `keep` is a folder that gets its wheel."""
+    """Install the uv whose sha256 came with caovan; `keep` is a folder that gets its wheel."""
     wanted = next((path for one in folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:
         raise _failed(version, "uv is not installed")

@@ -1,4 +1,4 @@
-"""What has to be changed in an environment after its wheels are unpacked, found by running it.
+"""Changes to an environment after its wheels are unpacked, which running it showed to be needed.
 
 Each change keeps RECORD true, so that `engine verify` can check every file afterwards, and does
 nothing the second time.

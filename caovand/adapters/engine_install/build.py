@@ -1,4 +1,4 @@
-"""The commands that fill an environment: venv, then pip or uv, from files on disk alone."""
+"""Fill an environment from files on disk alone: with venv, then pip or uv."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
 def make_venv(python: Path, path: Path, world: World) -> None:
-    """An empty virtual environment in a folder that exists."""
+    """Make an empty virtual environment in an existing folder."""
     _must(
         world,
         path,
@@ -43,7 +43,7 @@ def add_plugin(plugin: Path, path: Path, world: World) -> None:
 
 
 def plugin_identity(plugin: Path) -> str:
-    """What tells one state of a plugin from another: a sha256 of its files."""
+    """Identify a plugin's state by a sha256 of its files."""
     if plugin.is_file():
         return sha256(plugin)
     digest = hashlib.sha256()
@@ -100,7 +100,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> 
 
 
 def compile_bytecode(path: Path, site: Path, world: World) -> None:
-    """Compile what was unpacked, which a service of another user could not keep."""
+    """Compile the unpacked Python files: a service of another user could not save the result."""
     counted = path / "compiled.txt"
 
     def tick() -> None:
@@ -116,7 +116,7 @@ def compile_bytecode(path: Path, site: Path, world: World) -> None:
     counted.unlink(missing_ok=True)
 
 
-# pip's and uv's own configuration must not add another source to what has been checked
+# pip's and uv's own configuration must not add a source to the checked files
 _ALONE = {
     "PIP_CONFIG_FILE": os.devnull,
     "PIP_FIND_LINKS": "",
@@ -152,6 +152,6 @@ def _must(world: World, path: Path, command: list[str], what: str, remedy: str) 
 
 
 def _refuse_full_disk(world: World, path: Path, what: str) -> None:
-    # asked of the disk itself: venv, for one, keeps to itself what its pip died of
+    # ask the disk itself: venv, for one, does not report why its pip died
     if world.free_bytes(path) < NEXT_TO_NOTHING_BYTES:
         raise EngineError(what, "the disk is full", "make room and run the command again")

@@ -21,7 +21,7 @@ NAMING_FILES = frozenset(
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended: its exit code (negative: by a signal) and all it said."""
+    """How a child ended: its exit code (negative for a signal) and its output."""
 
     code: int
     output: str
@@ -33,7 +33,7 @@ Run = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 
 @dataclass(frozen=True)
 class World:
-    """What an installation touches besides files; tests bring their own."""
+    """The effects of an installation other than files; tests replace them."""
 
     run: Run
     free_bytes: Callable[[Path], int]
@@ -46,8 +46,8 @@ class World:
 def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]) -> Finished:
     """Run a command to its end; `tick` is called about once a second meanwhile.
 
-    `env` is added to our own environment; a value of "" removes the variable. It works in /: in
-    whose folder we were called is no business of pip's, uv's or Python's. The child gets
+    `env` is added to our own environment; a value of "" removes the variable. The child works in
+    /, so that pip, uv and Python find nothing in the caller's folder. The child gets
     SIGKILL when we die (setpriv of util-linux), so that a killed installation leaves no pip that
     goes on writing; it also inherits every inheritable descriptor, with it the lock on the root.
     """
@@ -83,10 +83,10 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
 
 
 def anchored(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the files that pip's and uv's variables name named wholly.
+    """Make the paths in pip's and uv's variables absolute.
 
-    Those are the caller's, relative to where it stands: only configuration that merely lies there
-    is none of it.
+    They are relative to the caller's folder, and the child works in /. A configuration file that
+    merely lies in that folder does not count.
     """
     kept = dict(environ)
     for name in NAMING_FILES & kept.keys():

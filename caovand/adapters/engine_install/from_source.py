@@ -62,7 +62,7 @@ def build(
 ) -> Path:
     """Build the program into ENGINE/bin.
 
-    What was compiled stays until that is done: a build that was interrupted goes on.
+    An interrupted build goes on where it stopped.
     """
     work = path / FOLDER
     tree, out = work / "source", work / "out"
@@ -111,7 +111,7 @@ def _idle() -> None:
 
 
 def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]:
-    """What the compilers may see: the lock's tools first, and none of the user's flags."""
+    """The compilers' environment: the lock's tools first, and none of the user's flags."""
     environ = dict.fromkeys(("CXXFLAGS", "CFLAGS", "LDFLAGS", "CMAKE_GENERATOR"), "")
     environ |= {"PYTHONPATH": "", "PYTHONHOME": "", "NINJA_STATUS": "[%f/%t] "}
     environ |= {"CMAKE_BUILD_PARALLEL_LEVEL": str(compilers.jobs)}
@@ -144,7 +144,7 @@ def unpack(archive: Path, place: Path, what: str) -> None:
 
 
 def _steps(dry: Finished) -> int:
-    """How many steps ninja would take, of a dry run."""
+    """Count the steps of a dry run of ninja."""
     last = (dry.output.strip() or "[0/1]").splitlines()[-1]
     try:
         return max(int(last.partition("/")[2].partition("]")[0]), 1)

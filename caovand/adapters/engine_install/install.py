@@ -36,9 +36,9 @@ MARGIN_MIB = 512
 
 @dataclass(frozen=True)
 class Order:
-    """What to install, and from where.
+    """An engine to install, with its sources.
 
-    `offline` is a folder that has every wheel; `again` makes a second one beside an equal engine.
+    `offline` is a folder that has every wheel; `again` installs a second copy of an equal engine.
     `public`: the service runs it as another user, so its Python must not lie in a private folder.
     `compilers` are for an engine that is built here.
     """
@@ -54,7 +54,7 @@ class Order:
 
 
 def install(order: Order, world: World) -> places.Engine:
-    """Make the engine, prove it and switch to it; an equal one that is there is only switched to.
+    """Make the engine, prove it and switch to it; an equal one is only switched to.
 
     Raises EngineError; whatever it raises, the engine in use is the one it was before.
     """
@@ -133,9 +133,9 @@ def _drop_wheels(order: Order) -> None:
 
 
 def _equal(order: Order, plugin: str | None) -> places.Engine | None:
-    """A finished engine of the very same lock: rather with this plugin, rather the one in use.
+    """Find a finished engine of the same lock, preferring this plugin, then the one in use.
 
-    One that was built here must be for these cards.
+    An engine that was built here must be for these cards.
     """
     cards = set(order.compilers.named_cards)
     equal = [
@@ -166,7 +166,7 @@ def _check_python(order: Order, base: places.Engine, world: World) -> None:
 
 
 def _place(order: Order) -> Path:
-    """Where this lock's engine goes: a name no finished engine of another lock has."""
+    """Choose a folder whose name no finished engine of another lock has."""
     number = 1
     while True:
         name = order.lock.name if number == 1 else f"{order.lock.name}.{number}"
@@ -176,7 +176,7 @@ def _place(order: Order) -> Path:
 
 
 def _fill(order: Order, path: Path, base: places.Engine | None, world: World) -> None:
-    """Steps 1 to 4: an environment with all that the lock names, from wheels or from `base`."""
+    """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
     journal = Journal(path, order.lock.digest)
     folder = wheels.Folder(order.offline or order.root / ".wheels")
     if "fill" in journal.done():
@@ -231,7 +231,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
 
 
 def _files(order: Order, path: Path, world: World) -> dict[str, wheels.Wheel]:
-    """All that the lock names, where nobody else can change it: downloaded, or from a folder."""
+    """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
     own = wheels.Folder(order.root / ".wheels")
     if order.offline is None:
         wheels.download(order.lock, path / "bin" / "python", own, world.run, world.progress)
@@ -243,7 +243,7 @@ def _files(order: Order, path: Path, world: World) -> dict[str, wheels.Wheel]:
 
 
 def _begin(path: Path, journal: Journal) -> None:
-    """An empty folder with a journal; a half-filled one of ours is thrown away."""
+    """Make an empty folder with a journal; discard a half-filled one of ours."""
     # a pip killed in the middle leaves packages it would take for whole ones
     if path.exists():
         if not (path / places.STEPS).exists():
@@ -258,7 +258,7 @@ def _begin(path: Path, journal: Journal) -> None:
 
 
 def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -> None:
-    """Refuse before anything is written if what is still to come does not fit."""
+    """Refuse, before anything is written, if the disk has too little room."""
     needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
     if order.offline is not None and trust.is_anothers(order.offline):
         needed += sum(pin.size_bytes for pin in order.lock.pins)

@@ -1,4 +1,4 @@
-"""How far an unfinished engine has come, on disk beside it."""
+"""The finished steps of an unfinished engine, in a file next to it."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def build(
 
 
 def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
-    """Where an engine's kernels for cards of one kind are."""
+    """The folder of an engine's kernels for cards of one kind."""
     return engine / FOLDER / "sm{}{}".format(*capability)
 
 

@@ -26,7 +26,7 @@ BUILT = "built.json"
 
 
 def versions() -> dict[str, str]:
-    """What compiled kernels depend on besides the card; the probe has the same three."""
+    """The versions that compiled kernels depend on; the probe reports the same three."""
     torch = importlib.import_module("torch")
     found = {name: importlib.metadata.version(name) for name in ("flashinfer-python", "torch")}
     return {

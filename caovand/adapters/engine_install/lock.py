@@ -91,7 +91,7 @@ class Lock:
 
     @property
     def title(self) -> str:
-        """What people call its engine: `vLLM`."""
+        """The name of its engine in messages: `vLLM`."""
         return registry.engine_of(self.kind).title
 
     @property

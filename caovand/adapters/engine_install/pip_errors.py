@@ -1,4 +1,4 @@
-"""What pip and uv fail with, in one line with a remedy."""
+"""Turn a failure of pip or uv into one line with a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNREACHABLE = re.compile(
 
 
 def not_found(output: str) -> str | None:
-    """The requirement no index had, or None if that is not what went wrong."""
+    """Name the requirement that no index had; None if that is not the failure."""
     match = re.search(r"No matching distribution found for (\S+)", output)
     return match[1] if match else None
 
@@ -25,7 +25,7 @@ def unreachable(output: str) -> bool:
 
 
 def explain(what: str, finished: Finished) -> EngineError:
-    """The error for a pip or uv that failed; `what` could not be done."""
+    """Make the error for a pip or uv that failed at `what`."""
     output = finished.output
     if "No space left on device" in output:
         return EngineError(what, "the disk is full", "make room and run the command again")

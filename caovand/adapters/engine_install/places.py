@@ -1,4 +1,4 @@
-"""Where engines lie, which one is in use, and how that is switched.
+"""The folders of engines, which one is in use, and switching between them.
 
     ROOT/vllm-0.21.0-cuda/   an engine: a virtual environment at the path where it stays,
                              since scripts and pyvenv.cfg hold absolute paths
@@ -69,7 +69,7 @@ class Engine:
 
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
-    """The engines' folder: the option, else that of `ROOT_VARIABLE`, else the system's."""
+    """The engines' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
     chosen = option or environ.get(ROOT_VARIABLE)
     return Path(chosen).absolute() if chosen else DEFAULT_ROOT
 
@@ -148,9 +148,9 @@ def current(root: Path, kind: str = FIRST_KIND) -> Engine | None:
 
 
 def settled(python: Path) -> Path:
-    """An engine's Python by its real folder, for starting it: `current` may move under it.
+    """Resolve the folder of an engine's Python: `current` may be switched while it runs.
 
-    A Python started through `current` looks for modules there for as long as it runs. The last
+    A Python started through `current` imports modules from there for as long as it runs. The last
     part stays as it is: a virtual environment's python is itself a link, out of the environment.
     """
     return python.parent.resolve() / python.name
@@ -263,7 +263,7 @@ def sweep(root: Path) -> None:
 
 
 def users(path: Path) -> list[int]:
-    """Processes that have a file of this engine mapped; only those we may look at."""
+    """Find processes that have a file of this engine mapped, among those that we may inspect."""
     # not the command line: vLLM renames its processes, which wipes it
     mark = f" {path}/"
     found = []
@@ -278,9 +278,9 @@ def users(path: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
-    """Hold the root: one change at a time. EngineError if another holds it or it is not ours.
+    """Lock the root for one change. EngineError if it is locked already, or not ours.
 
-    Without `make` a root that is not there is an error.
+    Without `make` a missing root is an error.
     """
     if not make and not root.is_dir():
         raise EngineError(what, f"there is no folder {root}", "check --root")
@@ -308,7 +308,7 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
 
 
 def require_own(folder: Path, what: str) -> None:
-    """EngineError where root would work in a folder that another can change under its hands."""
+    """Raise EngineError if we are root and another user can change the folder."""
     if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
         raise EngineError(
             what,

@@ -23,7 +23,7 @@ _RUN_IN_ENV = Path(__file__).with_name("run_in_env.py")
 
 @dataclass(frozen=True)
 class Proof:
-    """What an engine was found to be. `notes` are facts the operator should know."""
+    """The facts found about an engine. `notes` are for the operator."""
 
     python: str
     version: str
@@ -34,7 +34,7 @@ class Proof:
 
 
 def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
-    """Try the environment and compare; EngineError says what is not as it must be.
+    """Try the environment and compare it with its lock; EngineError names the difference.
 
     With `plugin` caovan's plugin must be in it too.
     """

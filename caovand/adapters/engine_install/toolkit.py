@@ -24,9 +24,9 @@ DRIVER_PLACES = tuple(
 
 
 def lay_out(engine: Path, drivers: Sequence[Path] = DRIVER_PLACES) -> Path | None:
-    """Make what ENGINE/cuda lacks; None where the environment has no wheels of a compiler.
+    """Make what ENGINE/cuda lacks; None if the environment has no compiler wheels.
 
-    What is as it should be stays as it is: a starting engine may be compiling with it.
+    Correct parts are not touched: a starting engine may be compiling with them.
     """
     nvcc = next(engine.glob("lib/python3*/site-packages/nvidia/cu*/bin/nvcc"), None)
     if nvcc is None:

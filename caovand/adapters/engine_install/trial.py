@@ -25,7 +25,7 @@ TOKENS = 4
 
 
 def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -> None:
-    """Start the server of an environment once; EngineError names what it did not do."""
+    """Start the server of an environment once; EngineError names what failed."""
     what = f"prove {path.name}"
     assert engine.install.source is not None
     program = path / "bin" / engine.install.source.target

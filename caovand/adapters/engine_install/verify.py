@@ -25,7 +25,7 @@ def lock_of(engine: places.Engine) -> Lock:
 
 
 class Records:
-    """What the packages in a site-packages folder say is theirs, by their RECORDs.
+    """The files that packages in a site-packages folder claim, by their RECORDs.
 
     `owners`: file -> package -> its hash there, "" for a file without one (compiled, RECORD).
     """
@@ -61,7 +61,7 @@ def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> Iterator[str]:
-    """What is missing, changed or added, one line each; nothing if the engine is whole."""
+    """List what is missing, changed or added, one line each; empty if the engine is whole."""
     lock = lock_of(engine)
     site = next((engine.path / "lib").glob("python3*/site-packages"), None)
     if site is None:

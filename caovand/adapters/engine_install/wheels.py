@@ -1,9 +1,9 @@
-"""Get the wheels a lock names, into a folder, and know them by their sha256.
+"""Get the wheels that a lock names into a folder, and identify them by their sha256.
 
 A file counts when its content is one the lock names, whatever it is called and however it came:
-that makes an interrupted download go on where it stopped, and an offline folder safe. Downloading
-is pip's work, so that its configuration (mirror, proxy, certificate) holds; uv would not read it.
-Source archives that a lock names are fetched and known in the same way.
+that makes an interrupted download go on where it stopped, and an offline folder safe. pip
+downloads, so that its configuration (mirror, proxy, certificate) applies: uv reads neither pip.conf
+nor PIP_INDEX_URL, and has no command that only downloads. Source archives are handled alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIB = 2**20
 _PART = ".part-"
 ARCHIVE = ".tar.gz"
 # pip asks an archive's build backend for its metadata, which would run its code, with whatever the
-# backend needs. This answers in its place; it is told name and version.
+# backend needs. This answers in its place, with the name and version from the environment.
 _BACKEND = """\
 import os
 def get_requires_for_build_wheel(config_settings=None):
@@ -80,7 +80,7 @@ class Folder:
         }
 
     def impostor(self, pin: Pin) -> tuple[Path, str] | None:
-        """A file with the pin's name and version but other content, and its sha256."""
+        """Find a file with the pin's name and version but other content; return its sha256 too."""
         for file, digest in self._known.items():
             name, _, rest = file.name.partition("-")
             if (
@@ -97,7 +97,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
-    """Every wheel of the lock from an offline folder; EngineError if one lacks or differs."""
+    """Find every wheel of the lock in an offline folder; EngineError if one is not there."""
     what = f"install {lock.name} from {folder.path}"
     kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
     fill = (
@@ -120,9 +120,9 @@ def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
 
 
 def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
-    """The wheels of an offline folder that another owns, copied to where that other cannot write.
+    """Copy the wheels of another user's offline folder to where that user cannot write.
 
-    Between the check and the unpacking their owner could put others there.
+    Between check and unpacking, that user could replace them.
     """
     here = require_all(lock, folder)
     own.path.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
 
 
 def refuse_impostor(pin: Pin, folder: Folder) -> None:
-    """EngineError if the folder has a file that claims to be the pin and is not."""
+    """Raise EngineError if the folder has a file of the pin's name with other content."""
     if found := folder.impostor(pin):
         path, digest = found
         raise EngineError(
@@ -146,7 +146,7 @@ def refuse_impostor(pin: Pin, folder: Folder) -> None:
 
 
 def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]]:
-    """Pins in portions that are worth one call of pip each; large and odd ones by themselves."""
+    """Split pins into batches for one call of pip each; large and odd ones are alone."""
     made: list[list[Pin]] = []
     room, places = 0, 0
 
@@ -164,7 +164,7 @@ def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]
 
 
 def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progress) -> None:
-    """Complete the folder by pip; files that are already right are not asked for again.
+    """Complete the folder with pip; files that are there already are not downloaded again.
 
     The caller holds a lock on the folder or on the root it lies in.
     """
@@ -259,7 +259,7 @@ def _download_batch(
 
 def _size(folder: Path) -> int:
     total = 0
-    # os.walk, not rglob: pip moves its folders away while we look
+    # os.walk, not rglob: pip moves its folders away meanwhile
     for parent, _folders, files in os.walk(folder):
         for name in files:
             with contextlib.suppress(OSError):

@@ -1,19 +1,16 @@
-"""Reads a model into a ModelCard: a folder with config.json and the headers of its weights, or the
+"""Read a model into a ModelCard: a folder with config.json and the headers of its weights, or the
 headers of GGUF files, also of one that its engine keeps under a name.
 """
 
 from caovand.adapters.model_folder.folder import (
-    LARGEST,
-    LARGEST_OTHER,
-    MAX_VALUES,
     TOKENIZERS,
-    ModelProblem,
     folder_of,
     identities,
     read_model,
     shards_of,
 )
 from caovand.adapters.model_folder.named import read_named
+from caovand.adapters.model_folder.tables import LARGEST, LARGEST_OTHER, MAX_VALUES, ModelProblem
 
 __all__ = [
     "LARGEST", "LARGEST_OTHER", "MAX_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",

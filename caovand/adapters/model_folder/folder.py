@@ -1,4 +1,4 @@
-"""Reads a model's folder into a ModelCard: config.json and the headers of its weights."""
+"""Read a model's folder into a ModelCard: config.json and the headers of its weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import reprlib
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -16,38 +15,27 @@ from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.adapters.model_folder import gguf_files
-from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
+from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of
+from caovand.adapters.model_folder.tables import LARGEST_OTHER, ModelProblem, closed, read_table
+from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
-from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import SUFFIX
-from caovand.core.problem import Problem, ProblemError
+from caovand.core.problem import Problem
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
-OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth")
-SHARD_NUMBER = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
 """First path segments of the hubs' own addresses, which no owner there can have as a name."""
 SIMILAR = 0.8
-# Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
-# tensors. Parsing blocks every thread, for a time proportional to the number of values.
-LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
-LARGEST_OTHER = 2 << 20
-MAX_VALUES = 500_000
-MAX_NAME = 255
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What reading a malformed configuration may raise."""
 
 
-class ModelProblem(ProblemError):
-    """The model cannot be served from this folder."""
-
-
 def read_model(path: str, weights: bool = True) -> ModelCard:
-    """The card of the model in this folder, or with this name on the hub.
+    """Read the card of the model in this folder, or with this name on the hub.
 
     A hub model that was never downloaded has a card without an architecture: vLLM fetches it.
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
@@ -111,13 +99,13 @@ def _absent(path: str, place: Path) -> ModelProblem:
 
 
 def shards_of(card: ModelCard) -> list[Path]:
-    """The safetensors files of a model that was read; none where its weights are pickled."""
+    """List the safetensors files of a model that was read; empty if its weights are pickled."""
     folder = Path(card.path) if card.folder else _downloaded(card.path)
-    return _shards(folder, _index(folder, Budget(time.thread_time))) if folder else []
+    return shards_in(folder, index_of(folder, Budget(time.thread_time))) if folder else []
 
 
 def folder_of(card: ModelCard) -> Path | None:
-    """Where the files of a model that was read are, None where they are not on this machine."""
+    """The folder of a model that was read; None if its files are not on this machine."""
     place = Path(card.path) if card.folder else _downloaded(card.path)
     return place.parent if place is not None and place.is_file() else place
 
@@ -150,7 +138,7 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     card = _described(folder, config, tokenizer)
     notes = card.notes
     if weights:
-        tensors = list(_tensors(folder, budget))
+        tensors = list(tensors_of(folder, budget))
         sums = weigh(tensors, len(card.layer_types))
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
@@ -190,7 +178,7 @@ def read_gguf(file: Path) -> ModelCard:
     except gguf_files.BadParts as problem:
         why, remedy = str(problem), problem.remedy
     except PermissionError:
-        raise _closed(str(file), file.parent) from None
+        raise closed(str(file), file.parent) from None
     except OSError as problem:
         why, remedy = str(problem.strerror), "check the disk"
     except SURPRISES as problem:  # last resort: no file may end the daemon
@@ -211,155 +199,6 @@ def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) 
         f"config.json describes no language model: {why}",
         "download the model again",
     )
-
-
-def _shards(folder: Path, table: dict[str, str]) -> list[Path]:
-    """Those of the index, or all."""
-    named = [folder / name for name in sorted(set(table.values()))]
-    return named or sorted(folder.glob("*.safetensors"))
-
-
-def _tensors(folder: Path, budget: Budget) -> Iterable[Tensor]:
-    """Every tensor of the checkpoint; ModelProblem names all bad shards."""
-    table = _index(folder, budget)
-    shards = _shards(folder, table)
-    if not shards:
-        yield from _other_weights(folder)
-        return
-    bad = [f"{name} is missing" for name in _missing(folder, shards)]
-    closed: list[str] = []
-    found: set[str] = set()
-    for shard in shards:
-        try:
-            tensors = _shard(shard, budget)
-        except FileNotFoundError:
-            continue  # reported as missing above
-        except BadHeader as problem:
-            bad.append(f"{shard.name} is unusable, {problem}")
-            if isinstance(problem, TooLarge):
-                break
-        except PermissionError:
-            closed.append(shard.name)
-        except OSError as problem:
-            bad.append(f"{shard.name} cannot be read: {problem.strerror}")
-        else:
-            found.update(tensor.name for tensor in tensors)
-            yield from tensors
-    if closed and not bad:
-        raise _closed(f"{folder / closed[0]}", folder, len(closed) - 1)
-    if not bad and not found.issuperset(table):
-        absent = sorted(set(table) - found)
-        bad.append(f"no shard has {absent[0]} and {len(absent) - 1} more tensors of the index")
-    if bad:
-        more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
-        raise ModelProblem(
-            f"load model {folder}", f"{'; '.join(bad[:4])}{more}", "download these files again"
-        )
-
-
-def _index(folder: Path, budget: Budget) -> dict[str, str]:
-    """The shard of each tensor, if the folder has an index."""
-    name = "model.safetensors.index.json"
-    index = read_table(folder, name, budget)
-    if index is None:
-        return {}
-    table = index.get("weight_map")
-    if not isinstance(table, dict) or not table:
-        raise ModelProblem(
-            f"load model {folder}", f"{name} has no weight_map", "download that file again"
-        )
-    with suppress(TypeError):  # a shard's name may be a table
-        if "".join(table).isprintable() and all(map(_is_plain, set(table.values()))):
-            return table
-    for tensor, shard in table.items():
-        if not _is_plain(shard) or not tensor.isprintable():
-            raise ModelProblem(
-                f"load model {folder}",
-                f"{name} places {reprlib.repr(tensor)} in {reprlib.repr(shard)}, which is not a"
-                " file name",
-                "download that file again",
-            )
-    return table
-
-
-def _is_plain(name: Any) -> bool:
-    """Whether this can be the name of a file in the folder itself."""
-    fits = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= MAX_NAME
-    return fits and "/" not in name and name not in (".", "..")
-
-
-def _shard(path: Path, budget: Budget) -> list[Tensor]:
-    if not path.is_file():
-        path.stat()  # raises if it is missing or closed to us
-        raise BadShard("it is not a file")
-    with os.fdopen(safe_files.open_regular(path), "rb") as shard:
-        budget.begin_part()
-        size_bytes = os.fstat(shard.fileno()).st_size
-        length = header_length(shard.read(8), size_bytes)
-        budget.require(length)
-        header = shard.read(length)
-    return parse_header(header, size_bytes, budget)
-
-
-def _closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
-    """Files that exist but that this user may not read."""
-    others = f" and {more} more files" if more else ""
-    return ModelProblem(
-        f"read {what}{others}",
-        "this user may not",
-        f"run `chmod -R a+rX {folder}` and let others enter the folders above it",
-    )
-
-
-def _missing(folder: Path, shards: list[Path]) -> list[str]:
-    """Missing shards, by the index and by the numbering."""
-    missing = {shard.name for shard in shards if not shard.exists()}
-    for match in filter(None, (SHARD_NUMBER.match(shard.name) for shard in shards)):
-        stem, _, last = match.groups()
-        if int(last) <= 10_000:
-            numbered = (f"{stem}-{n:05}-of-{last}.safetensors" for n in range(1, int(last) + 1))
-            missing.update(name for name in numbered if not (folder / name).exists())
-            break
-    return sorted(missing)
-
-
-def _other_weights(folder: Path) -> Iterable[Tensor]:
-    """Pickled weights: only their sizes are known without loading them."""
-    files = sorted(file for pattern in OTHER_WEIGHTS for file in folder.glob(pattern))
-    if not files:
-        raise ModelProblem(
-            f"load model {folder}", "it has no weights (*.safetensors)", "download them"
-        )
-    for file in files:
-        try:
-            yield Tensor(file.name, "BF16", file.stat().st_size)
-        except OSError as problem:
-            raise ModelProblem(
-                f"load model {folder}",
-                f"{file.name}: {problem.strerror}",
-                "download that file again",
-            ) from problem
-
-
-def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None:
-    """The table in this file, None without such a file."""
-    path = folder / name
-    try:
-        data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
-        content = budget.json(data, MAX_VALUES)
-    except FileNotFoundError:
-        return None
-    except PermissionError:
-        raise _closed(str(path), folder) from None
-    except OSError as problem:
-        fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
-        remedy = "check the disk" if fits else "download the file again"
-        raise ModelProblem(f"read {path}", str(problem.strerror), remedy) from problem
-    except BadHeader as problem:
-        raise ModelProblem(f"read {path}", str(problem), "download the file again") from None
-    if not isinstance(content, dict):
-        raise ModelProblem(f"read {path}", "it contains no table", "download the file again")
-    return content
 
 
 def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> str | None:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters.model_folder.folder import ModelProblem, read_gguf, read_table, unnamed
+from caovand.adapters.model_folder.folder import read_gguf, unnamed
+from caovand.adapters.model_folder.tables import ModelProblem, read_table
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.config import Config
 from caovand.core.facts.inventory import ModelCard

@@ -57,7 +57,7 @@ class Answer:
             yield piece
 
     def retry_after_s(self) -> float | None:
-        """What Retry-After says, None where it says nothing."""
+        """The wait that Retry-After asks for; None if there is no usable one."""
         text = self.headers.get("retry-after", "").strip()
         if text.isdecimal() and len(text) < 10:
             return float(text)
@@ -102,7 +102,7 @@ class Client:
         )
 
     def json(self, url: str, most_bytes: int) -> tuple[Answer, Any]:
-        """An answer with its document, None where it is no answer of success. Raises Cut."""
+        """GET a JSON document; None instead of it unless the status is 200. Raises Cut."""
         with self.get(url, {"Accept": "application/json"}) as answer:
             if answer.status != 200:
                 return answer, None

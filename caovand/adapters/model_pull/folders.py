@@ -1,4 +1,4 @@
-"""Where pulled models lie, and how a complete one takes its place.
+"""The folders of pulled models, and moving a complete one into place.
 
     ROOT/OWNER--NAME/              a model, and in it caovan-model.json: what was pulled
     ROOT/OWNER--NAME--Q4_K_M/      one of a repository's GGUF models
@@ -79,13 +79,13 @@ class Unfinished:
 
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
-    """The models' folder: the option, else that of `ROOT_VARIABLE`, else the system's."""
+    """The models' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
     chosen = option or environ.get(ROOT_VARIABLE)
     return Path(chosen).absolute() if chosen else DEFAULT_ROOT
 
 
 def place_of(root: Path, name: str) -> Place:
-    """Where the model OWNER/NAME or OWNER/NAME:TYPE lies."""
+    """The place of the model OWNER/NAME or OWNER/NAME:TYPE."""
     return Place(root / name.replace("/", "--").replace(":", "--"))
 
 
@@ -101,7 +101,7 @@ def find(root: Path, text: str) -> Place:
 
 
 def read(folder: Path) -> Manifest | None:
-    """What was pulled into a folder; None for a folder of another origin."""
+    """Read the manifest of a pulled model; None for a folder of another origin."""
     try:
         return manifest.read(json.loads(safe_files.read(folder / MANIFEST, MAX_BYTES)))
     except (OSError, ValueError, RecursionError, BadListing, AttributeError):
@@ -184,7 +184,7 @@ def assemble(place: Place, made: Manifest) -> None:
 
 
 def blob_of(place: Place, digest: str) -> Path:
-    """Where the checked file with this hash lies."""
+    """The path of the checked file with this hash."""
     return place.blobs / digest.replace(":", "-")
 
 
@@ -220,7 +220,7 @@ def sweep(place: Place) -> None:
 
 @contextlib.contextmanager
 def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
-    """Hold a model's place; PullError if another command does, or others can write there.
+    """Lock a model's place; PullError if it is locked already, or others can write there.
 
     With `make` the folder around it is made.
     """
@@ -248,7 +248,7 @@ def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
 
 
 def require_own(folder: Path, what: str) -> None:
-    """PullError where we cannot write, and where another can change files under root's hands."""
+    """Raise PullError if we cannot write there, or are root and another user can change files."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK):
         raise PullError(
@@ -265,7 +265,7 @@ def require_own(folder: Path, what: str) -> None:
 
 
 def closed_to_others(folder: Path) -> Path | None:
-    """The first folder on the way that the service's user may not enter, None without one."""
+    """Find the first folder on the way that the service's user may not enter, if any."""
     for path in reversed((folder, *folder.parents)):
         if not path.stat().st_mode & 0o001:
             return path

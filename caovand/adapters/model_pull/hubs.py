@@ -1,7 +1,7 @@
-"""The hubs: where they are, how their files are addressed, and how a token is sent.
+"""The hubs: their addresses, the URLs of their files, and the headers that carry a token.
 
-Hugging Face's interface is also that of its mirrors, which HF_ENDPOINT or an address in place of a
-hub's name lead to.
+Mirrors have Hugging Face's interface; HF_ENDPOINT, or an address in place of a hub's name, chooses
+one.
 """
 
 from __future__ import annotations

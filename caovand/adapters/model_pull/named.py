@@ -86,7 +86,7 @@ def _server(
 
 
 def _as_owner(folder: Path, home: str) -> dict[str, Any]:
-    """How root starts it as the user who owns the folder, or what it is to be made in."""
+    """As root, start it as the user who owns the folder, or the nearest one that exists."""
     if os.geteuid() != 0:
         return {}
     owner = next(path for path in (folder, *folder.parents) if path.exists()).stat()

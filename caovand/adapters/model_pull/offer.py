@@ -1,4 +1,4 @@
-"""What a hub offers of a model, and what of it will be downloaded; nothing is kept yet."""
+"""List a hub's files of a model and choose which to download; nothing is stored yet."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LARGEST_LISTING = 16 << 20
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to pull: a repository, and which of its GGUF models.
+    """A model to pull: a repository, and which of its GGUF models.
 
-    An empty `variant` leaves that to `prefer`, which is asked only where there are several and no
+    An empty `variant` leaves that to `prefer`, which is called only if there are several and no
     safetensors. `code` is whether the repository's Python files belong to it.
     """
 

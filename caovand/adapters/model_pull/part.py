@@ -66,7 +66,7 @@ class Part:
         self._hash = hasher(self._file.digest, self._file.size_bytes)
 
     def note(self, etag: str) -> None:
-        """What follows belongs to this ETag."""
+        """Note the ETag of the content that follows."""
         if etag != self.etag:
             self.etag = etag
             note = {"etag": etag, "size": self._file.size_bytes, "file": self._file.path}

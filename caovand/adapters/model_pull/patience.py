@@ -1,4 +1,4 @@
-"""What is worth another attempt, and how long to wait for it."""
+"""Which failures are worth another attempt, and how long to wait before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a download touches besides files and the hub; tests bring their own."""
+"""The effects of a download other than files and the hub; tests replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine reports of itself to the head of its cluster."""
+"""Gather the facts that this machine reports to the head of its cluster."""
 
 from caovand.adapters.node_facts.gather import read
 

@@ -28,7 +28,7 @@ def active() -> str:
 
 
 def _text(path: Path) -> str:
-    """What is in a file; "" for one that is not there or not for us."""
+    """Read a file; "" if it is missing or closed to us."""
     with suppress(OSError):
         return safe_files.read(path, MAX_BYTES).decode(errors="replace")
     return ""

@@ -1,4 +1,4 @@
-"""What the name of this host means to programs that listen at it, as Gloo without an interface."""
+"""Resolve this host's own name, at which programs such as Gloo without an interface listen."""
 
 from __future__ import annotations
 

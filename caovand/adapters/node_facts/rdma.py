@@ -28,7 +28,7 @@ def devices() -> dict[str, str]:
 
 
 def lockable_mib() -> int | None:
-    """What a process of ours may lock, None without a limit."""
+    """The memory that a process of ours may lock; None if unlimited."""
     with suppress(OSError, ValueError, IndexError):
         capabilities = STATUS.read_text(errors="replace").partition("\nCapEff:")[2].split()[0]
         if int(capabilities, 16) >> IPC_LOCK & 1:

@@ -90,7 +90,7 @@ class Program:
 
 
 class Printed:
-    """What the actors on this node have printed, in Ray's folder for their output."""
+    """The output of the actors on this node, in Ray's log folder."""
 
     def __init__(self, folder: Path) -> None:
         self._logs = folder / "session_latest" / "logs"

@@ -57,7 +57,7 @@ def connected(deadline: float) -> Any:
 
 
 def described(nodes: Sequence[str], cards: int, offered: Mapping[str, int]) -> str:
-    """Who has joined, with what, and who is missing."""
+    """Describe which nodes have joined, with which cards, and which are missing."""
     there = [f"{address} with {offer} of {cards} cards" for address, offer in offered.items()]
     missing = [address for address in nodes if address not in offered]
     text = f"{len(offered)} of {len(nodes)} nodes joined: {', '.join(sorted(there)) or 'none'}"

@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """cluster check."""
-    answer = ask(args, measure=True)
+    answer = ask(args, probe=True)
     found = tuple(_results(answer))
     if not found:  # on a head something always is
         remedy = f"run `caovanctl cluster check` on the head, {answer['head']}"
@@ -44,9 +44,8 @@ VERB = Verb(
     name="check",
     help="find what keeps the cluster's machines from serving together, and the fix",
     description="Compare the cluster's machines, as the head does before each start: engines,"
-    " libraries, cards, models, network and clocks. Links, those between workers too, that no start"
-    " has tried, that failed or were slow, are tried and measured, unless an engine runs. Exit"
-    " status 1 if anything fails.",
+    " libraries, cards, models, network and clocks. Unless an engine runs, each node also connects"
+    " to the ports of all others. Exit status 1 if anything fails.",
     epilog="example: caovanctl cluster check",
     arguments=arguments,
     run=run,

@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     for node in answer["nodes"]:
         if compared := compare(answer["forecast"], node["reported"]):
             out.print(f"{node['name']}: {memory(compared)}")
+        if node["network"]:
+            out.print(f"{node['name']}: NCCL sends {node['network']}")
     for line in (*missing(answer), *named_twice(answer)):
         out.print(line)
     return Exit.DONE

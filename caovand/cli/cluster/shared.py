@@ -21,9 +21,8 @@ from caovand.core.cluster.key import BadKey
 PORT = 7070
 GROUP = "caovan"
 """The service's group, which must be able to read the key."""
-MEASURED_S = 300.0
-"""A daemon that measures sends data over one link after the other, and may have to wait for a start
-that does so."""
+CHECKED_S = 180.0
+"""A check waits for workers that do not answer, and for a start that checks as well."""
 RESTART = "sudo systemctl restart caovan"
 
 
@@ -83,16 +82,16 @@ def copying(host: str, key: Path) -> str:
     return f"sudo install -d {folder} && sudo scp root@{at}:{file} {file}"
 
 
-def ask(args: argparse.Namespace, *, measure: bool = False) -> Mapping[str, Any]:
+def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
     """What the daemon knows of its cluster; CommandError where it is in none.
 
-    With `measure` it tries links first that are not known.
+    With `probe` it first checks whether the nodes reach each other.
     """
     with connect(args) as client:
-        if measure:
-            answer = client.ask("cluster", MEASURED_S, measure=True)
-        else:
+        if not probe:
             answer = client.ask("cluster")
+        else:
+            answer = client.ask("cluster", CHECKED_S, probe=True)
     if answer["role"] == "off":
         raise CommandError(
             Exit.FAILED,

@@ -12,7 +12,7 @@ from shlex import quote
 from caovand.core.addresses import is_loopback
 from caovand.core.cluster.finding import finding, pair
 from caovand.core.cluster.link import Link
-from caovand.core.cluster.link_checks import figures, link_checks
+from caovand.core.cluster.link_checks import described, link_checks
 from caovand.core.cluster.model_files import counted, model_files
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import rdma
@@ -44,8 +44,8 @@ def compare(
     """Everything that differs or is bad; one PASS where nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
-    ahead of the head's. `link` is what was tried of the way between them; `sums`: layers will be
-    summed over it. `ranks` is how many each node will have, 0 where that is not planned yet.
+    ahead of the head's. `link` is whether they reach each other; `sums`: layers will be summed over
+    it. `ranks` is how many each node will have, 0 where that is not planned yet.
     `package` is what starts them, None where the engine does. `tcp_only`: NCCL goes over TCP
     whatever these two have, since another node lacks it or the operator wants it so.
     """
@@ -64,7 +64,7 @@ def compare(
     if found:
         return found
     shared = (named(head, package), _described(head), f"{counted(len(head.model))} of the model")
-    reached = figures(head, worker, link, tcp_only)
+    reached = described(head, worker, link, tcp_only)
     return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
 
 

@@ -1,11 +1,11 @@
-"""What a trial of the link shows: ports that are closed, addresses behind NAT, a slow way."""
+"""What keeps ranks from reaching each other, and interfaces that are too slow for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from caovand.core.cluster.finding import finding
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import LOST, Link
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import over_rdma
 from caovand.core.facts.checks import CheckResult
@@ -13,17 +13,17 @@ from caovand.core.facts.checks import CheckResult
 PIPELINE_BYTES_S = 100e6
 """What stages need: gigabit Ethernet, less its headers."""
 SUMS_BYTES_S = 500e6
-"""What sums of layers need: what 10 Gbit/s show on a slow processor, and 2.5 Gbit/s do not."""
-ONE_STREAM_MBIT = 5000
-"""What one connection reaches on a slow processor: no link is expected to show more."""
+"""What all-reduces of layers need: more than 2.5 Gbit/s, less than 5."""
 MBIT = 125_000  # bytes
+GOODPUT = 0.94
+"""The share of a link's speed that the headers of Ethernet, IP and TCP leave."""
 _LISTENING = {
     "Address already in use": "end what has the port, which `sudo ss -ltnp sport = :{port}`"
     " names; or set another port in [cluster] head on every node",
     "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
 """The fix for a port that ranks cannot meet at, by the kernel's words."""
-LOOK = "`journalctl -u caovan` names what keeps it"
+LOGGED = "`journalctl -u caovan` names what keeps it"
 FREE_PORTS = "where ranks listen on free ports"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 
@@ -32,8 +32,13 @@ def link_checks(
     head: NodeFacts, worker: NodeFacts, link: Link | None, sums: bool, tcp_only: bool
 ) -> Iterator[CheckResult]:
     """What is wrong with a link; `sums` and `tcp_only` as in `checks.compare`."""
-    if link is None:
-        return
+    if link is not None:
+        yield from _closed_ways(head, worker, link)
+    if not over_rdma(head, worker, tcp_only):
+        yield from _slow(head, worker, sums)
+
+
+def _closed_ways(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
     if link.head_deaf:
         yield _deaf_head(head, link)
     for node, why in ((head, link.own_deaf), (worker, link.worker_deaf)):
@@ -43,65 +48,56 @@ def link_checks(
         yield finding(
             "FAIL",
             f"nothing is known of the link to {worker.name}: {link.unreported}",
-            f"{LOOK}; sudo systemctl restart caovan",
+            f"{LOGGED}; sudo systemctl restart caovan",
             worker,
         )
-    if link.to_head:
-        yield _no_way_to_head(head, worker, link)
-    if link.to_own:
-        yield _no_way_to_own(head, worker, link)
-    if link.to_worker:
+    if LOST in (link.to_head, link.to_own):
+        yield _lost_data(worker, head)
+    else:
+        if link.to_head:
+            yield _no_way_to_head(head, worker, link)
+        if link.to_own:
+            yield _no_way_to_own(head, worker, link)
+    if link.to_worker == LOST:
+        yield _lost_data(head, worker)
+    elif link.to_worker:
         yield _no_way_to_worker(head, worker, link)
-    yield from _lost_data(head, worker, link)
-    yield from _slow(head, worker, link, sums, tcp_only)
 
 
-def _lost_data(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
-    for sender, receiver, reached in (
-        (worker, head, link.up_bytes_s),
-        (head, worker, link.down_bytes_s),
-    ):
-        if reached == 0:
-            yield finding(
-                "FAIL",
-                f"{receiver.name} gets no data from {sender.name}, though they connect: packets of"
-                f" {sender.mtu} bytes, the MTU of {sender.interface}, seem to be lost on the way",
-                f"sudo ip link set {sender.interface} mtu 1500, or less over a tunnel",
-                sender,
-            )
+def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
+    return finding(
+        "FAIL",
+        f"{receiver.name} gets no data from {sender.name}, though they connect: packets of"
+        f" {sender.mtu} bytes, the MTU of {sender.interface}, seem to be lost on the way",
+        f"sudo ip link set {sender.interface} mtu 1500, or less over a tunnel",
+        sender,
+    )
 
 
-def pair_checks(
-    one: NodeFacts, other: NodeFacts, link: Link | None, sums: bool, tcp_only: bool = False
-) -> Iterator[CheckResult]:
-    """What is wrong with the link between two workers; the first is in the head's place."""
+def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator[CheckResult]:
+    """What is wrong with the link between two workers; the first stands for the head."""
     if link is None:
         return
-    if link.unreported:
-        text = f"nothing is known of the link between {one.name} and {other.name}"
-        yield finding("FAIL", f"{text}: {link.unreported}", f"{LOOK} there")
-    for sender, receiver, why in (
-        (other, one, link.to_head),
-        (one, other, link.to_worker),
-    ):
-        if why:
+    for sender, receiver, why in ((other, one, link.to_head), (one, other, link.to_worker)):
+        if why == LOST:
+            yield _lost_data(sender, receiver)
+        elif why:
             yield _closed(sender, receiver, why)
-    yield from _lost_data(one, other, link)
-    yield from _slow(one, other, link, sums, tcp_only)
 
 
-def is_slow(head: NodeFacts, worker: NodeFacts, link: Link, sums: bool, tcp_only: bool) -> bool:
-    """Whether its figures lead to a finding."""
-    return any(_slow(head, worker, link, sums, tcp_only))
+def described(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
+    """What is known of a link that works, in a line."""
+    parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
+    if bytes_s := slowest_bytes_s((head, worker)):
+        parts.append(f"{rate(bytes_s / GOODPUT)} by its interfaces")
+    if devices := over_rdma(head, worker, tcp_only):
+        parts.append(f"NCCL uses {devices}")
+    return ", ".join(parts)
 
 
-def figures(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
-    """The figures of a link, in a line."""
-    if link is None or link.up_bytes_s is None or link.down_bytes_s is None:
-        return "the link is not measured yet"
-    devices = over_rdma(head, worker, tcp_only)
-    measured = f" over TCP; NCCL uses {devices}" if devices else ""
-    return f"{rate(link.up_bytes_s)} to {head.name}, {rate(link.down_bytes_s)} back{measured}"
+def slowest_bytes_s(nodes: Iterable[NodeFacts]) -> float:
+    """What TCP reaches over the slowest of their interfaces; 0 if the speed of one is unknown."""
+    return min((node.speed_mbit * MBIT * GOODPUT for node in nodes), default=0.0)
 
 
 def rate(bytes_s: float) -> str:
@@ -209,33 +205,17 @@ def _opening(node: NodeFacts, *peers: str) -> str:
     return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
 
 
-def _slow(
-    head: NodeFacts, worker: NodeFacts, link: Link, sums: bool, tcp_only: bool
-) -> Iterator[CheckResult]:
-    """The slower way, where it is far below what the interfaces, or the ranks, would have.
-
-    Nothing where NCCL goes another way than what was measured.
-    """
-    if not link.up_bytes_s or not link.down_bytes_s or over_rdma(head, worker, tcp_only):
-        return
-    up, down = (worker, head, link.up_bytes_s), (head, worker, link.down_bytes_s)
-    sender, receiver, reached = min(up, down, key=lambda way: way[2])
-    text = f"{sender.name} sends {rate(reached)} to {receiver.name}"
-    speeds = [node for node in (head, worker) if node.speed_mbit]
-    slowest = min(speeds, key=lambda node: node.speed_mbit) if speeds else None
+def _slow(head: NodeFacts, worker: NodeFacts, sums: bool) -> Iterator[CheckResult]:
+    """Interfaces that are slower than the ranks need."""
     need = SUMS_BYTES_S if sums else PIPELINE_BYTES_S
-    if slowest and reached < min(slowest.speed_mbit, ONE_STREAM_MBIT) * MBIT / 2:
-        yield finding(
-            "WARN",
-            f"{text}, and {slowest.interface} of {slowest.name} runs at"
-            f" {rate(slowest.speed_mbit * MBIT)}",
-            "check cables, switches and other traffic between them: `ip -s link`, `ethtool -S`",
-        )
-    elif reached < need:
-        waits = "sums of every layer wait" if sums else "long prompts wait"
-        yield finding(
-            "WARN",
-            f"{text}: {waits} for the link",
-            f"connect them by {'10 Gbit/s' if sums else '1 Gbit/s'} or more, set [cluster]"
-            " interface to that link's on both, and restart caovan there",
-        )
+    for node in (head, worker):
+        if 0 < slowest_bytes_s((node,)) < need:
+            waits = "all-reduces of every layer wait" if sums else "long prompts wait"
+            yield finding(
+                "WARN",
+                f"{node.interface} of {node.name} runs at {rate(node.speed_mbit * MBIT)}: {waits}"
+                " for the link",
+                f"connect the nodes by {'10 Gbit/s' if sums else '1 Gbit/s'} or more, set [cluster]"
+                " interface to that link's on each, and restart caovan there",
+                node,
+            )

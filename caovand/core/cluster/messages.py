@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from caovand.core.cluster.link import Outcome, Trial, outcome_from, to_document, trial_from
+from caovand.core.cluster.link import Probe, Reached, probe_from, probe_to, reached_from, reached_to
 from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan
@@ -38,7 +38,7 @@ class Order:
     by reports. `refusal` says why this worker cannot take part, "" where it can.
     `name` is the head's, while `head` differs for each run of its daemon. `evidence` is a start
     that failed whose evidence the head lacks, "" for none; `stacks` asks for those of living ranks.
-    `trial` is one of the link, for a worker without an engine.
+    `probe` is a check of ports, for a worker without an engine.
     """
 
     head: str
@@ -54,7 +54,7 @@ class Order:
     evidence: str = ""
     stacks: bool = False
     progress: float | None = None
-    trial: Trial | None = None
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ class Report:
 
     `running` is the start whose engine it has, "" for none; `failed` the start that failed, and
     `finding` why. `stopped` says that its operator wants no engine. `ranks` have each rank's name,
-    pid and card, None where that is not known; `sizes` what the log says of their memory, in GiB.
-    `echo` is the `sent` of the last order, `held_s` how long ago that came. `outcome` is that of
-    its last trial.
+    pid and card, None if that is not known; `sizes` is their memory by the log, in GiB, `network`
+    what NCCL uses to other nodes.
+    `echo` is the `sent` of the last order, `held_s` how long ago that came. `reached` is the
+    result of its last probe.
     """
 
     name: str
@@ -78,30 +79,31 @@ class Report:
     stopped: bool = False
     ranks: tuple[tuple[str, int, int | None], ...] = ()
     sizes: Mapping[str, float] = field(default_factory=dict)
+    network: str = ""
     clock: float = 0.0
     echo: float = 0.0
     held_s: float = 0.0
-    outcome: Outcome | None = None
+    reached: Reached | None = None
 
 
 def encode_order(order: Order) -> bytes:
     """The frame of an order."""
     plan = plan_to(order.plan) if order.plan is not None else None
     fields = {name: _short(getattr(order, name)) for name in _ORDER}
-    more = {"progress": order.progress, "plan": plan, "trial": to_document(order.trial)}
+    more = {"progress": order.progress, "plan": plan, "probe": probe_to(order.probe)}
     return dump({"v": VERSION, **fields, **more})
 
 
 def decode_order(frame: bytes) -> Order:
     """The order in a frame. Raises BadDocument."""
-    document = load(frame, {*_ORDER, "progress", "plan", "trial"})
+    document = load(frame, {*_ORDER, "progress", "plan", "probe"})
     plan, progress = document["plan"], document["progress"]
     found = {name: _typed(document, name, kind) for name, kind in _ORDER.items()}
     return Order(
         **found,
         progress=None if progress is None else _typed(document, "progress", float),
         plan=None if plan is None else plan_from(plan),
-        trial=trial_from(document["trial"]),
+        probe=probe_from(document["probe"]),
     )
 
 
@@ -110,13 +112,13 @@ def encode_report(report: Report) -> bytes:
     finding = asdict(report.finding) if report.finding else None
     fields = {name: _short(getattr(report, name)) for name in _REPORT}
     more = {"facts": dict(report.facts), "ranks": [list(one) for one in report.ranks]}
-    tables = {"sizes": dict(report.sizes), "outcome": to_document(report.outcome)}
+    tables = {"sizes": dict(report.sizes), "reached": reached_to(report.reached)}
     return dump({"v": VERSION, **fields, **more, "finding": finding, **tables})
 
 
 def decode_report(frame: bytes) -> Report:
     """The report in a frame. Raises BadDocument."""
-    document = load(frame, {*_REPORT, "facts", "ranks", "sizes", "finding", "outcome"})
+    document = load(frame, {*_REPORT, "facts", "ranks", "sizes", "finding", "reached"})
     facts, ranks, finding = (document[name] for name in ("facts", "ranks", "finding"))
     sizes = document["sizes"]
     if not isinstance(facts, dict):
@@ -132,7 +134,7 @@ def decode_report(frame: bytes) -> Report:
         ranks=tuple((name, pid, gpu) for name, pid, gpu in ranks),
         sizes={name: _typed(sizes, name, float) for name in sizes},
         finding=None if finding is None else finding_from(finding),
-        outcome=outcome_from(document["outcome"]),
+        reached=reached_from(document["reached"]),
     )
 
 
@@ -154,7 +156,7 @@ _ORDER: Mapping[str, type] = {
 }  # fmt: skip
 _REPORT: Mapping[str, type] = {
     "name": str, "boot": str, "state": str, "running": str, "failed": str, "stopped": bool,
-    "clock": float, "echo": float, "held_s": float,
+    "network": str, "clock": float, "echo": float, "held_s": float,
 }  # fmt: skip
 
 

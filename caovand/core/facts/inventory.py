@@ -312,14 +312,14 @@ class Node:
 
 
 STEP = 2
-"""Two measurements of a network differ by less than this factor, two kinds of Ethernet by more."""
+"""Two round trips of one network differ by less than this factor, two kinds of Ethernet by more."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network between nodes as measured over TCP: bytes a second one way, and the round trip.
+    """The network between nodes: what TCP reaches by their interfaces' speed, and the round trip.
 
-    `rdma` says that NCCL uses InfiniBand or RoCE between them, of which nothing is measured.
+    `rdma` says that NCCL uses InfiniBand or RoCE between them, of which no speed is known.
     """
 
     bytes_s: float
@@ -339,7 +339,7 @@ class Inventory:
     """Everything that a plan depends on, except the configuration.
 
     `others` are the nodes that serve the model with this one, by rank, and `link` is what joins
-    them, None where it was not measured.
+    them, None if its speed is unknown.
     """
 
     gpus: tuple[Gpu, ...]

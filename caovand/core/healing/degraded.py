@@ -26,7 +26,8 @@ FORMAT_KEY = "format"
 SINCE = "since"  # Unix time at which the plan was degraded
 LARGEST = 1 << 53
 FORMAT = 2
-"""How the fingerprint in a document is made; a document of another format is set aside."""
+"""How the fingerprint in a document is made. A document of another format is set aside; one
+without a format is older than formats."""
 PLANNED = ("model", "policy", "engine")
 """The sections that decide a plan."""
 
@@ -83,7 +84,10 @@ def from_document(
     Also None if the cards have room again: `used` is their memory in use without the engine, None
     when planning for an engine that runs.
     """
-    if not well_formed(document, healing) or document["fingerprint"] != fingerprint:
+    if not well_formed(document, healing):
+        return None
+    # Fingerprints without a format cannot be compared: the upgrade keeps the plan.
+    if FORMAT_KEY in document and document["fingerprint"] != fingerprint:
         return None
     # Missing in documents of earlier versions.
     others = {int(card): mib for card, mib in document.get(OTHERS, {}).items()}
@@ -107,7 +111,7 @@ def well_formed(document: Any, healing: Healing) -> bool:
     texts = [document.get(name) for name in ("fingerprint", "mode", "model")]
     rungs, since = document.get("rungs"), document.get(SINCE)
     return (
-        document.get(FORMAT_KEY) == FORMAT
+        document.get(FORMAT_KEY, FORMAT) == FORMAT
         and all(isinstance(text, str) for text in texts)
         and isinstance(rungs, list)
         and all(isinstance(rung, str) and healing.read(rung) for rung in rungs)

@@ -23,10 +23,10 @@ from caovand.core.health.observation import (
     GpuSample,
     Health,
     LogLine,
+    NotObserved,
     ProbeResult,
     Progress,
     Tick,
-    Unseen,
 )
 from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
@@ -75,16 +75,16 @@ class Watch:
 
 
 Result = tuple[Watch, tuple[Sign, ...]]
-Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick | Unseen
+Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick | NotObserved
 
 
 def begin(at: float) -> Watch:
-    """The watch over a child that has just started."""
+    """Begin the watch over a child that has just started."""
     return Watch(moved_at=at, heard_at=at)
 
 
 def proven(watch: Watch, at: float) -> Watch:
-    """The child serves from now on."""
+    """Record that the child serves from now on."""
     return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
 
 
@@ -272,11 +272,11 @@ def _tick(watch: Watch, tick: Tick, rules: DetectorRules) -> Result:
     return _idle(watch, tick.at, rules)
 
 
-def _unseen(watch: Watch, unseen: Unseen, rules: DetectorRules) -> Result:
+def _not_observed(watch: Watch, event: NotObserved, rules: DetectorRules) -> Result:
     """An engine that we could not read is not silent: restart every timer."""
-    suspicion = watch.suspicion.postpone(unseen.at + rules.watch.confirm_s)
-    owed_since = None if watch.owed_since is None else unseen.at
-    return replace(watch, heard_at=unseen.at, owed_since=owed_since, suspicion=suspicion), ()
+    suspicion = watch.suspicion.postpone(event.at + rules.watch.confirm_s)
+    owed_since = None if watch.owed_since is None else event.at
+    return replace(watch, heard_at=event.at, owed_since=owed_since, suspicion=suspicion), ()
 
 
 def _gpu(watch: Watch, sample: GpuSample, rules: DetectorRules) -> Result:
@@ -316,5 +316,5 @@ _HANDLERS: Mapping[type, Callable[[Watch, Any, DetectorRules], Result]] = {
     GpuSample: _gpu,
     ChildExit: _exit,
     Tick: _tick,
-    Unseen: _unseen,
+    NotObserved: _not_observed,
 }

@@ -106,7 +106,7 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Unseen:
+class NotObserved:
     """We could not ask the engine: we ran out of descriptors, threads or memory ourselves."""
 
     at: float

@@ -16,7 +16,9 @@ ROOM_BYTES = MAX_BYTES - 1024
 CHECKS_BYTES = 4096
 """What nodes that are not here leave for the findings."""
 HERE = ("here", "joined")
-BARE: Mapping[str, Any] = {"facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}}
+BARE: Mapping[str, Any] = {
+    "facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}, "network": "",
+}  # fmt: skip
 """An entry of which nothing more is known than who it is, and since when it is not here."""
 WORST_FIRST = ("FAIL", "WARN", "PASS")
 

@@ -1,4 +1,4 @@
-"""What a node tells the others of itself."""
+"""What a node reports of itself to the others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from caovand.core.cluster.node import NodeFacts, shown
 from caovand.core.engine import UNTITLED
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import card_of
+from caovand.core.log import TRANSPORT
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.part import Slot
 from caovand.daemon.inspection import Obstacle
@@ -22,13 +23,16 @@ from caovand.daemon.shared import now
 
 RANKS_S = 2.0
 SIZES = ("weights_gib", "kv_gib")
+MAX_NETWORK = 120  # characters: one answer has 64 nodes
 Known = tuple[tuple[str, int, int | None], ...]
 """Names of ranks, such as "TP1", each with the pid of its process and its card, if known."""
 
 
 async def facts(name: str, slot: Slot, inventory: Inventory, head: str) -> NodeFacts:
-    """The facts of this node, called `name`; raises Obstacle where it has no way to `head`, and
-    Unplannable where it has no card that ranks can use."""
+    """The facts of this node, called `name`.
+
+    Raises Obstacle if it has no route to `head`, and Unplannable if ranks can use no card here.
+    """
     config, nodes = slot.config(), slot.engine.nodes
     assert nodes is not None
     by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
@@ -51,9 +55,13 @@ def entry(
     address: str = "",
     link: Link | None = None,
     sizes: Mapping[str, float] | None = None,
+    network: str = "",
 ) -> dict[str, Any]:
-    """A node in the document of the op `cluster`; `link` is the one to the head, where it was
-    tried, `sizes` what it reports of its ranks' memory."""
+    """A node in the document of the op `cluster`.
+
+    `link` is the one to the head, if it was checked, `sizes` what the node reports of its ranks'
+    memory, and `network` what NCCL uses there.
+    """
     gpus = [gpu for _, _, gpu in ranks]  # a list of its own: one answer has 512 ranks
     return {
         "name": name,
@@ -65,6 +73,7 @@ def entry(
         "ranks": [{"rank": rank, "pid": pid} for rank, pid, _ in ranks],
         "gpus": gpus if any(gpu is not None for gpu in gpus) else [],
         "reported": dict(sizes or {}),
+        "network": network[:MAX_NETWORK],
     }
 
 
@@ -77,6 +86,16 @@ def sizes(slot: Slot) -> dict[str, float]:
         for name, size in reported.items()
         if name.endswith(SIZES) and name not in staged
     }
+
+
+def network(slot: Slot) -> str:
+    """What NCCL says it uses to other nodes, such as "0 -> 1 Socket/0"; "" if it does not say."""
+    sends = (
+        f"{name.removeprefix(TRANSPORT).replace('_', ' -> ')} {used}"
+        for name, used in slot.reported().items()
+        if name.startswith(TRANSPORT)
+    )
+    return ", ".join(sends)[:MAX_NETWORK]
 
 
 class Ranks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -52,38 +51,54 @@ class NextPlan(Protocol):
     ) -> tuple[Plan, Endpoint]: ...
 
 
-@dataclass(frozen=True)
-class Slot:
-    """What a part needs of its slot.
+class SlotMachine(Protocol):
+    """The state machine of a part's slot."""
 
-    `look` inspects engine, model and machine, and raises inspection.Obstacle; `adopt` makes a plan
-    from elsewhere the slot's own. `cache` is the daemon's folder for what it finds out, `runtime`
-    that of its sockets. `pids` are the engine's processes, `lines` the last of its log, `idle` says
-    whether it was seen without a request. `gather` gathers the evidence of a failure, with the
-    stacks of its processes where its second argument says so; without a failure, what one elsewhere
-    left here. `samples` are the latest of the cards that the engine uses. `forecast` is that of the
-    engine's memory, `reported` what its log says.
+    def config(self) -> Config: ...
+    def snapshot(self) -> Snapshot: ...
+    def apply(self, event: Event) -> None: ...
+    def command(self, event: Event) -> None: ...
+    def notice(self, kind: str, text: str) -> None: ...
+
+
+class SlotEngine(Protocol):
+    """The engine of a part's slot, and the way to its plan.
+
+    `look` inspects engine, model and machine, and raises inspection.Obstacle. `adopt` makes a plan
+    from elsewhere the slot's own. `lines` are the last of the engine's log; `idle` is whether it
+    had no request when it was polled last. `cache` is the daemon's folder for what it finds out,
+    `runtime` the one for its sockets.
     """
 
-    config: Callable[[], Config]
     engine: Engine
     cache: Path
     runtime: Path
-    apply: Callable[[Event], None]
-    command: Callable[[Event], None]
-    notice: Callable[[str, str], None]
-    snapshot: Callable[[], Snapshot]
-    look: Callable[[], Awaitable[Inventory]]
-    adopt: Callable[[Plan, Inventory], tuple[Plan, Endpoint]]
-    serves: Callable[[], None]
-    pids: Callable[[], Sequence[int]]
-    lines: Callable[[], Sequence[str]]
-    idle: Callable[[], bool]
-    samples: Callable[[], Sequence[GpuSample]]
-    forecast: Callable[[], MemoryEstimate | None]
-    reported: Callable[[], Mapping[str, Any]]
+
+    async def look(self) -> Inventory: ...
+    def adopt(self, plan: Plan, inventory: Inventory) -> tuple[Plan, Endpoint]: ...
+    def serves(self) -> None: ...
+    def pids(self) -> Sequence[int]: ...
+    def lines(self) -> Sequence[str]: ...
+    def idle(self) -> bool: ...
+    def samples(self) -> Sequence[GpuSample]: ...
+    def forecast(self) -> MemoryEstimate | None: ...
+    def reported(self) -> Mapping[str, Any]: ...
+
+
+class SlotEvidence(Protocol):
+    """What is kept of failures.
+
+    `gather` gathers the evidence of a failure, with the stacks of the engine's processes if
+    `stacks`; without a finding, what a failure on another node left here.
+    """
+
     incidents: Incidents
-    gather: Callable[[Finding | None, bool, Then], None]
+
+    def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None: ...
+
+
+class Slot(SlotMachine, SlotEngine, SlotEvidence, Protocol):
+    """What a part needs of its slot."""
 
 
 class Part:
@@ -135,8 +150,8 @@ class Part:
         """What `status` shows of the cluster, None without one."""
         return None
 
-    async def measure(self) -> None:
-        """Find out what only a trial shows, if no engine runs."""
+    async def check_links(self) -> None:
+        """Check whether the nodes reach each other, if no engine runs."""
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from caovand.adapters import cluster_key
 from caovand.core.config import ConfigError
 from caovand.core.problem import ProblemError
-from caovand.daemon.cluster.choosing import Quorum
 from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.part import Part, Slot
+from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 
 

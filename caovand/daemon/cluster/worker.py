@@ -39,7 +39,7 @@ from caovand.daemon.cluster.part import (
     linked,
     state_of,
 )
-from caovand.daemon.cluster.trying import Trying
+from caovand.daemon.cluster.prober import Prober
 from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
 
@@ -79,7 +79,7 @@ class Worker(Part):
         self._changed = Changed()
         self._ranks = here.Ranks(slot)
         self._witness = Witness(slot)
-        self._trying = Trying(head, self._changed)
+        self._prober = Prober(name, head, self._changed)
 
     async def begin(self) -> None:
         """Tell the head how this node is, and do what it orders, until cancelled."""
@@ -90,14 +90,14 @@ class Worker(Part):
                 # Before it ends a rank: the living one has more to tell.
                 self._witness.look(self._order, self._failed)
                 self._follow()
-                self._try()
+                self._check_ports()
                 self._ranks.look()
                 await link.send(messages.encode_report(self._report()))
                 if found := self._witness.frame(self._order):
                     await link.send(found)
                 await self._changed.within(EACH_S)
         finally:
-            self._trying.follow(None, "")
+            self._prober.follow(None, "")
             link.close()
 
     async def _connect(self) -> WorkerLink:
@@ -182,11 +182,11 @@ class Worker(Part):
         if self._waits and self._lost and self._waits != self._silence:
             self._try_again()
 
-    def _try(self) -> None:
-        """Carry out the trial of the link that the head asks for, unless an engine is here."""
+    def _check_ports(self) -> None:
+        """Carry out the head's probe, unless an engine is here."""
         free = not self._lost and not self._running and not self._slot.pids()
         address = self._facts.address if self._facts else ""
-        self._trying.follow(self._order.trial if free and address else None, address)
+        self._prober.follow(self._order.probe if free and address else None, address)
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The head's plan for this node; raises Obstacle while there is none."""
@@ -292,9 +292,10 @@ class Worker(Part):
             stopped=is_stopped(snapshot),
             ranks=self._ranks.known if self._running else (),
             sizes=here.sizes(self._slot) if self._running else {},
+            network=here.network(self._slot) if self._running else "",
             clock=wall_clock.now(),
             echo=self._order.sent,
-            outcome=self._trying.outcome,
+            reached=self._prober.reached,
             held_s=max(at - self._heard, 0.0) if self._order.head else 0.0,
         )
 
@@ -309,8 +310,10 @@ class Worker(Part):
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`: this node, and the head as it sees it."""
         age_s, ranks = now() - self._since, self._ranks.known
-        sizes = here.sizes(self._slot)
-        own = here.entry(self._name, "here", age_s, self._facts, ranks, sizes=sizes)
+        own = here.entry(
+            self._name, "here", age_s, self._facts, ranks,
+            sizes=here.sizes(self._slot), network=here.network(self._slot),
+        )  # fmt: skip
         state = "lost" if self._lost else "joined"
         host = addresses.split(self._head)[0]
         head = here.entry(self._order.name or "the head", state, age_s, None, (), host)
@@ -323,5 +326,5 @@ class Worker(Part):
 def _news(order: Order) -> tuple[Any, ...]:
     """What of an order is not left to the next look."""
     return (
-        order.head, order.start, order.proven, order.refusal, order.evidence, order.trial
+        order.head, order.start, order.proven, order.refusal, order.evidence, order.probe
     )  # fmt: skip

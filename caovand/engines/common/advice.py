@@ -121,7 +121,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "PCIe generation in the firmware; reboot to get the card back.",
     ),
 }
-"""By signature; those of several engines."""
+"""Sentences by signature, for every engine."""
 
 
 def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
@@ -137,7 +137,7 @@ def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
 def adviser(
     special: Sentences, general: Sentences, healing: Healing, way: Callable[[Rung], str]
 ) -> Callable[[Finding], tuple[str, ...]]:
-    """Advice from an engine's tables: what happened, what a person can do, what the ladder would.
+    """Advise by an engine's tables: what happened, what a person can do, what the ladder would do.
 
     `special` has sentences by signature, `general` by failure.
     """
@@ -154,10 +154,10 @@ def sentences(
 ) -> list[str]:
     """What happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
-    told = (
+    found = (
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
-    return [text for text in (_fill(sentence, known) for sentence in told) if text]
+    return [text for text in (_fill(sentence, known) for sentence in found) if text]
 
 
 def of_ladder(
@@ -165,7 +165,8 @@ def of_ladder(
 ) -> list[str]:
     """What the ladder would change, in order; nothing if it waits, gives up or only tries.
 
-    `way` is the setting by which a person changes the same. Of a known `plan`, only what it has.
+    `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
+    that apply to it.
     """
     if finding.signature in DISK or LIMIT in finding.captures or blames_nothing(finding, healing):
         return []
@@ -180,7 +181,7 @@ def of_ladder(
 
 
 def blames_nothing(finding: Finding, healing: Healing) -> bool:
-    """Whether no setting is suspected: the ladder may try some, but nobody is advised to."""
+    """Whether no setting is suspected: the ladder may try some, but advice names none."""
     blamed = healing.blamed.get(finding.captures.get("component", ""))
     return finding.failure == "unknown" and blamed is None
 

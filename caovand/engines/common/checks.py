@@ -71,7 +71,7 @@ def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def plan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Why there is no plan, and what it warns of."""
+    """Why there is no plan, or its warnings."""
     if facts.plan_problem:
         yield CheckResult(PLAN, "FAIL", facts.plan_problem)
     for warning in facts.plan_warnings:
@@ -79,7 +79,7 @@ def plan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def port_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Who has the port."""
+    """Whether another program listens on the port."""
     if facts.listeners is None:
         return
     if facts.listeners:

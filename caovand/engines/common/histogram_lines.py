@@ -27,7 +27,7 @@ class Buckets:
         self._sum = 0.0
 
     def take(self, key: str, line: str, value: float) -> None:
-        """One line of it."""
+        """Add one line of the histogram."""
         if key.endswith("_sum"):
             self._sum += value
         elif bound := _BOUND.search(line):
@@ -35,7 +35,7 @@ class Buckets:
                 self._upto[float(bound[1])] += value
 
     def histogram(self) -> Histogram:
-        """What was read; empty where that is no histogram."""
+        """The histogram read so far; empty if the lines form none."""
         bounds = sorted(self._upto)
         if not 1 < len(bounds) <= MAX_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
             return Histogram()

@@ -10,7 +10,7 @@ from caovand.engines.common.signature import Signature
 
 MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 10
-"""Lines after a generic cause among which a better one may be."""
+"""How many lines after a generic cause may hold a better one."""
 
 
 @dataclass(frozen=True)

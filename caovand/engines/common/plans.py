@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 
 from caovand.core.config import Config
 from caovand.core.facts.forecast import MemoryEstimate
@@ -11,8 +11,8 @@ from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Plan, Unplannable
 
-IdleKey = tuple[str, str, str]
-"""A section, its key, and why the engine has no use for it."""
+OF_THE_DAEMON = frozenset({"ladder"})
+"""Keys that are "auto" by default and decide nothing of a plan."""
 
 
 def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -54,11 +54,22 @@ def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
     )
 
 
-def idle_keys(config: Config, keys: Iterable[IdleKey], title: str) -> Iterator[str]:
-    """A warning for each key that is set and does nothing for this engine."""
-    for section, key, why in keys:
-        if getattr(getattr(config, section), key) not in (None, "", "none", "auto"):
-            yield f"[{section}] {key} has no effect on {title}: {why}"
+def idle_keys(
+    config: Config, used: Collection[str], reasons: Mapping[str, str], title: str
+) -> Iterator[str]:
+    """A warning for each key that is set and does nothing for this engine.
+
+    Such are the keys that are "auto" by default and not `used` by its planner, and those with one
+    of the `reasons`, which say why.
+    """
+    for section in ("policy", "server", "model"):
+        for key in fields(getattr(config, section)):
+            reason = reasons.get(key.name, "it has no such setting")
+            auto = key.default is None and key.name not in OF_THE_DAEMON
+            idle = key.name in reasons or (auto and key.name not in used)
+            value = getattr(getattr(config, section), key.name)
+            if idle and value not in (None, "", "none", "auto"):
+                yield f"[{section}] {key.name} has no effect on {title}: {reason}"
 
 
 def misfit(memory: MemoryEstimate) -> tuple[str, ...]:

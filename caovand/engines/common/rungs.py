@@ -7,7 +7,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.options import count
 
 MIN_CONTEXT = 2048
-"""A shorter one than a conversation needs is no remedy."""
+"""The shortest context that a conversation can use."""
 GRANULE = 256
 
 

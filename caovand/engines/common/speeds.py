@@ -1,4 +1,4 @@
-"""How fast cards are: what their makers state, and what of it a running engine gets."""
+"""How fast cards are: their makers' figures, and the share that an engine reaches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BY_CAPABILITY = {
     (7, 5): Speed(448, 60), (8, 0): Speed(1555, 312), (8, 6): Speed(600, 100),
     (8, 9): Speed(504, 120), (9, 0): Speed(3350, 989),
 }  # fmt: skip
-"""A usual card of each generation, where the name is not known."""
+"""A typical card of each generation, for unknown names."""
 NEWER = Speed(1792, 419)
 
 
@@ -63,7 +63,7 @@ def _has_word(name: str, mark: str) -> bool:
 
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:
-    """What each card does at least: the others wait for the slowest."""
+    """The figures of the slowest card, for which the others wait."""
     speeds = [stated(gpu) for gpu in gpus]
     return Speed(
         min(speed.gb_s for speed in speeds) * BANDWIDTH_REACHED,
@@ -96,7 +96,7 @@ def linked(gpus: Sequence[Gpu]) -> bool:
 def one_answer(
     speed: Callable[[Plan, Inventory], float | None],
 ) -> Callable[[Plan, Inventory, int, int], Modelled]:
-    """What is modelled where that is the speed of one answer alone."""
+    """Model the throughput of an engine for which only one answer's speed is modelled."""
 
     def modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
         return Modelled(decode=speed(plan, inventory) if at_once == 1 else None)

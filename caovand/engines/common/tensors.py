@@ -10,12 +10,12 @@ FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of an activation type by any of its names; 2 where the name is not known."""
+    """Bytes of an activation type by any of its names; 2 for an unknown name."""
     return BYTES.get(dtype.removeprefix("torch."), 2)
 
 
 def of_rank(size: float, weights: Weights, model: ModelCard, ranks: int) -> float:
-    """What one of the ranks holds of `size` bytes of these weights."""
+    """The bytes of one rank, of `size` bytes of these weights."""
     if weights.sharding == "replicated":
         return size
     if weights.sharding == "kv" and not model.latent:

@@ -27,8 +27,8 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     for name, setting in plan.settings.items():
         if name not in plan.verbatim:
             argv += _words(name, setting.value, plan, engine)
-    given = options.read(plan.extra_args, engine.flags, engine.switches)
-    secrets, verbatim = options.carried(given)
+    typed = options.read(plan.extra_args, engine.flags, engine.switches)
+    secrets, verbatim = options.carried(typed)
     argv += verbatim
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     return Command(tuple(argv), env, (argv[0], *options.redact(argv[1:])))

@@ -20,7 +20,7 @@ COUNTERS = {
     "spec_decode_num_accepted_tokens_total": "accepted_tokens",
 }
 LARGEST = float(1 << 53)
-"""A value above this, or below 0, is no count."""
+"""The largest value that is a count."""
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:

@@ -1,7 +1,7 @@
-"""Ollama counts nothing: what is read is that it answers.
+"""Ollama has no counters: an answer is the only figure.
 
 `/api/ps` lists the models that are loaded. It shows that the server lives, not that a model's
-runner does: a hang of that is found by test completions alone.
+runner does: only test completions find a hang of that one.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from caovand.core.health.observation import Progress
 
 
 def read_ps(text: str, pending: int | None, at: float) -> Reading:
-    """A reading without counts, which is a sign of life."""
+    """A reading without counts: a sign of life."""
     return Reading(Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, pending, at), Counters())

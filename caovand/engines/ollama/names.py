@@ -16,7 +16,7 @@ from caovand.core.problem import Problem
 
 MODELS = "OLLAMA_MODELS"
 SERVICE_MODELS = "/usr/share/ollama/.ollama/models"
-"""Those of the service that Ollama's own installer makes."""
+"""Folders of the service that Ollama's own installer makes."""
 HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
 MAX_LAYERS = 1000
@@ -35,7 +35,7 @@ def folders(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
 
 
 def entry(name: str) -> str:
-    """The path of a name's entry in such a folder; "" for what is no name."""
+    """The path of a name's entry in such a folder; "" for an invalid name."""
     path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", TAG)
     parts = path.split("/")
     if len(parts) > 3:

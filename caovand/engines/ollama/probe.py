@@ -1,4 +1,4 @@
-"""What a machine has of Ollama: the program, its release, and whether it can use NVIDIA cards."""
+"""Finds Ollama: the program, its release, and whether it can use NVIDIA cards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print(MARK + json.dumps({
     "stamp": [found, seen and seen.st_mtime_ns, seen and seen.st_size],
 }))
 """
-# Without a server to ask, it prints its own version and not that of one that happens to run.
+# Without a server to ask, it prints its own version, not a running server's.
 DETAILS = """
 import json, os, shutil, subprocess
 

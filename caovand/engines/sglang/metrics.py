@@ -33,7 +33,7 @@ FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
 LARGEST = float(1 << 53)
-"""A value above this, or below 0, is no count."""
+"""The largest value that is a count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
 """Of a queue that is part of the one without a priority."""

@@ -1,4 +1,4 @@
-"""How a plan of vLLM sums over several cards, and what the doctor reports of that."""
+"""How a plan of vLLM reduces over several cards, and what the doctor reports of that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ own = CustomAllreduce(group=group, device=device)
 custom = None if own.disabled else own.custom_all_reduce
 """
 """vLLM disables it itself where cards cannot reach each other, and takes no tensor above 8 MiB."""
-OF_SUMS = ("NCCL_", "VLLM_SKIP_P2P_CHECK", "CUDA_VISIBLE_DEVICES")
+SETTINGS = ("NCCL_", "VLLM_SKIP_P2P_CHECK", "CUDA_VISIBLE_DEVICES")
 
 
 def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
@@ -29,12 +29,12 @@ def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
     settings = {
         name: str(setting.value)
         for name, setting in plan.env.items()
-        if name.startswith(OF_SUMS) and setting.value is not None
+        if name.startswith(SETTINGS) and setting.value is not None
     }
     return AllReduce(ranks, "" if plan.value("disable_custom_all_reduce") else OWN, settings)
 
 
-def sums(facts: DoctorFacts) -> Iterator[CheckResult]:
+def all_reduce_check(facts: DoctorFacts) -> Iterator[CheckResult]:
     """Cards that exchange wrong data answer NVML well, and the engine on them answers nonsense."""
     if facts.sums is None:
         return

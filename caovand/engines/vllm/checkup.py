@@ -18,7 +18,7 @@ from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
 from caovand.engines.common.checks import cache_checks, driver_checks, port_checks
 from caovand.engines.vllm import kernels, releases
-from caovand.engines.vllm.all_reduce import sums
+from caovand.engines.vllm.all_reduce import all_reduce_check
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
 from caovand.engines.vllm.machine.capabilities import TURING, type_without_bfloat16
 from caovand.engines.vllm.planning.devices import unusable
@@ -369,6 +369,6 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver_checks, cards, orphans, foreign_memory,
-    sums, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory, fit, choices,
-    warnings, port_checks, caches,
+    all_reduce_check, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory,
+    fit, choices, warnings, port_checks, caches,
 )  # fmt: skip

@@ -148,7 +148,7 @@ def own(plan: Plan, place: Place) -> Plan:
     return replace(plan, settings=settings, env={**env, **plan.env})
 
 
-def sums(plan: Plan) -> bool:
+def all_reduces(plan: Plan) -> bool:
     """Whether tensor parallel reaches over nodes: there are fewer stages than nodes."""
     return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
 
@@ -191,7 +191,7 @@ NODES = Nodes(
     spread=spread,
     local=local,
     own=own,
-    sums=sums,
+    sums=all_reduces,
     no_rdma=no_rdma,
     by_host_name=by_host_name,
     rank_of=rank_of,

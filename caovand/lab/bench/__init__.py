@@ -126,7 +126,7 @@ def _measure(args: argparse.Namespace) -> int:
 
 
 def measured(client: Client, found: Target, order: Order) -> tuple[dict[str, Any], Cut | None]:
-    """The result of an order, and what cut it short; its cells are those that were measured."""
+    """Measure an order; return the result with the measured cells, and what cut it short."""
     known = texts()
     screen = Screen(sys.stderr)
     run = Run(client, found, order, prompts.passages(known), screen)
@@ -153,7 +153,7 @@ def measured(client: Client, found: Target, order: Order) -> tuple[dict[str, Any
 
 
 def _show(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
-    """Keep a result and print it, printed even where it cannot be kept."""
+    """Keep a result and print it; print it even if it cannot be kept."""
     path, failed = None, None
     try:
         path = results.keep(own_directories(os.environ, os.getuid()).state, document)

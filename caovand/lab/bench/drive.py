@@ -1,4 +1,4 @@
-"""Drives the engine: round by round, and after each the daemon's figures of that time."""
+"""Drives the engine round by round, and reads the daemon's figures after each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOO_LONG = (400, 413, 422)
 
 
 class Cut(Exception):
-    """It ended early: by an error, or by Ctrl-C, which is None."""
+    """The measurement ended early, by an error or, if that is None, by Ctrl-C."""
 
     def __init__(self, error: CommandError | None) -> None:
         super().__init__(str(error))
@@ -37,7 +37,7 @@ class Cut(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """What to measure. `salt` begins every prompt, and is another in every run."""
+    """What to measure. `salt` begins every prompt and differs between runs."""
 
     prompts: Sequence[int]
     at_once: Sequence[int]
@@ -48,12 +48,12 @@ class Order:
 
     @property
     def cells(self) -> int:
-        """How many pairs of a length and a number of requests there are."""
+        """The number of pairs of prompt length and concurrency."""
         return len(self.prompts) * len(self.at_once)
 
     @property
     def every_round(self) -> list[tuple[int, int]]:
-        """Length and requests of each round as they come, those to warm up as well."""
+        """Length and concurrency of each round in order, warm-up rounds included."""
         return [
             (length, count)
             for length in self.prompts
@@ -64,9 +64,9 @@ class Order:
         ]
 
     def warm_up(self, length: int) -> int:
-        """Requests at once of the round that comes before those of a length are measured.
+        """Concurrency of the warm-up round of a length.
 
-        What the first request of a length compiles is no part of the figures.
+        It keeps what the first request of a length compiles out of the figures.
         """
         return self.at_once[-1] if length == self.prompts[0] else 1
 
@@ -131,12 +131,12 @@ class Run:
     def _round(self, length: int, at_once: int, *, warm_up: bool = False) -> list[Answered]:
         texts = [self._sized.prompt(length) for _ in range(at_once)]
         self._what = f"prompts of {length:,}, {at_once} at once"
-        answers = self._streams.at_once(texts, self._order.tokens, self._look)
+        answers = self._streams.at_once(texts, self._order.tokens, self._move_bar)
         self._progress.ended(answers, warm_up=warm_up)
         return answers
 
-    def _look(self, first: int, answered: int) -> None:
-        """Move the bar within a round; where there is none, rounds are lines enough."""
+    def _move_bar(self, first: int, answered: int) -> None:
+        """Move the bar within a round; without a bar, a line per round is enough."""
         if self._screen.moves and (first, answered) != self._shown:
             self._shown = first, answered
             self._show(first, answered)
@@ -149,7 +149,7 @@ class Run:
         self._screen.line(self._progress.percent(first, answered), text)
 
     def _status_after(self, moment: float) -> Mapping[str, Any]:
-        """The first status whose figures and samples are younger; the last one in time."""
+        """The first status with younger figures and samples; the last one if none comes in time."""
         deadline = time.monotonic() + FIGURES_S
         while True:
             status = self._client.ask("status")
@@ -174,7 +174,7 @@ class Run:
         )
 
     def _explained(self, problem: Unanswered) -> CommandError:
-        """What to tell of a request that failed."""
+        """The error message for a failed request."""
         if isinstance(problem, Refused) and problem.status in BAD_KEY:
             return CommandError(
                 Exit.FAILED,

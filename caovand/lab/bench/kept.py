@@ -1,4 +1,4 @@
-"""`caovanctl bench --list`: the results that were kept, numbered, and how --compare names them."""
+"""`caovanctl bench --list`: kept results by number, and the file that --compare means."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_DIGITS = 9
 
 
 def show(args: argparse.Namespace) -> int:
-    """List them, the newest first."""
+    """List kept results, newest first."""
     state = own_directories(os.environ, os.getuid()).state
     rows, others = _rows(state)
     if args.json:
@@ -56,7 +56,7 @@ def path_of(word: str) -> Path:
 
 
 def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
-    """Every result below the folder `state`, the newest first, and the files that are none."""
+    """Every result below the folder `state`, newest first, and the files that are not results."""
     found, others = [], []
     for path in results.paths(state):
         try:
@@ -68,7 +68,7 @@ def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
 
 
 def _row(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """A result in short: its figure is that of the shortest prompts, fewest at once."""
+    """Summarise a result by the cell with the shortest prompts and the lowest concurrency."""
     first, at = document["cells"][0], float(document["at"])
     time.localtime(at)  # raises where that is no moment
     paces = record.values(first, "decode_tokens_per_s")

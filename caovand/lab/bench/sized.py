@@ -1,4 +1,4 @@
-"""Prompts of real text with as many tokens as are asked for, counted by the engine."""
+"""Prompts of real text with a chosen number of tokens, as the engine counts them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT_S = 120.0
 
 
 class Sized:
-    """The prompts of one run, for any thread. `salt` begins every prompt."""
+    """The prompts of one run; thread-safe. `salt` begins every prompt."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Sized:
         self._lengths: dict[int, int] = {}
 
     def prompt(self, length: int, number: int | None = None) -> str:
-        """The prompt of this number with so many tokens, by default one that was not sent yet."""
+        """The numbered prompt with so many tokens; by default one that was not sent yet."""
         number = next(self._numbers) if number is None else number
         text = prompts.prompt(self.passages, self._salt, self._seed, number)
         if self._target.api.tokenize is not None:
@@ -42,7 +42,7 @@ class Sized:
         return text[: self._lengths[length]]
 
     def counted(self, text: str) -> int:
-        """How many tokens the engine counts in a text; a completion if it cannot count."""
+        """Count a text's tokens, by a completion if the engine has no other way."""
         target, tokenize = self._target, self._target.api.tokenize
         if tokenize is None:
             return self._streams.at_once([text], 1)[0].prompt_tokens

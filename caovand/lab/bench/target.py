@@ -27,7 +27,7 @@ class Target:
     context: int | None
     generation: int
     described: Mapping[str, Any]
-    """What a result has of it."""
+    """What a result records about the engine."""
 
 
 def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
@@ -95,7 +95,7 @@ def _key(
 def lengths(
     found: Target, wanted: Sequence[int] | None, usual: Sequence[int], tokens: int
 ) -> tuple[int, ...]:
-    """The lengths of prompts to measure: those wanted, or the usual ones that fit."""
+    """Prompt lengths to measure: the requested ones, or those of the defaults that fit."""
     if found.context is None:
         return tuple(wanted or usual[:1])
     fit = tuple(one for one in wanted or usual if one + tokens <= found.context)

@@ -1,4 +1,4 @@
-"""`caovanctl fieldtest`: everything worth knowing about caovan on this machine, in one archive."""
+"""`caovanctl fieldtest`: how well caovan serves on this machine, in one archive."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_in_a_cluster(config: Config, status: Mapping[str, Any], source: Path) -> None:
-    """Raise CommandError where other machines have a part in what would be served or stopped."""
+    """Raise CommandError if other machines serve along: the test would stop their engine."""
     if config.cluster.role != "off":
         raise CommandError(
             Exit.FAILED,
@@ -98,9 +98,9 @@ def _refuse_in_a_cluster(config: Config, status: Mapping[str, Any], source: Path
 def _engine_stopped(
     args: argparse.Namespace, status: Mapping[str, Any], folder: Path, screen: Screen
 ) -> Iterator[None]:
-    """The cards to ourselves: the service's engine is stopped, and started again afterwards.
+    """Free the cards: stop the service's engine, and start it again afterwards.
 
-    That it was running is kept in `folder`, for a test that goes on after it was killed.
+    A note in `folder` makes a test that was killed start it too when it goes on.
     """
     note = folder / f"{STOPPED}.json"
     if status and status["state"] not in waiting.NOT_STARTING:

@@ -1,4 +1,4 @@
-"""Our kernels on this machine's card: against float64, then in time beside vLLM's own."""
+"""Our kernels on this machine's card: errors against float64, then times against vLLM's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = (
 
 
 def measured(engine: EngineInfo, gpu: Gpu, say: Callable[[str], None]) -> dict[str, Any]:
-    """The output of both parts, on one card."""
+    """Run both parts on one card; return their output."""
     env = {"CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index), "PYTHONPATH": ""}
     parts = []
     for name, title in PARTS:

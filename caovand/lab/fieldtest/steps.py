@@ -1,4 +1,4 @@
-"""The steps of a field test, each taken once, and what is made of their results."""
+"""The steps of a field test, each taken once, and the report from their results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUICK = Order((256,), (1, 2), 1, 16, 1, "")
 class Subject:
     """The subject of the test: the configuration, and the machine without the service's engine.
 
-    `order` is what is measured of each trial: a quick test has another than a full one.
+    `order` is what is measured of each trial, less in a quick test.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class Subject:
 
     @property
     def cards(self) -> tuple[Gpu, ...]:
-        """Those that the configuration allows."""
+        """The cards that the configuration allows."""
         allowed = self.config.engine.gpus
         return tuple(gpu for gpu in self.machine.gpus if allowed is None or gpu.index in allowed)
 
@@ -71,7 +71,7 @@ class Subject:
         return ""
 
     def described(self) -> dict[str, Any]:
-        """What makes earlier results worthless where it is another; not the kernels'."""
+        """The key of all results but the kernels': a change makes earlier ones worthless."""
         return {
             "config": hashlib.sha256(render(self.config).encode()).hexdigest(),
             "version": __version__,
@@ -81,7 +81,7 @@ class Subject:
         }
 
     def kernels_key(self) -> str:
-        """What the kernels' result depends on: it takes minutes, and no other change repeats it."""
+        """The key of the kernels' result, which takes minutes and outlives other changes."""
         seen = [self._engine(), _identity(self.card) if self.card else "", self.no_kernels]
         return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
@@ -146,7 +146,7 @@ class _Way:
 
 
 def _ways(subject: Subject, port: int) -> Iterator[_Way]:
-    """Every trial; one whose command is another's is left out."""
+    """Every trial but those whose command equals an earlier one's."""
     seen: dict[str, str] = {}
     for one in _trials(subject):
         planned, why = _planned(subject, trials.quiet(one.config, port))
@@ -158,7 +158,7 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
 
 
 def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, float | None]]:
-    """What the planner counts with for each cell that was measured."""
+    """The modelled figures of each measured cell."""
     model = chosen_engine(subject.config).planning.modelled
     return [
         asdict(model(planned.plan, planned.inventory, cell["prompt"], cell["at_once"]))
@@ -167,7 +167,7 @@ def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, 
 
 
 def _left(ways: Sequence[_Way], work: Work) -> str:
-    """How long the trials that are left will take, from those that were; "" before there is one."""
+    """The remaining time, from the trials so far; "" before the first."""
     results = [(way, work.of(way.trial.name)) for way in ways]
     took = [found["seconds"] for _, found in results if found and found["seconds"]]
     left = sum(1 for way, found in results if way.planned and found is None)
@@ -210,9 +210,9 @@ def _facts(subject: Subject) -> dict[str, Any]:
 def _doctor(source: Path) -> Any:
     from caovand.cli.main import main  # noqa: PLC0415  it imports the verbs, this one too
 
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         main(["doctor", "--json", "--config", str(source)])
-    return json.loads(said.getvalue() or '{"checks": []}')
+    return json.loads(printed.getvalue() or '{"checks": []}')
 
 
 def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:

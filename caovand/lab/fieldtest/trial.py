@@ -1,4 +1,4 @@
-"""One trial: a daemon of our own serves the model its way, and is measured."""
+"""One trial: our own daemon serves the model as planned, and is measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from caovand.lab.bench.drive import Order
 from caovand.lab.core.fieldtest.trials import Trial
 
 ANSWERS_S = 120.0
-"""Until the daemon answers, on a machine that is busy."""
+"""How long a daemon may take to answer on a busy machine."""
 ENDS_S = 120.0
 START_S = 3600.0
 MAX_LOG_BYTES = 16 << 20
@@ -40,16 +40,16 @@ def daemon(config: Config, folder: Path) -> Iterator[Client]:
     places = Directories(*(folder / name for name in ("run", "state", "cache", "log")))
     path = own_daemon.write(folder, config)
     argv = [sys.executable, "-c", own_daemon.code(ENDS_WITH_US), "--config", str(path)]
-    said = folder / "daemon.log"
-    written = safe_files.open_own(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with os.fdopen(written, "wb") as log:
+    log = folder / "daemon.log"
+    written = safe_files.open_own(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with os.fdopen(written, "wb") as out:
         child = subprocess.Popen(
-            argv, env=own_daemon.environ(places), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            argv, env=own_daemon.environ(places), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
             start_new_session=True, cwd="/",
         )  # fmt: skip
     try:
         with Client(places.runtime) as client:
-            _until_it_answers(client, child, said)
+            _until_it_answers(client, child, log)
             yield client
     finally:
         term_then_kill(child, ENDS_S)
@@ -62,13 +62,13 @@ def _until_it_answers(client: Client, child: subprocess.Popen[bytes], log: Path)
             client.ask("version", answer_s=2.0)
             return
         time.sleep(0.1)
-    said = safe_files.read_text(log, MAX_LOG_BYTES).strip().splitlines()
-    fact = said[-1] if said else "no line in its log"
+    lines = safe_files.read_text(log, MAX_LOG_BYTES).strip().splitlines()
+    fact = lines[-1] if lines else "no line in its log"
     raise CommandError(Exit.FAILED, f"the trial's caovand did not answer: {fact}")
 
 
 def nothing(trial: Trial) -> dict[str, Any]:
-    """The result of a trial before anything was found."""
+    """The empty result of a trial."""
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
         "plan": None, "degraded": None, "failure": None, "modelled": None,

@@ -1,4 +1,4 @@
-"""What a field test has found so far, a file a step, so that it can go on where it was stopped."""
+"""A field test's results so far, one file a step, so that it can resume."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from caovand.cli.errors import CommandError, Exit
 
 SUBJECT = "subject"
 STOPPED = "stopped"
-"""The step that says that the machine's own engine was stopped for the test."""
+"""The step that notes that the machine's own engine was stopped for the test."""
 KERNELS = "kernels"
-"""The step that outlives another subject: it says itself what it depends on."""
+"""The step that survives a change of subject: it has a key of its own."""
 
 
 class Work:

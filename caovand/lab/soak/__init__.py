@@ -35,7 +35,7 @@ AT_ONCE = 4
 
 
 def hours(text: str) -> float:
-    """A reader of hours."""
+    """Parse a number of hours."""
     try:
         found = float(text)
     except ValueError:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explained(problem: Exception) -> CommandError:
-    """What to tell of a first request that failed."""
+    """The error message for a failed first request."""
     if isinstance(problem, Refused) and problem.status in BAD_KEY:
         return CommandError(
             Exit.FAILED,

@@ -1,4 +1,4 @@
-"""The requests of a soak: one at a time for whoever calls, and the prompts with known answers."""
+"""The requests of a soak, and the prompts with known answers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from caovand.lab.core.soak.schedule import Limits
 from caovand.lab.streamed import Streams, choice
 
 SILENCE_S = 600.0
-"""As long as an engine may be silent; until then the daemon has ended one that hangs."""
+"""How long an engine may be silent; by then the daemon has ended one that hangs."""
 KNOWN_TOKENS = 24
 KNOWN_TIMES = 4
-"""How often each is asked at the start: without a hit of the prefix cache, then with one."""
+"""Requests of each known prompt at the start: without a prefix cache hit, then with one."""
 KNOWN_NUMBER = 1_000_000
 """The number of the first known prompt among all prompts."""
 
@@ -48,7 +48,7 @@ class Known:
 
 
 class Asking:
-    """Asks one engine; for any thread."""
+    """Sends requests to one engine; thread-safe."""
 
     def __init__(self, target: Target, passages: Sequence[str], salt: str, seed: int) -> None:
         self.target = target
@@ -58,12 +58,12 @@ class Asking:
     def ask(
         self, prompt: str, tokens: int, *, streamed: bool, leave_after: int = 0, **more: Any
     ) -> Reply:
-        """One answer; raises Unanswered."""
+        """Request one answer; raises Unanswered."""
         if streamed:
-            told = self.streams.ask(prompt, tokens, leave_after, **more)
-            done = told.answered
+            reply = self.streams.ask(prompt, tokens, leave_after, **more)
+            done = reply.answered
             counts = (done.prompt_tokens, done.tokens) if done else (0, 0)
-            return Reply(told.text, told.finish, *counts, done)
+            return Reply(reply.text, reply.finish, *counts, done)
         document = self._whole(prompt, tokens, **more)
         read = count_in(document, "usage", "prompt_tokens")
         made = count_in(document, "usage", "completion_tokens")
@@ -72,7 +72,7 @@ class Asking:
         return Reply(*choice(document), read, made, None)
 
     def greedy(self, prompt: str) -> Greedy:
-        """The greedy answer to a known prompt; raises Unanswered and canary.Degenerate."""
+        """Request the greedy answer to a known prompt; raises Unanswered and canary.Degenerate."""
         api = self.target.api
         document = self._whole(prompt, KNOWN_TOKENS, **({"logprobs": 2} if api.logprobs else {}))
         found = canary.read(json.dumps(document), KNOWN_TOKENS) if api.logprobs else None
@@ -88,7 +88,7 @@ class Asking:
         return Known(prompt, tuple(dict.fromkeys(answers)), len(set(answers[1:])) == 1)
 
     def compare(self, one: Known) -> Difference | None:
-        """How the engine answers a known prompt now; raises as `greedy` does."""
+        """Request a known prompt again and compare the answer; raises as `greedy` does."""
         return known.difference(one.answers, self.greedy(one.prompt))
 
     def _whole(self, prompt: str, tokens: int, **more: Any) -> Mapping[str, Any]:
@@ -102,5 +102,5 @@ class Asking:
 
 
 def lengths(limits: Limits) -> tuple[int, ...]:
-    """Tokens of the known prompts: so short that no cache has a block of it, and longer ones."""
+    """Token counts of the known prompts: one below a cache block, and longer ones."""
     return (16, limits.short // 2, limits.short, min(4 * limits.short, limits.long))[: limits.known]

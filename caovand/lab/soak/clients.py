@@ -1,4 +1,4 @@
-"""The clients of a soak: threads that take work, piece by piece, while the gate is open."""
+"""The clients of a soak: threads that work while the gate is open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from caovand.adapters.http import Unanswered
 from caovand.core.health.canary import Degenerate
 from caovand.lab.core.bench.prompts import TooFewTexts
-from caovand.lab.core.soak.schedule import Kind, Limits, Work, drawn, work
+from caovand.lab.core.soak.schedule import Kind, Limits, Work, draw_of, work
 from caovand.lab.core.soak.seen import Compared, Paced
 from caovand.lab.core.soak.verdict import EMPTY
 from caovand.lab.soak.asking import KNOWN_TOKENS, Asking, Known, Reply
@@ -20,7 +20,7 @@ AFTER_FAILURE_S = 1.0
 SAID = 200
 """Characters that a client of a conversation adds to it."""
 BYTES = 4
-"""The most bytes of a character, and so its tokens: some have one for each."""
+"""Bytes in the longest character, and so its tokens at most: some tokenizers have one a byte."""
 MIN_TOKENS = 8
 """An answer of so many tokens without any text counts as empty."""
 SCHEMA = {
@@ -52,7 +52,7 @@ class Clients:
         self.crash: Exception | None = None
 
     def start(self, at_once: int) -> None:
-        """Make the threads; they wait for the gate."""
+        """Start the threads; they wait for the gate."""
         self._threads = [
             threading.Thread(target=self._serve, name=f"client-{n}") for n in range(at_once)
         ]
@@ -60,23 +60,23 @@ class Clients:
             thread.start()
 
     def admit(self) -> None:
-        """Let them take work."""
+        """Open the gate."""
         with self._gate:
             self._admits = True
             self._gate.notify_all()
 
     def pause(self) -> None:
-        """Let them end the work they have."""
+        """Close the gate: clients finish their current work."""
         with self._gate:
             self._admits = False
 
     def idle(self, limit_s: float) -> bool:
-        """Whether none has work, after at most `limit_s`."""
+        """Wait at most `limit_s` until no client has work; return whether that is so."""
         with self._gate:
             return self._gate.wait_for(lambda: self._busy == 0, limit_s)
 
     def end(self) -> None:
-        """End them; the answers under way are cut off."""
+        """End all clients and cut off their answers."""
         self._ledger.close()
         self._ended.set()
         self._asking.streams.stop()
@@ -101,7 +101,7 @@ class Clients:
             self._ended.wait(pause_s)
 
     def _next(self) -> float:
-        """Do the next piece of work; the pause after it."""
+        """Do the next piece of work; return the pause after it."""
         todo = work(self._seed, next(self._numbers), self.limits)
         try:
             self._do(todo)
@@ -146,7 +146,7 @@ class Clients:
     def _chat(self, todo: Work, history: str) -> None:
         for turn in range(todo.turns):
             reply = self._ask(todo, history)
-            place = int(drawn(f"{self._seed} {todo.number} {turn}") * len(self._passages))
+            place = int(draw_of(f"{self._seed} {todo.number} {turn}") * len(self._passages))
             history += f"{reply.text}\n\n{self._passages[place][:SAID]}\n\n"
             if not self._admits or not self._fits(history, todo, reply):
                 return

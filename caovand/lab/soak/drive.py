@@ -1,4 +1,4 @@
-"""Drives a soak: load, and again and again a quiet moment for known answers and speeds."""
+"""Drives a soak: load, with quiet moments in between for known answers and speeds."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PATIENCE_S = (1.0, 20.0)
 """The longest that one prompt is read for, and one answer generated, if nothing else is asked: a
 sixtieth of the soak, between these."""
 MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
-"""Between quiet moments."""
+"""Seconds between quiet moments."""
 MAX_LATE_S = 120.0
-"""As long as the last answers are waited for."""
+"""How long to wait for the last answers."""
 TICK_S = 0.05
 RECENT = 60
 """Samples over which the shown speed is taken."""
@@ -49,7 +49,7 @@ OVER = ("FAILED", "STOPPED")
 
 @dataclass(frozen=True)
 class Order:
-    """How long, how many clients; `salt` begins every prompt, and is another in every run."""
+    """How long, how many clients; `salt` begins every prompt and differs between runs."""
 
     seconds: float
     at_once: int
@@ -99,11 +99,11 @@ class Soak:
         if self._clients.crash is not None:
             raise self._clients.crash
         with contextlib.suppress(CommandError):
-            self._watch.look()  # what the daemon noticed last
+            self._watch.sample()  # what the daemon noticed last
         return self._seen()
 
     def _limits(self) -> Limits:
-        """What the engine can take in time, by its speed now."""
+        """Prompt and answer lengths that the engine handles in time at its current speed."""
         low, high = PATIENCE_S
         patience_s = min(max(self._order.seconds / 60, low), high)
         self._pace()  # what the first request compiles is no part of the speed
@@ -139,7 +139,7 @@ class Soak:
         return self._ledger.now() >= self._due or not self._same()
 
     def _same(self) -> bool:
-        """Whether the engine serves whose answers are known."""
+        """Whether the engine with the known answers still serves."""
         status = self._watch.status
         return bool(status["served"]) and status["generation"] == self._clients.generation
 
@@ -149,19 +149,19 @@ class Soak:
         return late or self._clients.idle(TICK_S)
 
     def _until(self, holds: Callable[[], bool]) -> None:
-        """Sample and show until it holds, or all is over."""
+        """Sample and show until a condition holds or the soak is over."""
         while not holds() and not self._over:
             now = self._ledger.now()
             if now >= self._sampled_at + self._every_s:
                 self._sampled_at = now
-                status = self._watch.look()
+                status = self._watch.sample()
                 self._show(now)
                 self._over = status["state"] in OVER
             self._over |= self._clients.crash is not None
             time.sleep(TICK_S)
 
     def _guarded(self, ask: Callable[[], None]) -> None:
-        """Ask while nobody else does; what goes wrong is noted like any client's failure."""
+        """Send a request while there is no other; note a failure like any client's."""
         try:
             ask()
         except Unanswered as problem:
@@ -178,7 +178,7 @@ class Soak:
         self._clients.generation = self._watch.status["generation"]
 
     def _quiet(self) -> None:
-        self._watch.look()
+        self._watch.sample()
         if not self._same():
             self._learn()
         self._compare(self._quiets % KNOWN)
@@ -199,7 +199,7 @@ class Soak:
             self._ledger.answered("known", asking.KNOWN_TOKENS)
 
     def _pace(self) -> Paced:
-        """The times of one answer to a new prompt, always of the same lengths."""
+        """Time one answer to a new prompt; the lengths are always the same."""
         prompt = self._asking.sized.prompt(self._short)
         done = self._asking.ask(prompt, PACE_TOKENS, streamed=True).answered
         assert done is not None

@@ -1,4 +1,4 @@
-"""What the clients of a soak have seen so far, written by many threads."""
+"""Thread-safe record of what the clients of a soak observed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caovand.lab.streamed import Refused
 
 
 class Ledger:
-    """All of it; times are seconds since `begin`, and before that less than 0."""
+    """All observations; times are seconds since `begin`, negative before it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class Ledger:
         self.loaded: list[Paced] = []
 
     def begin(self) -> None:
-        """The clock starts now."""
+        """Start the clock."""
         self._begun = time.monotonic()
 
     def now(self) -> float:
@@ -34,7 +34,7 @@ class Ledger:
         return time.monotonic() - self._begun
 
     def close(self) -> None:
-        """What goes wrong from now on is our own doing."""
+        """Note no more failures: from now on they are our own doing."""
         with self._lock:
             self._over = True
 

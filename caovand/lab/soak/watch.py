@@ -1,4 +1,4 @@
-"""What a soak asks the daemon and the kernel: samples of all that may leak, and events."""
+"""Polls the daemon and the kernel for what may leak, and for events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.lab.soak.ledger import Ledger
 
 
 class Watch:
-    """`look` again and again; what was seen is in `samples` and `events`."""
+    """Call `sample` repeatedly; results are in `samples` and `events`."""
 
     def __init__(self, client: Client, ledger: Ledger) -> None:
         self._client, self._ledger = client, ledger
@@ -24,17 +24,17 @@ class Watch:
         self.events: list[Mishap] = []
 
     def begin(self) -> None:
-        """Forget the events until now."""
+        """Discard earlier events."""
         self._new_events()
         self.events.clear()
 
     @property
     def rungs(self) -> tuple[str, ...]:
-        """The rungs taken meanwhile."""
+        """The rungs taken since `begin`."""
         return tuple(one for one in self.status["rungs"] if one not in self._rungs)
 
-    def look(self) -> Mapping[str, Any]:
-        """Take a sample; the daemon's status."""
+    def sample(self) -> Mapping[str, Any]:
+        """Take a sample; return the daemon's status."""
         status = self._client.ask("status")
         if status["daemon"]["pid"] != self.status["daemon"]["pid"]:
             self._since = 0

@@ -23,6 +23,7 @@ def node(name: str, state: str, **changes: Any) -> dict[str, Any]:
     address = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2"}.get(name, "10.0.0.3")
     base = {"name": name, "address": address, "state": state, "since_s": 300.0}
     more = {"facts": {**FACTS, "name": name}, "ranks": [], "gpus": [], "reported": {}}
+    more["network"] = ""
     return {**base, **more, **changes}
 
 
@@ -136,6 +137,12 @@ def test_status_and_top_name_the_nodes_by_their_state(
     assert f"  cluster   {words}\n" in ctl(verb).out
 
 
+def test_what_nccl_uses_between_nodes_is_shown(daemon: FakeDaemon, ctl: Ctl) -> None:
+    nodes = [node("gpu1", "here", network="0 -> 1 Socket/0"), node("gpu2", "joined")]
+    daemon.answers["cluster"] = cluster(nodes=nodes)
+    assert ctl("cluster", "nodes").out.splitlines()[-1] == "gpu1: NCCL sends 0 -> 1 Socket/0"
+
+
 def test_what_is_not_known_yet_is_blank_and_kinds_of_cards_are_counted(
     daemon: FakeDaemon, ctl: Ctl
 ) -> None:
@@ -209,7 +216,7 @@ def test_checks_are_printed_by_node_as_the_doctor_prints_them(daemon: FakeDaemon
     daemon.answers["cluster"] = cluster()
     said = ctl("cluster", "check")
     assert said.code == 0
-    assert [request.args for request in daemon.asked] == [{"measure": True}]
+    assert [request.args for request in daemon.asked] == [{"probe": True}]
     assert said.out.splitlines() == [
         "gpu1",
         "  WARN  MTU 1500",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import messages
-from caovand.core.cluster.link import PARTS, Outcome, Trial
+from caovand.core.cluster.link import Probe, Reached
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
@@ -41,12 +41,14 @@ plans = st.builds(
 finite = st.floats(0, 1e9)
 shown = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=20)
 ports = st.integers(0, 65535)
-trials = st.builds(Trial, shown, shown, ports, st.booleans(), st.sampled_from(PARTS))
-outcomes = st.builds(Outcome, shown, shown, finite, st.none() | finite, shown, shown, ports, shown)
+probes = st.builds(Probe, shown, st.dictionaries(shown, st.tuples(shown, ports), max_size=3))
+results = st.builds(
+    Reached, shown, ports, shown, st.dictionaries(shown, shown, max_size=3), shown, shown, shown
+)
 orders = st.builds(
     Order, texts, texts, st.none() | plans, st.integers(0, 64), st.booleans(), texts, texts, finite,
     texts, texts, texts, st.booleans(), progress=st.none() | st.floats(0, 1),
-    trial=st.none() | trials,
+    probe=st.none() | probes,
 )  # fmt: skip
 findings = st.builds(
     Finding, st.sampled_from(FAILURES), texts, texts, st.dictionaries(texts, texts, max_size=2),
@@ -66,10 +68,11 @@ reports = st.builds(
         st.tuples(texts, st.integers(1, 99), st.none() | st.integers(0, 9)), max_size=3
     ).map(tuple),
     sizes=st.dictionaries(texts, finite, max_size=3),
+    network=texts,
     clock=finite,
     echo=finite,
     held_s=finite,
-    outcome=st.none() | outcomes,
+    reached=st.none() | results,
 )
 
 
@@ -96,7 +99,7 @@ def test_a_report_with_any_other_part_is_refused_or_read(
 ) -> None:
     document = json.loads(messages.encode_report(report))
     part = data.draw(st.sampled_from(sorted(document)))
-    if part == "outcome" and document[part] and data.draw(st.booleans()):
+    if part == "reached" and document[part] and data.draw(st.booleans()):
         document[part][data.draw(st.sampled_from(sorted(document[part])))] = other
     else:
         document[part] = other

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,8 +20,9 @@ from caovand.adapters import node_facts
 from caovand.adapters.cluster_key import Pairs
 from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
-from caovand.core.cluster import link, messages
+from caovand.core.cluster import messages
 from caovand.core.cluster.evidence import MARK
+from caovand.core.cluster.link import Link as Known
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.config import Config, WatchSection
@@ -35,13 +38,14 @@ from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 from caovand.daemon.chronicle import Then
-from caovand.daemon.cluster import choosing, head, here, measuring, members, part, roster, worker
-from caovand.daemon.cluster.choosing import Quorum
+from caovand.daemon.cluster import head, here, part, selection, worker, workers
 from caovand.daemon.cluster.head import Head
+from caovand.daemon.cluster.links import Links, Peer
 from caovand.daemon.cluster.part import Part
+from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.inspection import Obstacle
-from caovand.daemon.slot import CHOICES
+from caovand.daemon.inspections import CHOICES
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -93,17 +97,20 @@ class Link:
         """Nothing is open."""
 
 
-class Tried(measuring.Links):
-    """Links that work, without a trial."""
+GOOD = Known("10.0.0.1", 7071, connect_s=1e-4)
 
-    async def _opened(self, *_: object) -> tuple[Any, link.Link]:
-        return "doors", link.Link("10.0.0.1", 7071)
 
-    async def _try(self, doors: object, at: link.Link, *_: object) -> link.Link:
-        return replace(at, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
+class Checked(Links):
+    """Links that work without a check, but for those that are `broken`, by their nodes."""
 
-    async def _one_way(self, *_: object) -> tuple[link.Outcome, float]:
-        return link.Outcome("token", connect_s=1e-4), 1e9
+    broken: frozenset[frozenset[str]] = frozenset()
+
+    async def check(self, own: str, peers: Sequence[Peer]) -> None:
+        boots = {"n1": "", **{peer.name: peer.boot for peer in peers}}
+        for one, other in combinations(boots, 2):
+            ends = {one: boots[one], other: boots[other]}
+            fails = frozenset(ends) in self.broken
+            self._keep(ends, replace(GOOD, to_worker="no answer" if fails else ""))
 
 
 class Coming:
@@ -165,7 +172,7 @@ class Slot:
 
     @property
     def hooks(self) -> part.Slot:
-        return part.Slot(
+        hooks = SimpleNamespace(
             config=lambda: self._config,
             engine=ENGINE,
             cache=Path(),
@@ -186,6 +193,7 @@ class Slot:
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
         )
+        return cast(part.Slot, hooks)
 
     async def _look(self) -> Inventory:
         if self.obstacles:
@@ -289,9 +297,9 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         self.links: list[Link] = []
-        for module in (head, worker, members, roster, here, choosing):
+        for module in (head, worker, workers, here, selection):
             patch.setattr(module, "now", self.clock)
-        for module in (head, worker):
+        for module in (head, worker, selection):
             patch.setattr(module, "EACH_S", EACH_S)
 
         def linked(*words: Any) -> Link:
@@ -301,10 +309,10 @@ class World:
         def facts(name: str, *_: Any, cards: tuple[Gpu, ...], **__: Any) -> NodeFacts:
             return replace(HEAD, name=name, cards=(T4,) * len(cards))
 
-        patch.setattr(head, "Links", Tried)
+        patch.setattr(head, "Links", Checked)
         patch.setattr(head, "HeadLink", linked)
         patch.setattr(worker, "WorkerLink", linked)
-        patch.setattr(head, "check_port", lambda *_: None)
+        patch.setattr(selection, "check_port", lambda *_: None)
         patch.setattr(node_facts, "read", facts)
 
     def play(self, make: Callable[[], Awaitable[Any]]) -> None:

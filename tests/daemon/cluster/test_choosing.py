@@ -11,7 +11,7 @@ from caovand.adapters import node_facts
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.problem import ProblemError
-from caovand.daemon.slot import CHOICES
+from caovand.daemon.inspections import CHOICES
 from tests.core.nodes import T4
 from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
 from tests.patience import soon
@@ -41,7 +41,7 @@ def test_nothing_is_planned_while_a_worker_is_missing(world: World) -> None:
 
 def restarted(head: AtHead) -> None:
     head.link.ended.add(b"n2")
-    head.part._roster.members["n2"].gone = True
+    head.part._workers.by_name["n2"].gone = True
     head.hear("n2", boot="n2 again")
 
 
@@ -61,7 +61,7 @@ def test_a_worker_that_changes_while_the_start_is_planned_is_chosen_anew(
         await head.slot.until(State.STARTING, spawned=True)
         assert head.slot.planned_for == [("n2",)] * 2
         assert len(head.slot.plans) == 1
-        boot = head.part._roster.members["n2"].report.boot
+        boot = head.part._workers.by_name["n2"].report.boot
         assert (await head.ordered(boot)).start
 
     world.play(story)

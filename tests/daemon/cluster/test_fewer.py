@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from caovand.core.cluster.link import Link
 from caovand.core.lifecycle.state import State
-from caovand.daemon.cluster.asking import Unreported
-from caovand.daemon.cluster.trials import Peer
-from tests.daemon.cluster.made_up import WAIT_S, Tried, World
+from tests.daemon.cluster.made_up import WAIT_S, World
 from tests.patience import soon
-
-GOOD = Link("10.0.0.1", 7071, connect_s=1e-4, up_bytes_s=1e9, down_bytes_s=1e9)
 
 
 def test_without_leave_it_waits_for_all(world: World) -> None:
@@ -74,16 +68,10 @@ def test_one_whose_link_failed_is_not_back_because_its_daemon_is_started_anew(
 ) -> None:
     """Its link would fail again, and the model be loaded on the same nodes at each restart."""
 
-    async def fails(*_: object) -> object:
-        raise Unreported("n3 reported nothing")
-
-    async def broken(door: object, at: Link, peer: Peer, *_: object) -> Link:
-        return replace(GOOD, to_worker="no answer" if peer.name == "n3" else "")
-
     async def story() -> None:
         head = await world.head(nodes=3, least=2)
         links: Any = head.part._links
-        links._one_way, links._try = (fails, links._try) if between else (links._one_way, broken)
+        links.broken = {frozenset({"n3", "n2" if between else "n1"})}
 
         def hear(boot: str) -> None:
             head.hear("n2")
@@ -96,15 +84,15 @@ def test_one_whose_link_failed_is_not_back_because_its_daemon_is_started_anew(
         hear("n3")
         await head.slot.until(State.STARTING, spawned=True)
         head.slot.serves()
-        head.part._roster.members["n3"].gone = True
+        head.part._workers.by_name["n3"].gone = True
         hear("its daemon anew")
         for _ in range(7):
             world.clock.ahead_s += WAIT_S / 6
             hear("its daemon anew")
-        # Another one is taken in instead, and that start tries all links anew.
+        # Another one is taken in instead, and that start checks all links anew.
         await head.ordered()
         assert head.slot.snapshot.state is State.SERVING
-        links._one_way, links._try = Tried._one_way.__get__(links), Tried._try.__get__(links)
+        links.broken = frozenset()
         for _ in range(7):
             head.hear("n4")
             hear("its daemon anew")

@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
-from caovand.daemon.cluster.members import MAX_MEMBERS
+from caovand.daemon.cluster.workers import MAX_WORKERS
 from caovand.daemon.inspection import Obstacle
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CUDA, inventory, plan
@@ -260,13 +260,13 @@ def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> 
             return {*told["joined"], *told["lost"]}
 
         await head.started("needed")
-        for number in range(MAX_MEMBERS - 1):
+        for number in range(MAX_WORKERS - 1):
             head.hear(f"n{number + 2}")
-        assert len(names()) == MAX_MEMBERS
+        assert len(names()) == MAX_WORKERS
         head.hear("too many")
         assert "too many" not in names(), "all others are here"
         world.clock.ahead_s += 30
-        for number in range(1, MAX_MEMBERS - 1):
+        for number in range(1, MAX_WORKERS - 1):
             head.hear(f"n{number + 2}")
         head.hear("needed")
         head.hear("too many")
@@ -280,7 +280,7 @@ def test_no_more_workers_are_remembered_than_there_is_room_for(world: World) -> 
     world.play(story)
 
 
-def test_a_node_shows_what_it_reports_of_memory_beside_the_forecast(world: World) -> None:
+def test_a_node_shows_what_its_engine_reports_of_memory_and_of_nccl(world: World) -> None:
     async def story() -> None:
         head = await world.head()
         staged = plan(engine={"extra_args": ["--pipeline-parallel-size", "2"]})
@@ -288,14 +288,18 @@ def test_a_node_shows_what_it_reports_of_memory_beside_the_forecast(world: World
         first, last = (dict(rank.parts)["weights"] / 1024 for rank in found.ranks)
         head.slot.reported = {
             "kv_tokens": 9, "weights_gib": first, "stage_0_weights_gib": first, "kv_gib": 3.5,
+            "nccl_0_1": "Socket/0", "nccl_0_2": "IB/0",
         }  # fmt: skip
-        head.hear(sizes={"stage_1_weights_gib": last})
+        head.hear(sizes={"stage_1_weights_gib": last}, network="1 -> 0 Socket/0")
         told = head.part.describe()
         own, other = (compare(told["forecast"], node["reported"]) for node in told["nodes"])
         assert own.keys() == {"stage_0_weights_gib"}
         assert told["nodes"][0]["reported"].keys() == {"stage_0_weights_gib", "kv_gib"}, "each once"
         (compared,) = other.values()
         assert compared["forecast"] == pytest.approx(compared["reported"], abs=0.001)
+        assert [node["network"] for node in told["nodes"]] == [
+            "0 -> 1 Socket/0, 0 -> 2 IB/0", "1 -> 0 Socket/0",
+        ]  # fmt: skip
 
     world.play(story)
 
@@ -427,7 +431,7 @@ def test_a_plan_knows_whether_nccl_goes_the_way_that_was_measured(
         head.hear(facts={"rdma": devices})
         head.slot.start()
         await head.slot.until(State.STARTING, spawned=True)
-        assert head.slot.planned_over == [Network(1e9, 1e-4, rdma)]
+        assert head.slot.planned_over == [Network(1.175e9, 1e-4, rdma)]
 
     world.play(story)
 

@@ -8,6 +8,7 @@ import pytest
 
 from caovand.daemon.cluster import part
 from caovand.daemon.cluster.part import MAX_TEXTS, Changed, Told
+from tests.patience import turns
 
 
 def test_a_text_is_told_once_and_a_flood_of_them_silences_nothing_for_ever(
@@ -40,12 +41,11 @@ def test_who_waits_again_and_again_is_cancelled_also_as_a_change_comes() -> None
                 await changed.within(3600.0)
 
         working = asyncio.ensure_future(work())
-        await asyncio.sleep(0)
+        await turns()
         changed.wake()
-        await asyncio.sleep(0)
+        await turns()
         working.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
         assert working.cancelled()
 
     asyncio.run(story())

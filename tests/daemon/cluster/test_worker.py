@@ -48,16 +48,17 @@ async def serving(world: World) -> AtWorker:
     return worker
 
 
-def test_it_reports_what_its_log_says_of_memory_while_its_rank_is_there(world: World) -> None:
+def test_it_reports_memory_and_nccl_by_its_log_while_its_rank_is_there(world: World) -> None:
     async def story() -> None:
         worker = await world.worker()
-        worker.slot.reported = {"stage_1_weights_gib": 4.32, "kv_gib": 70, "version": "0.33.0"}
+        worker.slot.reported = {"stage_1_weights_gib": 4.32, "kv_gib": 70, "nccl_1_0": "IB/0"}
         worker.slot.start()
         worker.hear(**order())
         report = await worker.reports(lambda report: report.running)
         assert report.sizes == {"stage_1_weights_gib": 4.32, "kv_gib": 70.0}
+        assert report.network == "1 -> 0 IB/0"
         worker.hear(start="")
-        await worker.reports(lambda report: not report.running and not report.sizes)
+        await worker.reports(lambda report: not (report.running or report.sizes or report.network))
 
     world.play(story)
 

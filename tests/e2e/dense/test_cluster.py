@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from tests.real_engine import configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 QUESTION = {"prompt": "hello there, tell me", "max_tokens": 24, "ignore_eos": True}
-LONG = {**QUESTION, "max_tokens": 1900}
+LONG = {**QUESTION, "max_tokens": 900}
 
 
 def ranks(two: Pair) -> dict[str, dict[str, int]]:
@@ -97,9 +96,7 @@ def test_a_model_split_over_two_nodes_is_healed_as_one(
         with ThreadPoolExecutor(1) as asker:
             answer = asker.submit(two.complete, port, **LONG)
             until(lambda: two.head.status()["figures"]["running"], "a request under way")
-            two.nodes.cut()
-            time.sleep(10)  # the length of a cut that ends nothing
-            two.nodes.join()
+            two.nodes.cut_for(10)  # which ends nothing
             assert text_of(answer.result()) == text_of(two.complete(port, **LONG))
         assert ranks(two) == second
 

@@ -28,7 +28,11 @@ LOOK_S = 0.05
 WATCH = """
   window.trace = [];
   const now = document.getElementById("now");
-  const look = () => window.trace.push([Date.now() / 1000, now.dataset.state, now.dataset.phase]);
+  window.lit = [];
+  const look = () => {
+    window.trace.push([Date.now() / 1000, now.dataset.state, now.dataset.phase]);
+    window.lit.push(now.querySelector(".steps .current")?.firstChild.textContent);
+  };
   new MutationObserver(look).observe(now, {attributeFilter: ["data-state", "data-phase"]});
   look();
 """
@@ -111,12 +115,14 @@ def test_page_and_status_agree_each_second_of_a_life(browser: Any, model: Path) 
                 shown.is_in("SERVING")
                 shown.page.wait_for_timeout(LATE_S * 1000)
                 trace = [tuple(entry) for entry in shown.run("trace")]
+                lit = set(shown.run("lit"))
         finally:
             witness.end()
     assert disagreements(trace, witness.trace) == []
     states = {state for _, state, _ in trace}
     assert {"STARTING", "SERVING", "STOPPED"} <= states
     assert len({phase for _, _, phase in trace}) > 4, "phases of the starts were seen"
+    assert {"Load", "Prepare"} <= lit, "and lit their steps"
 
 
 def killed(one: Daemon, shown: Window) -> None:

@@ -10,7 +10,7 @@ from caovand.engines.common.gguf.placement import MIB, Device
 from caovand.engines.common.gguf.sizes import Load
 
 HOST_RESERVE_MIB = 512
-"""Of host memory, for everything else."""
+"""Host memory that is left to everything else."""
 
 
 def estimate(

@@ -17,9 +17,9 @@ from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
 
 MIB = 1 << 20
 CONTEXT_MIB = 350
-"""Of a card, for CUDA's context and the pools of its kernels."""
+"""Memory of each card for CUDA's context and its kernels' pools."""
 HOST_GB_S = 25.0
-"""A usual desktop's memory, two channels of DDR4, where it was not measured."""
+"""Bandwidth of unmeasured host memory: two channels of DDR4, as in a usual desktop."""
 HOST_REACHED = 0.8
 
 
@@ -53,7 +53,7 @@ class Device:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.weights + self.cache + self.states + self.compute + self.output
 
 
@@ -104,7 +104,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
 
 
 def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
-    """Whether every device has room; `rooms` are the cards' bytes, `host` that of host memory."""
+    """Whether every device has room: `rooms` bytes on the cards, `host` bytes in host memory."""
     return found[-1].total <= host and all(
         device.total <= room for device, room in zip(found, rooms, strict=False)
     )
@@ -168,7 +168,7 @@ def _most_layers(
 def _fewest_experts_in_ram(
     model: ModelCard, load: Load, rooms: Sequence[int], units: int
 ) -> Placement | None:
-    """Every layer on the cards, and as few of their experts as need be in host memory."""
+    """Every layer on the cards, and as few experts as possible in host memory."""
     low, high = 0, units - 1 if model.experts else 0
     if _spread(model, load, rooms, units, high) is None:
         return None
@@ -184,7 +184,7 @@ def _fewest_experts_in_ram(
 def _spread(
     model: ModelCard, load: Load, rooms: Sequence[int], layers: int, experts_in_ram: int
 ) -> Placement | None:
-    """This many layers spread over the cards; None where they do not fit.
+    """Spread this many layers over the cards; None if they do not fit.
 
     Each card takes its share by room, and then what the others could not hold.
     """
@@ -207,11 +207,11 @@ def _spread(
 def _counts(rooms: Sequence[int], layers: int) -> list[int]:
     """The layers in proportion to the rooms, each rounded so that they add up."""
     whole = sum(rooms) or 1
-    counts, given = [], 0
+    counts, placed = [], 0
     for card in range(len(rooms)):
         upto = round(layers * sum(rooms[: card + 1]) / whole)
-        counts.append(upto - given)
-        given = upto
+        counts.append(upto - placed)
+        placed = upto
     return counts
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from caovand.core.facts.inventory import GgufLayer, ModelCard
 
 CELLS = 256
-"""Caches have a multiple of so many tokens for each slot."""
+"""A slot's cache holds a multiple of so many tokens."""
 CACHE_TYPES: Mapping[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18),
     "q4_1": (32, 20), "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
 }  # fmt: skip
 """Elements of a block and its bytes."""
 MASK_BYTES = 2
-"""Of the attention mask, for each token of a step and each of the cache."""
+"""Bytes of the attention mask for each pair of a step's token and a cached one."""
 
 
 def undivided(kind: str, width: int) -> str:
@@ -51,7 +51,7 @@ def padded(context: int) -> int:
 
 
 def cache_bytes(layer: GgufLayer, load: Load) -> int:
-    """The cache of one layer for all slots; that of a drafting layer only where it drafts."""
+    """The cache of one layer for all slots; a drafting layer has one only if it drafts."""
     if layer.mtp and not load.mtp:
         return 0
     cells = padded(load.context)

@@ -1,4 +1,4 @@
-"""Context, slots and placement: what fits, and what of it is quickest."""
+"""Context, slots and placement: the fastest that fits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from caovand.engines.common.gguf.sizes import CELLS, Load
 SLOTS = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""
 ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context worth moving layers off the cards for; a longer one is chosen only where it is free."""
+"""A context worth moving layers off the cards for; a longer one only if it is free."""
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 LEAST = 2048
 HOST_SHARE = 0.8
-"""Of the free host memory: the rest is for prompts kept there and for others."""
+"""Usable share of free host memory: the rest is for kept prompts and other programs."""
 MAX_ON_HOST = 32768
-"""Where no key names a context: longer ones take minutes to read on a processor."""
+"""The longest context chosen without a card: longer prompts take minutes there."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def host_room(host: Host) -> int:
 def fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
 ) -> Sized:
-    """The best placement of this very load."""
+    """The best placement of one load."""
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
     placement = place(model, load, gpus, host, rooms) if usable else Placement()
     found = devices(model, load, placement)

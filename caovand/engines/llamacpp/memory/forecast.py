@@ -49,11 +49,11 @@ def placement_of(plan: Plan, gpus: Sequence[Gpu], layers: int) -> Placement:
     many = plan.value("gpu_layers")
     many = min(many, layers + 1) if isinstance(many, int) and many >= 0 else layers + 1
     shares = _shares(plan.value("tensor_split"), len(gpus))
-    whole, counts, given = sum(shares) or 1.0, [], 0
+    whole, counts, placed = sum(shares) or 1.0, [], 0
     for card in range(len(gpus)):
         upto = round(many * sum(shares[: card + 1]) / whole)
-        counts.append(upto - given)
-        given = upto
+        counts.append(upto - placed)
+        placed = upto
     return Placement(tuple(counts), count(plan.value("n_cpu_moe")) or 0)
 
 

@@ -19,7 +19,7 @@ STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
 """Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
-"""How the name of a quantised checkpoint goes on after that of the model."""
+"""The suffix of a quantised checkpoint's name, after the model's."""
 FASTER = 2.0
 """Models of two engines' speeds err: only such a gain is worth another download."""
 READING = 10.0

@@ -28,12 +28,12 @@ def speculative_config(
     inventory: Inventory,
     mode: Mode,
     environ: Mapping[str, str],
-    given: Collection[str],
+    verbatim: Collection[str],
     *,
     on_cards: bool,
 ) -> Setting:
     """The way to draft and its depth; no value without drafting."""
-    if any(name in given for name in TYPED):
+    if any(name in verbatim for name in TYPED):
         return Setting(None, "user", "drafting is set by options passed verbatim")
     depth, setting = drafting.depth(config, mode, environ)
     has_head, typed = inventory.model.mtp_layers > 0, setting.origin == "user"

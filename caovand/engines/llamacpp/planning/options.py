@@ -11,7 +11,7 @@ from caovand.engines.common import options as common
 from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 
 CONTEXT = "max_model_len"
-"""The context of one request; llama-server wants that of all its slots together."""
+"""The context of one request; llama-server takes the sum over all its slots."""
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,19 @@ OLDEST_CARD = (5, 0)
 EIGHT_BITS = "q8_0"
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
-IDLE_KEYS = (
-    ("policy", "dtype", "a GGUF file fixes the types it runs in"),
-    ("policy", "cuda_graphs", "llama.cpp decides on CUDA graphs itself"),
-    ("server", "tool_call_parser", "llama.cpp reads tool calls by the chat template"),
-    ("server", "reasoning_parser", "llama.cpp reads reasoning by the chat template"),
-    ("model", "revision", "the file itself is the revision"),
-)
+USED = frozenset({
+    "served_name", "max_model_len", "mtp", "gpu_memory_utilization", "kv_cache_dtype",
+    "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
+})  # fmt: skip
+"""The keys with "auto" as their default that this planner reads."""
+UNUSED = {
+    "dtype": "a GGUF file fixes the types it runs in",
+    "cuda_graphs": "llama.cpp decides on CUDA graphs itself",
+    "tool_call_parser": "llama.cpp reads tool calls by the chat template",
+    "reasoning_parser": "llama.cpp reads reasoning by the chat template",
+    "revision": "the file itself is the revision",
+}
+"""Why other keys do nothing here."""
 
 
 def make_plan(
@@ -51,13 +57,13 @@ def make_plan(
             ' kind = "vllm", or download a GGUF file of it'
         )
     words = options.read(config.engine.extra_args, engine.flags, engine.switches)
-    given = values(words)
-    _check(given)
+    verbatim = values(words)
+    _check(verbatim)
     gpus = _chosen(config, inventory)
-    settings = _settings(config, inventory, gpus, given, mode or config.policy.mode, environ)
+    settings = _settings(config, inventory, gpus, verbatim, mode or config.policy.mode, environ)
     rest = {
         name: Setting(_shown(name, value), "user", "passed verbatim")
-        for name, value in given.items()
+        for name, value in verbatim.items()
         if name != CONTEXT  # typed for all sequences together
     }
     plan = Plan(
@@ -65,7 +71,7 @@ def make_plan(
         settings={**_known(settings, inventory), **rest},
         env=_environment(config, gpus, engine.build == "cuda"),
         extra_args=config.engine.extra_args,
-        verbatim=frozenset(given),
+        verbatim=frozenset(verbatim),
         device=device(gpus),
         engine=f"{engine.executable} {engine.version}",
     )
@@ -73,12 +79,12 @@ def make_plan(
     return _warned(plan, config, inventory, gpus, words)
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(verbatim: Mapping[str, Any]) -> None:
     """Refuse verbatim values that no llama-server takes."""
     for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
-        if name in given and count(given[name]) is None and given[name] != 0:
+        if name in verbatim and count(verbatim[name]) is None and verbatim[name] != 0:
             raise Unplannable(
-                f"cannot use {options.option(name)} {given[name]} of [engine] extra_args: it is"
+                f"cannot use {options.option(name)} {verbatim[name]} of [engine] extra_args: it is"
                 " not a whole number from 0 up; correct it"
             )
 
@@ -103,31 +109,31 @@ def _settings(
     config: Config,
     inventory: Inventory,
     gpus: tuple[Gpu, ...],
-    given: Mapping[str, Any],
+    verbatim: Mapping[str, Any],
     mode: Mode,
     environ: Mapping[str, str],
 ) -> dict[str, Setting]:
     host = inventory.host
     speculative = drafting.speculative_config(
-        config, inventory, mode, environ, frozenset(given), on_cards=bool(gpus)
+        config, inventory, mode, environ, frozenset(verbatim), on_cards=bool(gpus)
     )
     method = speculative.value or {}
-    kinds = _cache_types(config, inventory, given)
-    batch, micro = _batches(config, inventory, gpus, given)
-    slots = _slots(config, given)
+    kinds = _cache_types(config, inventory, verbatim)
+    batch, micro = _batches(config, inventory, gpus, verbatim)
+    slots = _slots(config, verbatim)
     load = Load(
         context=0,
         slots=slots.value,
         batch=micro.value,
         keys=kinds[0].value,
         values=kinds[1].value,
-        flash=given.get("flash_attn") != "off",
+        flash=verbatim.get("flash_attn") != "off",
         depth=method.get("num_speculative_tokens", 0),
         mtp=method.get("method") == drafting.MTP,
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
     loads = _loads(load, slots, kinds, inventory, gpus)
-    sized, context = _context(config, inventory, loads, gpus, rooms, given)
+    sized, context = _context(config, inventory, loads, gpus, rooms, verbatim)
     slots, kinds = _lowered(sized.load, slots, kinds)
     found = {
         "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
@@ -181,8 +187,8 @@ def _name(config: Config, inventory: Inventory) -> Setting:
     )
 
 
-def _slots(config: Config, given: Mapping[str, Any]) -> Setting:
-    typed = count(given.get("parallel"))
+def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:
+    typed = count(verbatim.get("parallel"))
     if typed:
         return Setting(typed, "user", "passed verbatim")
     if config.policy.max_num_seqs is not None:
@@ -195,7 +201,7 @@ def _slots(config: Config, given: Mapping[str, Any]) -> Setting:
 
 
 def _cache_types(
-    config: Config, inventory: Inventory, given: Mapping[str, Any]
+    config: Config, inventory: Inventory, verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
     typed = config.policy.kv_cache_dtype
     known = dict(inventory.engine.choices).get("--cache-type-k", tuple(CACHE_TYPES))
@@ -209,15 +215,15 @@ def _cache_types(
     else:
         kind = Setting("f16", "policy", "half precision is the default of llama.cpp")
     return tuple(  # type: ignore[return-value]
-        Setting(str(given[name]), "user", "passed verbatim") if name in given else kind
+        Setting(str(verbatim[name]), "user", "passed verbatim") if name in verbatim else kind
         for name in ("cache_type_k", "cache_type_v")
     )
 
 
 def _batches(
-    config: Config, inventory: Inventory, gpus: Sequence[Gpu], given: Mapping[str, Any]
+    config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
-    typed = count(given.get("batch_size")) or config.policy.max_num_batched_tokens
+    typed = count(verbatim.get("batch_size")) or config.policy.max_num_batched_tokens
     if typed is not None:
         batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
     elif gpus:
@@ -232,9 +238,9 @@ def _batches(
             f"a step takes at most about {steps.STEP_S:g} s on {inventory.host.cpus} cores, and"
             " llama-server answers nothing until it is done",
         )
-    micro = count(given.get("ubatch_size")) or min(batch.value, steps.ON_CARDS)
+    micro = count(verbatim.get("ubatch_size")) or min(batch.value, steps.ON_CARDS)
     reason = "larger ones need larger compute buffers"
-    return batch, Setting(micro, "user" if "ubatch_size" in given else "policy", reason)
+    return batch, Setting(micro, "user" if "ubatch_size" in verbatim else "policy", reason)
 
 
 def _loads(
@@ -275,16 +281,16 @@ def _context(
     loads: Sequence[Load],
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
-    given: Mapping[str, Any],
+    verbatim: Mapping[str, Any],
 ) -> tuple[sizing.Sized, Setting]:
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
-    if CONTEXT in given:
-        typed = max((given[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
+    if CONTEXT in verbatim:
+        typed = max((verbatim[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
         loads = [load for load in loads if load.slots == loads[0].slots]
         source = "passed verbatim, for all sequences together"
     if typed is not None:
-        if model.max_model_len and typed > model.max_model_len and CONTEXT not in given:
+        if model.max_model_len and typed > model.max_model_len and CONTEXT not in verbatim:
             raise Unplannable(
                 f"cannot serve a context of {typed} tokens: the model's own limit is"
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
@@ -385,7 +391,7 @@ def _warned(
     found += [str(lack) for lack in (old_driver(gpus, inventory.engine.cuda),) if lack]
     if not gpus and (small := small_host(inventory.model, inventory.host)):
         found.append(str(small))
-    found += idle_keys(config, IDLE_KEYS, "llama.cpp")
+    found += idle_keys(config, USED, UNUSED, "llama.cpp")
     if config.policy.gpu_memory_utilization is not None and not gpus:
         found.append("[policy] gpu_memory_utilization has no effect on a plan without a card")
     for one in words:

@@ -45,7 +45,7 @@ def _flash_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _overhead(plan: Plan, finding: Finding) -> Step | None:
-    """Ollama decides how many layers go to a card: it is given less of each."""
+    """Leave Ollama less of each card: it decides itself how many layers go there."""
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
     now = variables.number(plan, OVERHEAD)

@@ -1,4 +1,4 @@
-"""Reads the phases of Ollama's start from its log: the server's, then that of the model's runner.
+"""Reads the phases of Ollama's start from its log: the server's, then the runner's.
 
 The server listens before it loads a model, which the first completion makes it do. Wordings are
 those of releases 0.3 to 0.34, as people have published them.
@@ -29,7 +29,7 @@ Figure = float | int | str
 class Row:
     """A message that begins with `start`: its phase, a detail for people, figures by group name.
 
-    At the `end` of "http" the server listens, at that of "load" the model is loaded.
+    At the `end` of "http" the server listens, at the `end` of "load" the model is loaded.
     """
 
     start: str

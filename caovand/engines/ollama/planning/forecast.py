@@ -1,4 +1,4 @@
-"""The forecast of a plan. Ollama places the layers itself: what it is expected to do."""
+"""The forecast of a plan, by the placement that Ollama is expected to choose itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def whole_layers(model: ModelCard) -> ModelCard:
 
 
 def rooms_of(gpus: tuple[Gpu, ...], overhead: int) -> list[int]:
-    """What of each card Ollama may use, in bytes."""
+    """The bytes of each card that Ollama may use."""
     return [max(room - overhead, 0) for room in sizing.rooms_of(gpus, None)]
 
 

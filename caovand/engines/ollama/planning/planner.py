@@ -21,17 +21,22 @@ from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_l
 OLDEST_CARD = (5, 0)
 """Compute capability of the oldest cards that Ollama has kernels for."""
 EIGHT_BITS = "q8_0"
-IDLE_KEYS = (
-    ("policy", "dtype", "the file's types are those it runs in"),
-    ("policy", "cuda_graphs", "Ollama decides about graphs by itself"),
-    ("policy", "mtp", "Ollama decides about drafting by itself"),
-    ("policy", "max_num_batched_tokens", "only a Modelfile or a request names a batch"),
-    ("policy", "tensor_parallel_size", "Ollama uses as many of the cards as a model needs"),
-    ("server", "tool_call_parser", "tool calls are read by the model's template"),
-    ("server", "reasoning_parser", "reasoning is read by the model's template"),
-    ("model", "chat_template", "the template is part of the model"),
-    ("model", "revision", "a tag is part of the name"),
-)
+USED = frozenset({
+    "served_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs",
+})  # fmt: skip
+"""The keys with "auto" as their default that this planner reads."""
+UNUSED = {
+    "dtype": "the file's types are those it runs in",
+    "cuda_graphs": "Ollama decides about graphs by itself",
+    "mtp": "Ollama decides about drafting by itself",
+    "max_num_batched_tokens": "only a Modelfile or a request names a batch",
+    "tensor_parallel_size": "Ollama uses as many of the cards as a model needs",
+    "tool_call_parser": "tool calls are read by the model's template",
+    "reasoning_parser": "reasoning is read by the model's template",
+    "chat_template": "the template is part of the model",
+    "revision": "a tag is part of the name",
+}
+"""Why other keys do nothing here."""
 UNCOUNTED = (
     "Ollama reports no counters: a model's runner that hangs is found only by test completions; set"
     " [watch] idle_probe_s, and confirm_s to more than your longest answer takes"
@@ -125,7 +130,7 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 def _overhead(
     config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """What is left free of each card where a share of them is configured."""
+    """The memory to leave free on each card, if a share is configured."""
     share = config.policy.gpu_memory_utilization
     if share is None or not gpus or variables.OVERHEAD in typed:
         return {}
@@ -207,14 +212,14 @@ def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
 
 
 def _slots(config: Config, typed: Mapping[str, str]) -> Setting:
-    given = typed.get(variables.PARALLEL, "")
-    if given:
-        if not (given.isascii() and given.isdecimal() and int(given)):
+    wanted = typed.get(variables.PARALLEL, "")
+    if wanted:
+        if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
             raise Unplannable(
-                f'cannot use {variables.PARALLEL} "{given}" of [engine] env: set a whole number of'
+                f'cannot use {variables.PARALLEL} "{wanted}" of [engine] env: set a whole number of'
                 " at least 1"
             )
-        return Setting(given, "user", "[engine] env")
+        return Setting(wanted, "user", "[engine] env")
     if config.policy.max_num_seqs is not None:
         return Setting(str(config.policy.max_num_seqs), "user", "[policy] max_num_seqs")
     workload = config.policy.workload
@@ -238,7 +243,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
         found.append(UNCOUNTED)
     if inventory.gpus and not gpus:
         found.append("no card is used: Ollama has no CUDA libraries here, or the cards are too old")
-    found += idle_keys(config, IDLE_KEYS, "Ollama")
+    found += idle_keys(config, USED, UNUSED, "Ollama")
     if variables.text(plan, variables.CACHE_TYPE) != "f16" and not variables.has_flash(plan):
         found.append("without flash attention Ollama keeps the cache in half precision")
     if not is_loopback(config.server.host):

@@ -17,7 +17,7 @@ CARDS = "CUDA_VISIBLE_DEVICES"
 NO_CARD = "-1"
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 OFF = frozenset({"", "0", "f", "F", "false", "FALSE", "False"})
-"""What Ollama reads as no."""
+"""Values that Ollama reads as false."""
 
 
 def text(plan: Plan, name: str) -> str:

@@ -24,7 +24,7 @@ UNMODELLED = (
     "pipeline_parallel_size", "nnodes", "speculative_draft_model_path", "max_total_tokens",
     "ep_size", "enable_dp_attention", "enable_hierarchical_cache", "load_format",
 )  # fmt: skip
-"""Options that change what memory holds in ways not modelled here."""
+"""Options whose effect on memory is not modelled."""
 ADVICE = (
     "a shorter [model] max_model_len needs less cache",
     "a quantised checkpoint has smaller weights",
@@ -37,7 +37,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def unmodelled(model: ModelCard) -> str:
-    """Why nothing of this model can be forecast; "" where it can."""
+    """Why nothing of this model can be forecast; "" if it can."""
     if not model.layer_types:
         return "config.json does not tell the model's layers"
     if model.hybrid:

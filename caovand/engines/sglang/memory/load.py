@@ -1,4 +1,4 @@
-"""What SGLang is asked to hold, and what it reserves for itself: by its own rule (memory_hook.py).
+"""The load of a plan, and what SGLang reserves for itself by its own rule (memory_hook.py).
 
 `--mem-fraction-static` is the share of the memory that is free when it starts, for weights and
 cache; what is left is for activations, CUDA graphs and workspaces.
@@ -67,7 +67,7 @@ def usual_share(load: Load, gpus: Sequence[Gpu]) -> float:
 
 
 def weights_bytes(model: ModelCard, load: Load) -> float:
-    """Weights of one rank; those that draft only where it drafts."""
+    """Weights of one rank; those of the drafting head only if it drafts."""
     kept = (one for one in model.weights if one.part != "mtp" or load.depth)
     return sum(of_rank(_size(one, model, load), one, model, load.ranks) for one in kept)
 

@@ -74,7 +74,7 @@ def splits(model_heads: int, gpus: Sequence[Gpu]) -> tuple[int, ...]:
 
 
 def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
-    """The split that is configured, or that needs no forecast; None where memory decides."""
+    """The split that is configured, or that needs no forecast; None if memory decides."""
     most = config.policy.tensor_parallel_size
     heads = inventory.model.heads
     if most is not None:

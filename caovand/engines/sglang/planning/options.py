@@ -16,7 +16,7 @@ ATTENTION, DRAFTING = "attention_backend", "speculative_config"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
-"""Options whose values are shown to nobody."""
+"""Options whose values nobody sees."""
 REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
@@ -86,7 +86,7 @@ def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, An
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody."""
+    """The values that nobody sees."""
     return common.secret_values(read(words), KEYS)
 
 

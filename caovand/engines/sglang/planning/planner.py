@@ -22,10 +22,17 @@ from caovand.engines.sglang.probe import HOW, OLDEST
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 WATCHDOG_HANGS = 4
 """Our hangs until SGLang's own watchdog ends it: a hang while kernels compile takes three."""
-IDLE_KEYS = (
-    ("policy", "activations", "it chooses the kernels of quantised weights itself"),
-    ("model", "revision", "the model is a folder on this machine"),
-)
+USED = frozenset({
+    "served_name", "max_model_len", "text_only", "tool_call_parser", "reasoning_parser", "mtp",
+    "dtype", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens",
+    "tensor_parallel_size", "cuda_graphs",
+})  # fmt: skip
+"""The keys with "auto" as their default that this planner reads."""
+UNUSED = {
+    "activations": "it chooses the kernels of quantised weights itself",
+    "revision": "the model is a folder on this machine",
+}
+"""Why other keys do nothing here."""
 NEVER_RUN = (
     "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
     ' kernels for one; [engine] kind = "vllm" supports it'
@@ -237,7 +244,7 @@ def _warned(
     found += [str(lack) for lack in lacks if lack]
     if old:
         found.append(NEVER_RUN)
-    found += idle_keys(config, IDLE_KEYS, "SGLang")
+    found += idle_keys(config, USED, UNUSED, "SGLang")
     if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
         found.append(
             f"the engine listens on {config.server.host} and asks for no API key: anyone who can"

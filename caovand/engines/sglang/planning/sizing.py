@@ -1,4 +1,4 @@
-"""How much SGLang is asked to do: cards, share of memory, context, requests, tokens of a step."""
+"""The size of SGLang's work: cards, share of memory, context, requests, tokens of a step."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _shared(
     """The load over so many cards, with its step and share."""
     step = config.policy.max_num_batched_tokens or usual_step(gpus, ranks)[0]
     load = replace(load, ranks=ranks, step=count(typed.get(STEP)) or step)
-    given = typed.get(SHARE, config.policy.gpu_memory_utilization)
-    share = given if isinstance(given, (int, float)) else usual_share(load, gpus)
+    wanted = typed.get(SHARE, config.policy.gpu_memory_utilization)
+    share = wanted if isinstance(wanted, (int, float)) else usual_share(load, gpus)
     return replace(load, share=float(share))
 
 
@@ -107,9 +107,9 @@ def _best(
         return loads[-1], None
     limit = inventory.model.max_model_len
     enough = config.model.max_model_len or min(ENOUGH[config.policy.workload], limit)
-    held = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
-    first = next((one for one in held if one[1] >= enough), None)
-    return first or max(held, key=lambda one: one[1])
+    rooms = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
+    first = next((one for one in rooms if one[1] >= enough), None)
+    return first or max(rooms, key=lambda one: one[1])
 
 
 def _context(

@@ -109,7 +109,7 @@ def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
 
 
 def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
-    """The keys of the last --api-key, any of which will do; None where there is no such flag."""
+    """The keys of the last --api-key, any of which opens the API; None without such a flag."""
     for flag in reversed(read(arguments)):
         if flag.name == "api_key":
             return tuple(text for text in flag.texts if text)
@@ -198,7 +198,7 @@ def is_hidden(flag: Flag) -> bool:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a flag's value is hidden; so is that of a beginning too short for vLLM to take."""
+    """Whether a flag's value is hidden; so is one whose name is too short for vLLM to take."""
     return bool(name) and any(secret.startswith(name) for secret in SECRETS)
 
 
@@ -292,17 +292,17 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
     return ()
 
 
-def check_values(given: Mapping[str, Any]) -> None:
+def check_values(verbatim: Mapping[str, Any]) -> None:
     """Raise Unplannable for the first flag that cannot be used."""
-    if "config" in given:
+    if "config" in verbatim:
         raise Unplannable(
-            f"cannot plan with --config {given['config']}: only vLLM reads that file, so what is "
-            "planned here would overrule it unseen; write its keys as flags instead "
+            f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so what"
+            " is planned here would overrule it unseen; write its keys as flags instead "
             "(`port: 8000` is --port 8000), in [engine] extra_args or behind the model"
         )
     for name, wanted in WANTED.items():
-        if name in given and not wanted.accepts(given[name]):
+        if name in verbatim and not wanted.accepts(verbatim[name]):
             raise Unplannable(
-                f"cannot use {option(name)} {given[name]!r}: it is {wanted.fact}; write"
+                f"cannot use {option(name)} {verbatim[name]!r}: it is {wanted.fact}; write"
                 f" {wanted.remedy}, or leave it out"
             )

@@ -14,7 +14,7 @@ PARTS_OF_SPECULATION = ("spec_method", "spec_model", "spec_tokens")
 
 
 def whole_number(value: Any) -> int | None:
-    """A count as vLLM reads it: 8192, "8.5k" (thousands) or "8K" (of 1024); None where it is none.
+    """A count as vLLM reads it: 8192, "8.5k" (thousands) or "8K" (of 1024); None if it is none.
 
     A broken number of 1024s is none: vLLM refuses it. Nor is one that no memory can be counted by.
     """

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.health.observation import Mark
-from caovand.core.log import Phase
+from caovand.core.log import TRANSPORT, Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.vllm.log.line import message_of, stage_of
 
@@ -168,6 +168,11 @@ _COUNT = re.compile(r"(\d{1,9})/(\d{1,9}) \[")
 _PERCENT = re.compile(r"(\d{1,3})%(?:\||\ Completed)")
 _BAR = 400  # characters at the end of a line that contain a bar's last state
 _LOGO = re.compile(r"[█▄▀ ]+  (?:version (?P<version>\S+)|model   (?P<model>\S+))$")
+_NCCL = re.compile(
+    r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> "
+    r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
+)
+"""What a rank sends over to one of another node; NCCL names it if NCCL_DEBUG is INFO."""
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
@@ -217,6 +222,8 @@ def _mark(row: Row | None, message: str) -> Mark | None:
 
 def _figures(row: Row | None, message: str) -> dict[str, Figure]:
     if row is None:
+        if sent := _NCCL.search(message[:LONGEST]) if " NCCL INFO " in message else None:
+            return {f"{TRANSPORT}{sent['rank']}_{sent['to']}": sent["network"]}
         found = _LOGO.match(message[:LONGEST]) if "█" in message[:LONGEST] else None
     else:
         found = row.figures.search(message[:LONGEST]) if row.figures else None

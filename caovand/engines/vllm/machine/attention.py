@@ -34,7 +34,7 @@ def lacks_nvcc(engine: EngineInfo) -> bool:
 
 
 def lacks_toolkit(engine: EngineInfo, env: Container[str]) -> bool:
-    """The same where `env` names the variables of [engine] env, which may lead to a toolkit."""
+    """The same if `env` names the variables of [engine] env, which may lead to a toolkit."""
     return lacks_nvcc(engine) and not any(name in env for name in OWN_TOOLKIT)
 
 
@@ -80,7 +80,7 @@ def flashinfer_refusal(
     plugin: bool,
     env: Container[str],
 ) -> Refusal | None:
-    """Why FlashInfer's attention does not serve this model on SM75 here; None where it does.
+    """Why FlashInfer's attention does not serve this model on SM75 here; None if it does.
 
     `plugin` tells whether caovan's may be used, `env` has the names of [engine] env. A model that
     is not known has the widest heads.
@@ -99,7 +99,7 @@ def flashinfer_refusal(
 
 
 def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
-    """Why this engine's FlashInfer does not serve SM75; empty where it does."""
+    """Why this engine's FlashInfer does not serve SM75; empty if it does."""
     plugin = plugin and bool(engine.plugin)
     installed = version_numbers(engine.flashinfer)
     first, last = releases.BROKEN_FLASHINFER
@@ -118,7 +118,7 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
 
 
 def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> str:
-    """Why FlashInfer's attention cannot serve this model; empty where it can. On SM100 it has
+    """Why FlashInfer's attention cannot serve this model; empty if it can. On SM100 it has
     attention `sinks`."""
     if model.latent:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
@@ -147,7 +147,7 @@ def images_attend_both_ways(model: ModelCard) -> bool:
 
 
 def backend_in(config: Any) -> str:
-    """The attention that --attention-config names; empty where it names none."""
+    """The attention that --attention-config names; empty if it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
 
 
@@ -184,7 +184,7 @@ def attended_by_flashinfer(
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """The card, in words, on which FlashAttention would end the engine; empty where there is none.
+    """The card, in words, on which FlashAttention would end the engine; empty if there is none.
 
     FlashAttention 3 writes bfloat16 whenever it reads 8 bits, and vLLM gives it an output of the
     model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32

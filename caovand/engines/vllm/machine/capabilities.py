@@ -49,17 +49,17 @@ HALF = frozenset({"half", "float16"})
 
 
 def oldest_without(gpus: Sequence[Gpu], capability: tuple[int, int]) -> str:
-    """The first card older than this, in words; empty where there is none."""
+    """The first card older than this, in words; empty if there is none."""
     return _named(gpu for gpu in gpus if gpu.compute_capability < capability)
 
 
 def first_of(gpus: Sequence[Gpu], generation: int) -> str:
-    """The first card of this generation, in words; empty where there is none."""
+    """The first card of this generation, in words; empty if there is none."""
     return _named(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
 
 
 def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
-    """The first card that is not of these capabilities, in words; empty where all are."""
+    """The first card that is not of these capabilities, in words; empty if all are."""
     return _named(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
 
 
@@ -74,7 +74,7 @@ def type_without_bfloat16(model: ModelCard) -> str:
 
 
 def lacks_bfloat16(gpus: Sequence[Gpu], dtype: str) -> str:
-    """The card that has no bfloat16, in words, where that is the type; else empty."""
+    """The first card without bfloat16, in words, if that is the type; else empty."""
     return oldest_without(gpus, AMPERE) if dtype == "bfloat16" else ""
 
 

@@ -22,7 +22,7 @@ TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 )  # fmt: skip
 HEAD = "head"
-"""What the node is called that plans for several."""
+"""The name of the node that plans for all of them."""
 SMALL_CARD = 2
 """A card with less than this part of the largest one's memory would hold the others back."""
 
@@ -44,7 +44,7 @@ def spans_machines(values: Mapping[str, Any]) -> bool:
 
 
 def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The cards that hold none of the others back."""
+    """The cards large enough not to hold the others back."""
     largest = max((gpu.total_mib for gpu in gpus), default=0)
     return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
 
@@ -57,7 +57,7 @@ def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
 def serving(
     gpus: Sequence[Gpu], others: Sequence[Node], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Gpu], ...]:
-    """The cards of all nodes by rank, each with its node, which has no name where it is alone."""
+    """The cards of all nodes by rank, each with its node, which has no name if it is alone."""
     if not others:
         return tuple(("", gpu) for gpu in gpus)
     each = ranks_here(values, 1 + len(others))
@@ -78,11 +78,11 @@ def alike(one: Gpu, other: Gpu) -> bool:
 ALL_REDUCES = 2
 """All-reduces a layer: behind attention, and behind the MLP or the experts."""
 ALL_REDUCE_S = 40e-6
-"""NCCL's own time for a sum over sockets, beside the link's: an estimate, not measured here."""
+"""NCCL's own time for an all-reduce over sockets, on top of the link's: an estimate."""
 SENT = 2
 """Tensors that a stage sends to the next: hidden states, and the residual."""
 ASSUMED = Network(117e6, 200e-6)
-"""A link that was not measured: gigabit Ethernet through a switch."""
+"""A link of unknown speed: gigabit Ethernet through a switch."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ ALONE = Nodes()
 
 
 def nodes_of(inventory: Inventory) -> Nodes:
-    """The nodes that serve the model together, over the link as it was measured or is assumed."""
+    """The nodes that serve the model together, over their link, or the one that is assumed."""
     return Nodes(1 + len(inventory.others), inventory.link or ASSUMED)
 
 
@@ -125,12 +125,12 @@ class Modelled:
 
 
 def all_reduce_s(nodes: int, link: Network) -> float:
-    """A sum of nothing over nodes: a ring of N takes 2 (N - 1) turns."""
+    """Seconds of an empty all-reduce over nodes: a ring of N takes 2 (N - 1) turns."""
     return ALL_REDUCE_S + 2 * (nodes - 1) * link.round_trip_s / 2
 
 
 def transfer_s(nodes: int, link: Network, size: float) -> float:
-    """What so many bytes take more: in each turn of the ring a part of N is sent."""
+    """Seconds that so many bytes add: in each turn of the ring one part of N is sent."""
     return 2 * (nodes - 1) / nodes * size / link.bytes_s
 
 
@@ -141,10 +141,15 @@ def tensor(work: Work, link: Network, bytes_s: Sequence[float]) -> Modelled:
     """
     nodes = len(bytes_s)
     size = work.users * work.hidden * work.element
-    sums = ALL_REDUCES * work.layers * (all_reduce_s(nodes, link) + transfer_s(nodes, link, size))
+    each = all_reduce_s(nodes, link) + transfer_s(nodes, link, size)
     logits = work.users * work.vocabulary * work.element * (nodes - 1) / nodes / link.bytes_s
     prompt = work.prompt * ALL_REDUCES * work.layers * transfer_s(nodes, link, size)
-    on_link = sums + logits + (nodes - 1) * link.round_trip_s / 2 + prompt / work.answer
+    on_link = (
+        ALL_REDUCES * work.layers * each
+        + logits
+        + (nodes - 1) * link.round_trip_s / 2
+        + prompt / work.answer
+    )
     return Modelled(work.read / nodes / min(bytes_s) + on_link, on_link)
 
 
@@ -160,15 +165,15 @@ def pipeline(work: Work, link: Network, bytes_s: Sequence[float]) -> Modelled:
 
 def decide(work: Work, link: Network, bytes_s: Sequence[float]) -> tuple[bool, str]:
     """Whether tensor parallel is faster, and the modelled reason."""
-    sums, stages = tensor(work, link, bytes_s), pipeline(work, link, bytes_s)
+    split, stages = tensor(work, link, bytes_s), pipeline(work, link, bytes_s)
     text = (
         f"over this link ({link.bytes_s / 1e9:.3g} GB/s, {link.round_trip_s * 1e3:.2g} ms there and"
-        f" back) a token takes {_ms(sums.seconds)} with tensor parallel, {_ms(sums.on_link)} of"
+        f" back) a token takes {_ms(split.seconds)} with tensor parallel, {_ms(split.on_link)} of"
         f" them on the link, and {_ms(stages.seconds)} in stages (modelled)"
     )
     if link.rdma:
-        text += "; that is the link as TCP measured it, and NCCL uses InfiniBand or RoCE"
-    return sums.seconds < stages.seconds, text
+        text += "; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE"
+    return split.seconds < stages.seconds, text
 
 
 def _ms(seconds: float) -> str:

@@ -12,7 +12,7 @@ from caovand.engines.vllm import releases
 
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
-"""What a CUDA context takes before vLLM looks at the free memory."""
+"""What a CUDA context takes before vLLM reads the free memory."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Candidate:
     `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8. `stages` are the layers of each pipeline stage,
-    empty where there are none; the load of one stage says whether it is the `first` or `last`.
+    empty if there are none; the load of one stage says whether it is the `first` or `last`.
     """
 
     context: int

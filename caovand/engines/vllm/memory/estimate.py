@@ -43,8 +43,8 @@ GRANULE = 1024
 
 
 class Share(NamedTuple):
-    """One stage, or the whole model: its layers, what is asked of it, its cards, and by how much
-    the cache of all layers is larger than its own."""
+    """One stage, or the whole model: its layers, candidate and cards, and how many times larger
+    the cache of all layers is than its own."""
 
     model: ModelCard
     candidate: Candidate
@@ -53,7 +53,7 @@ class Share(NamedTuple):
 
 
 def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple[Share, ...]:
-    """Every stage, or the whole model where there are none."""
+    """Every stage, or the whole model without stages."""
     if not candidate.stages:
         return (Share(model, candidate, gpus, 1.0),)
     count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
@@ -70,7 +70,7 @@ def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple
 
 
 def left_bytes(share: Share) -> float:
-    """What is left for the cache on its smallest card; negative where weights alone overflow."""
+    """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
     model, candidate, gpus, _ = share
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
@@ -91,7 +91,7 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
-    """The forecast; without cards only the cache is forecast, from the bytes it was given."""
+    """The forecast; without cards only of the cache, from the bytes that are set for it."""
     blocks = layout_for(model, candidate)
     available = kv_bytes(model, candidate, gpus)
     every = shares(model, candidate, gpus)
@@ -101,7 +101,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
-        # vLLM allocates what it is told, and of given bytes the share means nothing to it.
+        # vLLM allocates as many blocks as are set; with bytes set it ignores the share.
         held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
         room = held and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
@@ -122,7 +122,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
 
 
 def parts_of(share: Share, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """What a card holds in MiB, where the cache of all layers has so many bytes."""
+    """What a card holds in MiB if the cache of all layers has so many bytes."""
     total = min((gpu.total_mib for gpu in share.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
         ("weights", weights_bytes(share.model, share.candidate)),
@@ -140,7 +140,7 @@ def _used_mib(share: Share, available: float) -> float:
 
 def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
     """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
-    block of the cache for its state; empty where it can, or need not."""
+    block of the cache for its state; empty if it can, or need not."""
     if (
         not model.hybrid
         or candidate.eager
@@ -157,18 +157,18 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
 
 
 def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """What is known where nothing is forecast: the share, and what it leaves."""
+    """What is known without a forecast: the share, and what it leaves."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
 
 def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> int:
-    """The longest context that fits where the share follows from it (AutoMem); 0 for none."""
+    """The longest context that fits if the share follows from it (AutoMem); 0 for none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
-    told = candidate.kv_blocks is not None or candidate.kv_bytes is not None
+    cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [
         (_smallest_mib(one.gpus) * MIB, -left_bytes(one), one.scale)
         for one in shares(model, candidate.but(utilization=0.0), gpus)
@@ -176,7 +176,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
-        if varying or told:
+        if varying or cache_is_set:
             asked = candidate.but(context=context, utilization=share)
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
@@ -205,12 +205,12 @@ def granular(context: int, limit: int) -> int:
 
 
 def spare(available: float) -> float:
-    """What of the cache a context chosen by us may fill: forecasts err, and a start is minutes."""
+    """How much of the cache our own context may fill: forecasts err, and a start takes minutes."""
     return available * 0.95 - 128 * MIB
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """What a context chosen by us may fill; of a cache whose blocks are counted, all of it."""
+    """Bytes that our own context may fill; all of a cache whose blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     return min(spare(left_bytes(one)) * one.scale for one in shares(model, candidate, gpus))
@@ -221,7 +221,7 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights a rank has no room for beside one request of the context; 0 for none."""
+    """GiB of weights a rank has no room for next to one request of the context; 0 for none."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
@@ -252,7 +252,7 @@ def _owned(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
-    """What this plan asks of memory."""
+    """The candidate that this plan amounts to."""
     return candidate_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
 
 
@@ -336,7 +336,7 @@ def _is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
 
 
 def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """Why nothing can be forecast; empty where it can."""
+    """Why nothing can be forecast; empty if it can."""
     model = inventory.model
     if not model.architecture:
         return "the model is not on this machine yet"

@@ -48,7 +48,7 @@ def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
 def candidate_of(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> Candidate:
-    """What these settings and this environment ask of memory on these cards."""
+    """The candidate that these settings and this environment amount to on these cards."""
     model, engine = inventory.model, inventory.engine
     large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
     large = large and not any("A100" in gpu.name for gpu in gpus)
@@ -94,13 +94,13 @@ def candidate_of(
 
 
 def dealt(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """The layers of each pipeline stage; empty without stages, and where vLLM refuses them."""
+    """The layers of each pipeline stage; empty without stages, and if vLLM refuses them."""
     count = count_of(values.get("pipeline_parallel_size")) or 1
     return partition(env.get(PARTITION), layers, count) if count > 1 else ()
 
 
 def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
-    """The cache's size where it is set; on the CPU build an older variable, in GiB, wins."""
+    """The cache's size if it is set; on the CPU build an older variable, in GiB, wins."""
     space = str(env.get(CPU_CACHE_VARIABLE))
     if build == "cpu" and space.isdecimal():
         return int(space) * GIB
@@ -113,17 +113,17 @@ def _depth(config: Any) -> int:
 
 
 OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral"}
-"""Load formats whose weights are not those that the folder's safetensors show."""
+"""Load formats that read other weights than the folder's safetensors."""
 
 
-def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
-    """What keeps a forecast from being made: a flag, or the model's states; empty for nothing."""
-    why = weights_unknown(given, model)
+def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+    """Why no forecast can be made, because of a flag or of the model's states; empty if one can."""
+    why = weights_unknown(verbatim, model)
     if why:
         return why
     for name, reason in UNFORESEEN.items():
-        if _is_set(given.get(name)):
-            return _told(name, reason)
+        if _is_set(verbatim.get(name)):
+            return _because(name, reason)
     if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
         return "config.json does not tell the attention heads"
     if model.hybrid and not (model.linear or model.mamba):
@@ -131,44 +131,46 @@ def unmodelled(given: Mapping[str, Any], model: ModelCard) -> str:
     if model.mamba and not model.hybrid:
         return "layers with attention and a recurrent state in one are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
-    if windows and given.get("disable_hybrid_kv_cache_manager"):
-        return _told("disable_hybrid_kv_cache_manager", "every layer then keeps the whole context")
-    if _drafts_with_a_model(given.get("speculative_config")):
-        return _told("speculative_config", "the drafting model takes memory of its own")
+    if windows and verbatim.get("disable_hybrid_kv_cache_manager"):
+        return _because(
+            "disable_hybrid_kv_cache_manager", "every layer then keeps the whole context"
+        )
+    if _drafts_with_a_model(verbatim.get("speculative_config")):
+        return _because("speculative_config", "the drafting model takes memory of its own")
     return ""
 
 
-def weights_unknown(given: Mapping[str, Any], model: ModelCard) -> str:
-    """Why it is not known what a rank will hold of the weights; empty where it is."""
-    if _is_set(given.get("hf_overrides")):
-        return _told("hf_overrides", "it changes the model that config.json describes")
-    kind, form = given.get("quantization"), given.get("load_format")
+def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+    """Why a rank's weights are not known; empty if they are."""
+    if _is_set(verbatim.get("hf_overrides")):
+        return _because("hf_overrides", "it changes the model that config.json describes")
+    kind, form = verbatim.get("quantization"), verbatim.get("load_format")
     if kind and model.quantization is None and str(kind) not in ONLINE:
-        return _told(f"quantization {kind}", "what it leaves of these weights is not known")
+        return _because(f"quantization {kind}", "what it leaves of these weights is not known")
     if str(form) in OTHER_WEIGHTS:
-        return _told(f"load_format {form}", "it loads other weights than safetensors")
-    if replicas(given) > 1 and model.experts:
-        return _told("data_parallel_size", "experts are then spread over the replicas")
-    if replicas(given) > 1 and spans_machines(given):
-        return _told("data_parallel_size", "replicas may be on other machines")
+        return _because(f"load_format {form}", "it loads other weights than safetensors")
+    if replicas(verbatim) > 1 and model.experts:
+        return _because("data_parallel_size", "experts are then spread over the replicas")
+    if replicas(verbatim) > 1 and spans_machines(verbatim):
+        return _because("data_parallel_size", "replicas may be on other machines")
     return ""
 
 
 def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
-    """Why it is not known what the pipeline stages hold; empty where it is, or without stages."""
+    """Why the memory of pipeline stages is not known; empty if it is, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
     if count < 2:
         return ""
     if spans_machines(values) and not inventory.others:
-        return _told(name, "the cards of the other machines are not known here")
+        return _because(name, "the cards of the other machines are not known here")
     if model.kv_shared:
-        return _told(name, "layers that read the caches of others may be on another stage")
+        return _because(name, "layers that read the caches of others may be on another stage")
     layers = dealt(values, env, len(model.layer_types))
     if not layers:
-        return _told(f"{name} {count}", "its layers cannot be dealt like that")
+        return _because(f"{name} {count}", "its layers cannot be dealt like that")
     if not all(pages(model, 0, start, end) for start, end in ranges(layers)):
-        return _told(f"{name} {count}", "a stage would have no layer with a cache")
+        return _because(f"{name} {count}", "a stage would have no layer with a cache")
     return ""
 
 
@@ -182,6 +184,6 @@ def _drafts_with_a_model(config: Any) -> bool:
     return not looks_up(config.get("method"))
 
 
-def _told(name: str, why: str) -> str:
+def _because(name: str, why: str) -> str:
     flag, space, value = name.partition(" ")
     return f"{option(flag)}{space}{value} is set, and {why}"

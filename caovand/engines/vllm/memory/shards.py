@@ -27,7 +27,7 @@ EMBEDDING_ON_FIRST = frozenset({
     "ministral", "mistral", "nemotron", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
     "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_vl_text", "solar", "step3p5",
 })  # fmt: skip
-"""Types whose embedding is on the first stage, and on the last where it is the head, too."""
+"""Types whose embedding is on the first stage, and also on the last if it is the head."""
 HEAD_ON_LAST = EMBEDDING_ON_FIRST | {"lfm2", "lfm2_moe", "qwen3_5_moe_text", "qwen3_5_text"}
 """Types whose head is on the last stage. Others have both on every stage, as most classes of vLLM
 do, which those that were not read are taken to do as well."""
@@ -81,7 +81,7 @@ def models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[Mo
 
 
 def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> ModelCard:
-    """What the stage with the layers from `start` to before `end` has of the model."""
+    """The part of the model on the stage with the layers from `start` to before `end`."""
     last = end == len(model.layer_types)
     kept = [
         one
@@ -133,17 +133,17 @@ ONLINE: Mapping[str, Mapping[str, float]] = {
 Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
 """
 OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
-"""What --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
+"""The parts that --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
 
 Releases after 0.21 move a vision tower too, which is not counted on.
 """
 MACHETE_GROUPS = (64, 128)
 ZERO_BITS, FLOAT_BITS = 4, 16
-"""What a zero point takes in an AWQ file, and after Machete has multiplied it by its scale."""
+"""Bits of a zero point in an AWQ file, and after Machete has multiplied it by its scale."""
 
 
 def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """What loading leaves on one rank, buffers of the step and of the positions included."""
+    """Bytes that loading leaves on one rank, buffers of the step and of the positions included."""
     kept = [w for w in model.weights if _loaded(w, candidate)]
     stored = sum(on_rank(w, model, candidate) for w in kept)
     layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
@@ -158,7 +158,7 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """What Machete adds to AWQ's zero points: it keeps each as a float, multiplied by its scale.
+    """Bytes that Machete adds to AWQ's zero points: it keeps each as a float, times its scale.
 
     Experts have another kernel.
     """

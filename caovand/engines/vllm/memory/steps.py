@@ -35,9 +35,9 @@ MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
 one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Without experts it is not known.
 """
 DRAFTER_MIB = 12
-"""What capturing the drafting layers takes: 0 to 28 in three starts."""
+"""MiB that capturing the drafting layers takes: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
-"""What a layer of a second piecewise graph and of a second full one take."""
+"""MiB that a layer of a second piecewise graph and of a second full one takes."""
 
 
 def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
@@ -54,10 +54,10 @@ def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
 
 
 def _compiled(config: Mapping[str, Any], level: Any) -> str:
-    given = config.get("mode")
-    if given is None:
-        given = 0 if str(level) == "0" else COMPILED
-    return str(given).upper()
+    mode = config.get("mode")
+    if mode is None:
+        mode = 0 if str(level) == "0" else COMPILED
+    return str(mode).upper()
 
 
 def captured_sizes(
@@ -104,7 +104,7 @@ def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:
-    """What so many graphs of a model of so many layers, each with experts or not, take.
+    """MiB that so many graphs of a model of so many layers, each with experts or not, take.
 
     `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
     Mamba-2's.
@@ -123,7 +123,7 @@ def expected_mib(
     *,
     mamba: bool = False,
 ) -> float:
-    """What vLLM expects of so many graphs, and takes off before it sizes the cache.
+    """MiB that vLLM expects so many graphs to take, and subtracts before it sizes the cache.
 
     It captures two of each kind and multiplies what the second took, which is less than the mean.
     """
@@ -142,7 +142,7 @@ def _first_mib(experts: bool, largest: int) -> float:
 CUBLAS_MIB = 32
 """The workspace of matrix products, which stays."""
 STREAMS, STREAMS_OF_GEMMA = 4, 5
-"""Hidden states alive beside a layer's own: residual, input, output; Gemma has norms after too."""
+"""Hidden states alive along with a layer's own: residual, input, output; in Gemma norms, too."""
 FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
 """Hidden states alive while the first compiled piece runs for the first time, which copies the
 embeddings; the drafting head's runs while the model's are still there."""
@@ -151,7 +151,7 @@ SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
 SAMPLER_ROWS = 132
 """Rows of float32 logits that the kernel for top-k and top-p keeps, one a multiprocessor."""
 UNCOMPRESSED = 65536
-"""Tokens of earlier context that MLA decompresses at once, where contexts are that long."""
+"""Tokens of earlier context that MLA decompresses at once if contexts are that long."""
 
 
 def forward_bytes(
@@ -188,7 +188,7 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """The peak of the sampler's warm-up, where every sequence ends a step of so many tokens."""
+    """The peak of the sampler's warm-up, in which every sequence ends a step of so many tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)
@@ -232,7 +232,7 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """What a token's experts work in, kept from layer to layer (`stay`) or for one of them."""
+    """Elements in which a token's experts work, kept between layers (`stay`) or for one of them."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
@@ -244,7 +244,7 @@ def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
 
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
 ROUNDED_MIB = 2
-"""What PyTorch's allocator rounds the tensors of a layer up by: 0 to 6 were seen."""
+"""MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were seen."""
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 
@@ -281,7 +281,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
 
 
 def _special(model: ModelCard, candidate: Candidate) -> float:
-    """What only some models and cards need in a step."""
+    """Bytes that only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
     if not candidate.first:  # what the stage before sends: hidden states and residual
         size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation
@@ -298,7 +298,7 @@ def _special(model: ModelCard, candidate: Candidate) -> float:
 
 
 def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False) -> float:
-    """What the graphs take, or what vLLM expects of them before it sizes the cache."""
+    """MiB that the graphs take, or that vLLM expects them to before it sizes the cache."""
     mode = graph_mode(candidate.compilation)
     captured = captured_sizes(
         candidate.sequences,

@@ -31,8 +31,8 @@ from caovand.engines.vllm.planning.fit import all_emptied, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
-Planner = Callable[[Config, Inventory], "Plan | None"]
-"""Makes the plan of a changed configuration or machine; None where there is none."""
+Alternative = Callable[[Config, Inventory], "Plan | None"]
+"""Decides for a changed configuration or machine, without warnings or advice; None for no plan."""
 FREE = "free the cards"
 MAX_CARDS = 64
 STEP = 256  # tokens
@@ -47,35 +47,35 @@ STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 
 @dataclass(frozen=True)
 class Case:
-    """A plan that does not fit, what it was made from, and how another one is made."""
+    """A plan that does not fit, what it was made from, and what would be decided otherwise."""
 
     config: Config
     inventory: Inventory
     plan: Plan
     memory: MemoryEstimate
-    planner: Planner
+    alternative: Alternative
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return gpus_of(self.plan, self.inventory)
 
-    def tried(
+    def attempt(
         self, changes: Mapping[str, Any], inventory: Inventory | None = None
     ) -> tuple[Plan, MemoryEstimate] | None:
         """The plan with these settings changed (None leaves one to the policy), if it fits."""
         inventory = inventory or self.inventory
-        plan = self.planner(changed(self.config, self.inventory, changes), inventory)
+        plan = self.alternative(change_config(self.config, self.inventory, changes), inventory)
         found = forecast(plan, inventory) if plan else None
         return (plan, found) if plan and found and found.fits is not False else None
 
-    def said(self, name: str, value: Any) -> str:
-        """The change as it would be typed: a flag where the operator gave one."""
+    def as_typed(self, name: str, value: Any) -> str:
+        """The change as one would type it: a flag if the operator passed one."""
         if name in self.plan.verbatim or name == "cpu_offload_gb":
             return f"{option(name)} {value}"
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
 
 
-def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) -> Config:
+def change_config(config: Config, inventory: Inventory, changes: Mapping[str, Any]) -> Config:
     """The configuration with other settings: verbatim flags of these names give way."""
     asked = inventory.engine
     words, model, policy = config.engine.extra_args, config.model, config.policy
@@ -92,22 +92,22 @@ def changed(config: Config, inventory: Inventory, changes: Mapping[str, Any]) ->
 
 
 def advise(case: Case) -> tuple[str, ...]:
-    """Everything that would do; what is missing where nothing would."""
+    """Return every remedy, or what is missing if there is none."""
     found = [text for remedy in REMEDIES for text in remedy(case)]
     return tuple(found or _together(case) or [_too_large(case)])
 
 
 def in_fewer_bits(case: Case) -> str:
-    """The checkpoints to take where weights would be offloaded; empty for none."""
-    found = " or ".join(_quantised(case))
+    """Name the checkpoints that would need no offloading; empty for none."""
+    found = " or ".join(_smaller_checkpoints(case))
     return f"take {found}" if found else ""
 
 
 def sparing(case: Case) -> str:
-    """What the operator decided without which nothing would be offloaded; empty for nothing."""
+    """Name the operator's settings without which nothing would be offloaded; empty for none."""
     asked = [name for name in (*EASING, *HINDERING) if _asked(case, name)]
     for names in (*((name,) for name in asked), asked):
-        found = case.tried(dict.fromkeys(names)) if names else None
+        found = case.attempt(dict.fromkeys(names)) if names else None
         if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
             planned = found[0].value(names[0]) if len(names) == 1 else None
             then = "" if planned is None else f": it plans {planned}"
@@ -117,27 +117,27 @@ def sparing(case: Case) -> str:
 
 def _free(case: Case) -> Iterator[str]:
     free, others = all_emptied(case.inventory), case.inventory.others
-    if free != case.inventory and case.tried({}, free):
+    if free != case.inventory and case.attempt({}, free):
         values = {name: case.plan.value(name) for name in case.plan.settings}
         yield f"{FREE}: {holders(case.gpus, others, values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:
     now = candidate_of_plan(case.plan, case.inventory).sequences
-    if now > 1 and case.tried({"max_num_seqs": 1}):
-        yield f"{case.said('max_num_seqs', 1)} instead of {now} leaves room for the context"
+    if now > 1 and case.attempt({"max_num_seqs": 1}):
+        yield f"{case.as_typed('max_num_seqs', 1)} instead of {now} leaves room for the context"
 
 
 def _cache_type(case: Case) -> Iterator[str]:
     now = case.plan.value("kv_cache_dtype")
-    found = case.tried({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
+    found = case.attempt({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
     if found and found[1].fits:
-        said = case.said("kv_cache_dtype", "fp8")
-        yield f"{said} holds a context of {found[0].value('max_model_len')} tokens"
+        as_typed = case.as_typed("kv_cache_dtype", "fp8")
+        yield f"{as_typed} holds a context of {found[0].value('max_model_len')} tokens"
 
 
 def _share(case: Case) -> Iterator[str]:
-    """The smallest share that holds it, else what the policy would take."""
+    """Advise the smallest share that holds it, else what the policy would take."""
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
         return
@@ -145,18 +145,18 @@ def _share(case: Case) -> Iterator[str]:
         case.inventory.model, candidate_of_plan(case.plan, case.inventory), case.gpus
     )
     least = asked + lacking * 1024 / visible_mib(min(gpu.total_mib for gpu in case.gpus))
-    free = case.tried({name: None})
+    free = case.attempt({name: None})
     for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
-        if share and share != asked and share < 1 and case.tried({name: share}):
-            yield f"{case.said(name, share)} holds it, and is free"
+        if share and share != asked and share < 1 and case.attempt({name: share}):
+            yield f"{case.as_typed(name, share)} holds it, and is free"
             return
 
 
 def _graphs(case: Case) -> Iterator[str]:
     if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
         return
-    if case.tried({"cuda_graphs": "none"}):
-        yield f"{case.said('cuda_graphs', 'none')} leaves room for the context, and is slower"
+    if case.attempt({"cuda_graphs": "none"}):
+        yield f"{case.as_typed('cuda_graphs', 'none')} leaves room for the context, and is slower"
 
 
 def _context(case: Case) -> Iterator[str]:
@@ -169,16 +169,16 @@ def _context(case: Case) -> Iterator[str]:
     if alike and _holds(case, alike, alike=True):
         if not _asked(case, "gpu_memory_utilization"):  # AutoMem leaves less free for less context
             alike = _longest(case, alike, most, alike=True)
-        yield f"{case.said(name, alike * STEP)} fits with everything else as it is"
+        yield f"{case.as_typed(name, alike * STEP)} fits with everything else as it is"
     elif longest := _longest(case, 0, most, alike=False):
-        found = case.tried({name: longest * STEP})
+        found = case.attempt({name: longest * STEP})
         others = ", ".join(_differing(case.plan, found[0])) if found else ""
-        yield f"{case.said(name, longest * STEP)} fits if these change: {others}"
+        yield f"{case.as_typed(name, longest * STEP)} fits if these change: {others}"
 
 
 def _holds(case: Case, steps: int, *, alike: bool) -> bool:
     """Whether a context of so many steps fits, with everything else as it is where `alike`."""
-    found = case.tried({"max_model_len": steps * STEP})
+    found = case.attempt({"max_model_len": steps * STEP})
     return found is not None and not (alike and _differing(case.plan, found[0]))
 
 
@@ -198,12 +198,12 @@ def _differing(plan: Plan, other: Plan) -> list[str]:
 
 
 def _flags(case: Case) -> Iterator[str]:
-    """Any one verbatim flag that stands in the way, alone."""
+    """Advise leaving out any one verbatim flag that stands in the way."""
     remedied = {"max_num_seqs", "max_model_len", "gpu_memory_utilization"}
     for name in (*EASING, *HINDERING):
         if name not in case.plan.verbatim or name in remedied:
             continue
-        found = case.tried({name: None})
+        found = case.attempt({name: None})
         if found:
             planned = found[0].value(name)
             then = "" if planned is None else f": caovan plans {planned}"
@@ -211,7 +211,7 @@ def _flags(case: Case) -> Iterator[str]:
 
 
 def _cards(case: Case) -> Iterator[str]:
-    """More cards like the first; the split has to divide the model's heads."""
+    """Advise more cards like the first; the split has to divide the model's heads."""
     if not case.gpus or case.memory.conflicts or case.inventory.others:
         return
     card = replace(case.gpus[0], free_mib=max(gpu.free_mib for gpu in case.gpus))
@@ -222,13 +222,13 @@ def _cards(case: Case) -> Iterator[str]:
             case.inventory, gpus=tuple(replace(card, index=index) for index in range(count))
         )
         config = replace(case.config, engine=replace(case.config.engine, gpus=None))
-        wider = replace(case, config=config).tried({"tensor_parallel_size": count}, more)
+        wider = replace(case, config=config).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
-            yield f"{count} such cards hold it: {case.said('tensor_parallel_size', count)}"
+            yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"
             return
 
 
-def _quantised(case: Case) -> Iterator[str]:
+def _smaller_checkpoints(case: Case) -> Iterator[str]:
     """Checkpoints of the same model with fewer bits, by what they would hold on these cards."""
     model, machine = case.inventory.model, case.inventory
     if not case.gpus or not case.memory.parts:
@@ -243,7 +243,7 @@ def _quantised(case: Case) -> Iterator[str]:
             for w in model.weights
         )
         smaller: ModelCard = replace(model, weights=weights, quantization=method)
-        found = case.tried({}, replace(machine, model=smaller))
+        found = case.attempt({}, replace(machine, model=smaller))
         if found and found[0].value("cpu_offload_gb") is None:
             then, context = found[1].weights_mib / 1024, found[0].value("max_model_len")
             yield (
@@ -265,17 +265,17 @@ def _offload(case: Case) -> Iterator[str]:
     lacking = ceil(lacking_gib(case.inventory.model, candidate, case.gpus) + OFFLOAD_MARGIN_GIB)
     room = case.inventory.least_ram_mib * 0.8 / 1024 / len(case.gpus)
     for amount in range(lacking, min(lacking + 3, int(room) + 1)):
-        if case.tried({"cpu_offload_gb": amount}):
+        if case.attempt({"cpu_offload_gb": amount}):
             cost = step_cost(amount, case.inventory.model, case.gpus, 1 + case.plan.mtp)
-            yield f"{case.said('cpu_offload_gb', amount)} keeps weights in host memory: {cost}"
+            yield f"{case.as_typed('cpu_offload_gb', amount)} keeps weights in host memory: {cost}"
             return
 
 
 def _together(case: Case) -> list[str]:
-    """Where no single change does: all that the operator decided, left to the policy."""
+    """If no single change does: leave everything the operator decided to the policy."""
     ours = [name for name in EASING if _asked(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
-    found = case.tried(dict.fromkeys(names)) if names else None
+    found = case.attempt(dict.fromkeys(names)) if names else None
     if not found:
         return []
     context = found[0].value("max_model_len")
@@ -300,7 +300,8 @@ def _too_large(case: Case) -> str:
 
 
 REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
-    _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards, _quantised, _offload,
+    _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
+    _smaller_checkpoints, _offload,
 )  # fmt: skip
 WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
 """How far each part of a forecast may be off. Of twelve models on an H200 weights were forecast at

@@ -20,7 +20,7 @@ from caovand.engines.vllm.machine.ranks import PIPELINE, large, ranks_here, span
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 MIN_MIB = 1024
-"""What a CUDA context, PyTorch and a first buffer take before there is any model."""
+"""Memory of a CUDA context, PyTorch and a first buffer before any model is loaded."""
 
 
 def choose_gpus(
@@ -74,7 +74,7 @@ def _chosen(
 
 
 def unusable(gpu: Gpu) -> Problem | None:
-    """Why vLLM cannot use this card; None where it can."""
+    """Why vLLM cannot use this card; None if it can."""
     major, minor = gpu.compute_capability
     if gpu.compute_capability < TURING:
         return Problem(
@@ -93,7 +93,7 @@ def unusable(gpu: Gpu) -> Problem | None:
 
 
 def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) -> list[str]:
-    """A warning for each card that the policy leaves out though nobody said so."""
+    """A warning for each card that the policy leaves out on its own."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
     small = (lambda gpu: None) if _staged(values) else partial(_too_small, gpus=inventory.gpus)
@@ -106,7 +106,7 @@ def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) ->
 
 
 def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
-    """Why this card would hold the others back; None where it would not."""
+    """Why this card would hold the others back; None if it would not."""
     whole = [one for one in gpus if not unusable(one) and not one.mig]
     if gpu.mig or not whole or gpu in large(whole):
         return None
@@ -138,23 +138,23 @@ def _of_one_kind(gpus: tuple[Gpu, ...], *, staged: bool) -> tuple[Gpu, ...]:
 
 
 def _refuse(gpu: Gpu) -> None:
-    """Raise Unplannable where this card cannot be used."""
+    """Raise Unplannable if this card cannot be used."""
     why = unusable(gpu)
     if why:
         raise Unplannable(str(why), "backend-unsupported")
 
 
-def cards_lacking(size: int, given: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split takes in all where that is more than are here; else 0."""
-    elsewhere = spans_machines(given) or given.get("distributed_executor_backend") == "ray"
-    wanted = size * stages(given)
+def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
+    """How many cards a split takes in all if there are not so many here; else 0."""
+    elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
+    wanted = size * stages(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted
 
 
-def split_for(model: ModelCard, given: Mapping[str, Any], cards: int) -> int:
+def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
     """The largest split that so many cards, and the model's shape, allow with these settings."""
-    each = max(cards // stages(given), 1)
-    return largest_split(model, each, whole_experts=shards_whole_experts(given))
+    each = max(cards // stages(verbatim), 1)
+    return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
 
 
 def world_size(draft: Draft) -> int:
@@ -165,7 +165,7 @@ def world_size(draft: Draft) -> int:
 def cards_to_split(draft: Draft) -> int:
     """Over how many cards the operator's stages and replicas, and the split, are spread."""
     nodes = 1 + len(draft.inventory.others)
-    return len(draft.gpus) * (nodes if PIPELINE in draft.given else 1)
+    return len(draft.gpus) * (nodes if PIPELINE in draft.verbatim else 1)
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
@@ -182,15 +182,15 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         if why:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
-    size = split_for(draft.model, draft.given, cards_to_split(draft))
+    size = split_for(draft.model, draft.verbatim, cards_to_split(draft))
     reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
     return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
 
 
 def split_is_ours(draft: Draft) -> bool:
     """Whether the policy chooses over how many cards the model is split."""
-    given, typed = draft.given, draft.config.policy.tensor_parallel_size
-    return typed is None and "tensor_parallel_size" not in given and stages(given) == 1
+    verbatim, typed = draft.verbatim, draft.config.policy.tensor_parallel_size
+    return typed is None and "tensor_parallel_size" not in verbatim and stages(verbatim) == 1
 
 
 def spans_nodes(draft: Draft) -> bool:
@@ -208,20 +208,20 @@ def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) ->
 
 
 def refusal(draft: Draft, size: int) -> Problem | None:
-    """Why the model cannot be split over so many cards; None where it can."""
-    given, cards = draft.given, cards_to_split(draft)
-    wanted = cards_lacking(size, given, cards)
+    """Why the model cannot be split over so many cards; None if it can."""
+    verbatim, cards = draft.verbatim, cards_to_split(draft)
+    wanted = cards_lacking(size, verbatim, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
-        fits = split_for(draft.model, given, cards)
+        fits = split_for(draft.model, verbatim, cards)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
         return Problem(_split_over(size), fact, remedy)
-    return indivisible(draft.model, size, whole_experts=shards_whole_experts(given))
+    return indivisible(draft.model, size, whole_experts=shards_whole_experts(verbatim))
 
 
-def shards_whole_experts(given: Mapping[str, Any]) -> bool:
+def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
     """Whether each card holds whole experts instead of a part of every one."""
-    return bool(given.get("enable_expert_parallel"))
+    return bool(verbatim.get("enable_expert_parallel"))
 
 
 def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
@@ -235,7 +235,7 @@ def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -
 
 
 def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
-    """Why the model's shape does not allow this split, and which would do; None where it does.
+    """Why the model's shape does not allow this split, and which would do; None if it does.
 
     With expert parallelism each card holds whole experts.
     """

@@ -1,4 +1,4 @@
-"""What a rule of the policy sees: the facts, and the settings decided before it."""
+"""What a rule of the policy reads: the facts, and the settings decided before it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from caovand.engines.vllm.machine.ranks import PIPELINE, serving
 from caovand.engines.vllm.sizing.space import Choice
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
-"""The variable that lists the plugins to load (all, where it is not set), and ours."""
+"""The variable that lists the plugins to load (all, if it is not set), and ours."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """`given` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
-    `cards` those of all nodes.
+    """A plan in the making.
+
+    `verbatim` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
+    `cards` the cards of all nodes.
 
     `depth` and `cache` are a drafting depth and a cache type to try in the place of the rules' own.
-    `choice` is there once the cards were sized; `unweighed` says why it knows no context, as where
+    `choice` is set once the cards are sized; `unweighed` says why it knows no context, as where
     the weights on a card are unknown. `plugins` names those that vLLM may load; None is all.
     """
 
     config: Config
     inventory: Inventory
-    given: Mapping[str, Any]
+    verbatim: Mapping[str, Any]
     gpus: tuple[Gpu, ...]
     mode: Mode
     mode_setting: Setting
@@ -63,8 +65,8 @@ class Draft:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is decided so far, the operator's verbatim flags included."""
-        return {**{name: setting.value for name, setting in self.settings.items()}, **self.given}
+        """The settings decided so far, the operator's verbatim flags included."""
+        return {**{name: setting.value for name, setting in self.settings.items()}, **self.verbatim}
 
     @property
     def cards(self) -> tuple[Gpu, ...]:
@@ -73,21 +75,21 @@ class Draft:
 
     @property
     def turing(self) -> bool:
-        """Whether a card is older than what most kernels of today are written for."""
+        """Whether a card is a Turing, for which few of today's kernels are written."""
         return any(gpu.compute_capability == TURING for gpu in self.cards)
 
     def value(self, name: str) -> Any:
-        """The value of an earlier setting, None where there is none."""
+        """The value of an earlier setting, or None."""
         setting = self.settings.get(name)
         return setting.value if setting else None
 
     def count(self, name: str) -> int:
-        """An earlier setting as a count of one or more, also where a verbatim flag is none."""
+        """An earlier setting as a count of at least one, even if a verbatim flag is none."""
         return max(whole_number(self.value(name)) or 1, 1)
 
     @property
     def mtp(self) -> int:
-        """The drafting depth decided, 0 where nothing is drafted or a verbatim flag says else."""
+        """The drafting depth, 0 if nothing is drafted or a verbatim flag overrules it."""
         config = self.value("speculative_config")
         depth = config.get("num_speculative_tokens") if isinstance(config, Mapping) else 0
         return max(whole_number(depth) or 0, 0)
@@ -120,7 +122,7 @@ class Draft:
 
     @property
     def stages(self) -> int:
-        """How many stages of a pipeline there are."""
+        """The number of pipeline stages."""
         return self.count(PIPELINE)
 
     @property
@@ -129,7 +131,7 @@ class Draft:
 
         Who types whether it compiles gets that.
         """
-        return not self.cuda and self.stages > 1 and "enforce_eager" not in self.given
+        return not self.cuda and self.stages > 1 and "enforce_eager" not in self.verbatim
 
     @property
     def _needs_fixes(self) -> bool:
@@ -143,7 +145,7 @@ class Draft:
 
     @property
     def why_unfixed(self) -> str:
-        """Why the plugin's fixes do not act, or are not proven to; empty where they are."""
+        """Why the plugin's fixes do not act, or are not proven to; empty if they are."""
         if not self.engine.plugin:
             return "the plugin that fixes it is not installed (package caovan-kernels)"
         if self.engine.states != "pass":

@@ -49,13 +49,13 @@ def sampler(draft: Draft) -> Setting | None:
 
 
 def experts(draft: Draft) -> Iterator[tuple[str, Setting]]:
-    """The variable that keeps FlashInfer's kernels from experts, where they are not ready.
+    """The variable that keeps FlashInfer's kernels from experts if they are not ready.
 
     Releases without these variables take FlashInfer for experts only where nvcc is, or, on Hopper,
     after Triton.
     """
     newest = max((gpu.compute_capability for gpu in draft.cards), default=(0, 0))
-    kind = draft.model.quantization or str(draft.given.get("quantization") or "")
+    kind = draft.model.quantization or str(draft.verbatim.get("quantization") or "")
     name = EXPERTS.get(kind.removesuffix("_per_tensor").removesuffix("_per_block"))
     if not draft.cuda or not draft.model.experts or not name or newest < HOPPER:
         return
@@ -97,7 +97,7 @@ def jobs(draft: Draft) -> Setting | None:
 
 
 def threads(draft: Draft) -> Setting | None:
-    """Threads of torch.compile in each worker; None where none compiles, or no plugin sets them.
+    """Threads of torch.compile in each worker; None if none compiles or no plugin sets them.
 
     Every card has a worker of its own, and all of them compile at the same time. vLLM compiles
     with one thread, and more were measured on no card yet: only mode fast takes them.
@@ -122,7 +122,7 @@ def threads(draft: Draft) -> Setting | None:
 
 
 def memory_left_mib(draft: Draft, workers: int) -> int:
-    """Host memory next to a start: that of its processes, of the files read, of weights kept.
+    """Host memory that a start leaves: its processes, files read and weights kept are taken off.
 
     Not of what happens to be free: a reload would find another plan, and restart the engine.
     """
@@ -180,7 +180,7 @@ def _shares_graphs(draft: Draft) -> bool:
 
 
 def _expandable(draft: Draft) -> Setting | None:
-    if not draft.cuda or draft.given.get("enable_sleep_mode"):
+    if not draft.cuda or draft.verbatim.get("enable_sleep_mode"):
         return None  # sleep mode brings an allocator that refuses expandable segments
     if _shares_graphs(draft):
         return None
@@ -204,7 +204,7 @@ def _visible(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
     names = ",".join(device_name(gpu) for gpu in draft.gpus)
-    usable = len(choose_gpus(draft.config, draft.inventory, draft.given))
+    usable = len(choose_gpus(draft.config, draft.inventory, draft.verbatim))
     if usable == len(draft.gpus):
         return policy(names, "the cards this plan uses, as nvidia-smi names them")
     return policy(

@@ -37,7 +37,7 @@ from caovand.engines.vllm.sizing.search import (
 from caovand.engines.vllm.sizing.space import Choice, Space
 
 UNKNOWN_CONTEXT = 131_072
-"""What today's models take; the reserve of one that is not known is for that."""
+"""The context of today's models, which the reserve of an unknown one is for."""
 ENOUGH_EXACT = 32_768
 """A context of this length keeps the model's own type of cache: seven usual conversations. A
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
@@ -48,22 +48,22 @@ MIN_ALONE = 4096
 """Below this, wait for other programs to free memory instead of serving."""
 
 
-def sized(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
+def size_draft(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
     """The best of the draft and others, with its choice; without limits if a flag keeps memory from
     being forecast.
 
     If the model fits without counting such a flag, the way of running that fits is kept.
     """
     if not draft.unweighed:
-        return _weighed([draft, *others])
+        return _weigh([draft, *others])
     if not draft.weights_unknown:
-        found = _weighed([draft])
+        found = _weigh([draft])
         if found.choice and found.choice.sound:
             return found
     return replace(draft, choice=Choice(_candidate_of_unknown(draft), fits=True))
 
 
-def _weighed(drafts: Sequence[Draft]) -> Draft:
+def _weigh(drafts: Sequence[Draft]) -> Draft:
     """The best of these drafts, with its choice; the vision tower may give way, and the cache's own
     type if it holds little."""
     fixed, limit = _fixed(drafts[0]), drafts[0].model.max_model_len
@@ -78,7 +78,7 @@ def _weighed(drafts: Sequence[Draft]) -> Draft:
 
 
 def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tuple[Candidate, ...]]:
-    """The best of these drafts, what was chosen for it, and the bases of the search."""
+    """The best of these drafts, its choice, and the bases of the search."""
     draft = drafts[0]
     ways = [(one, asked_candidate(one)) for one in drafts]
     if ways[0][1].vision and _text_only_may_help(draft):
@@ -91,8 +91,8 @@ def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tupl
         bases = tuple(base.but(stages=dealt) for _, base in ways)
         return best(replace(fixed, bases=bases), draft.model, draft.cards), bases
 
-    choice, bases = choose(_dealt(draft, lean))
-    dealt = _dealt(draft, choice.candidate)
+    choice, bases = choose(_deal(draft, lean))
+    dealt = _deal(draft, choice.candidate)
     if dealt != choice.candidate.stages:
         again, _ = choose(dealt)
         if (not again.fits, again.score) <= (not choice.fits, choice.score):
@@ -100,8 +100,8 @@ def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tupl
     return ways[choice.base][0], choice, bases
 
 
-def _dealt(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
-    """The layers of each stage as they are best dealt for this candidate, unless that is typed."""
+def _deal(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
+    """The best layers of each stage for this candidate, unless they are set."""
     if not candidate.stages or PARTITION in dict(draft.config.engine.env):
         return candidate.stages
     usual = WORKLOADS[draft.config.policy.workload]
@@ -109,7 +109,7 @@ def _dealt(draft: Draft, candidate: Candidate) -> tuple[int, ...]:
 
 
 def graphs_for(draft: Draft) -> str:
-    """vLLM's mode of CUDA graphs, where there are any."""
+    """vLLM's mode of CUDA graphs, if any are captured."""
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
@@ -128,12 +128,12 @@ def cuts_graphs(draft: Draft) -> bool:
 
 
 def share_of_unknown(draft: Draft) -> float:
-    """AutoMem where nothing is forecast: the reserve is for the longest context there may be."""
+    """AutoMem without a forecast: the reserve is for the longest context there may be."""
     return _candidate_of_unknown(draft).utilization
 
 
 def _candidate_of_unknown(draft: Draft) -> Candidate:
-    """What is asked if nothing is forecast."""
+    """The candidate to start with if nothing is forecast."""
     fixed = _fixed(draft)
     batch = fixed.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(draft.model, draft.cards, draft.turing), batch)
@@ -150,7 +150,7 @@ def _candidate_of_unknown(draft: Draft) -> Candidate:
 
 
 def block_tokens(draft: Draft) -> int:
-    """Tokens in one block of the cache, where a hybrid's states are kept at block borders."""
+    """Tokens in one block of the cache if a hybrid's states are kept at block borders."""
     return layout_for(
         draft.model, replace(asked_candidate(draft), aligned_states=True)
     ).block_tokens
@@ -159,23 +159,23 @@ def block_tokens(draft: Draft) -> int:
 def holders(
     gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
 ) -> str:
-    """Who holds memory of these cards, how much, and where; empty where nobody holds much.
+    """The processes that use memory of these cards, how much, and on which; empty for little.
 
-    Those cards of `others` count that a plan with these values uses. Who holds them is not known.
+    Of `others` the cards count that a plan with these values uses; their processes are not known.
     """
-    told = []
+    users = []
     for gpu in gpus:
         known = [user for user in gpu.users if user[2]]
-        told += [
+        users += [
             f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
         ]
         rest = in_use(gpu) - sum(mib for _, _, mib in known)
         if rest >= BUSY_MIB:
-            told.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
     for name, gpu in serving((), others, values):
         if in_use(gpu) >= BUSY_MIB:
-            told.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
-    return ", ".join(told)
+            users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
+    return ", ".join(users)
 
 
 def _unnamed(gpu: Gpu) -> str:
@@ -184,20 +184,20 @@ def _unnamed(gpu: Gpu) -> str:
 
 
 def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as they are when nobody else uses them."""
+    """The cards as if nobody else used them."""
     return tuple(
         replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
     )
 
 
 def all_emptied(inventory: Inventory) -> Inventory:
-    """The cards of all nodes as they are when nobody else uses them."""
+    """The cards of all nodes as if nobody else used them."""
     others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
     return replace(inventory, gpus=emptied(inventory.gpus), others=others)
 
 
 def _wait_for_others(bases: Sequence[Candidate], draft: Draft) -> None:
-    """Raise Unplannable where the model would run here but for other processes' memory."""
+    """Raise Unplannable if only the memory of other processes keeps the model from running here."""
     gpus, model = draft.cards, draft.model
     free = emptied(gpus)
     least = min(MIN_ALONE, model.max_model_len)
@@ -214,20 +214,20 @@ def _wait_for_others(bases: Sequence[Candidate], draft: Draft) -> None:
 
 
 def _fixed(draft: Draft) -> Space:
-    """What the operator fixed, by typed keys and by verbatim flags, which win over them.
+    """The part of the space that the operator fixed, by keys or by verbatim flags, which win.
 
     A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
     """
-    config, given = draft.config, draft.given
+    config, verbatim = draft.config, draft.verbatim
     policy = config.policy
-    share = given.get("gpu_memory_utilization", policy.gpu_memory_utilization)
+    share = verbatim.get("gpu_memory_utilization", policy.gpu_memory_utilization)
     share = float(share) if isinstance(share, (int, float)) else None
-    typed = "gpu_memory_utilization" not in given and not draft.pinned("gpu_memory_utilization")
+    typed = "gpu_memory_utilization" not in verbatim and not draft.pinned("gpu_memory_utilization")
     if share is not None and typed:
         share = min(share, int(free_share(draft.cards) * 1000) / 1000)
 
     def fixed(name: str, typed: int | None) -> int | None:
-        return count(given[name]) if name in given else typed
+        return count(verbatim[name]) if name in verbatim else typed
 
     return Space(
         context=fixed("max_model_len", config.model.max_model_len),
@@ -238,16 +238,16 @@ def _fixed(draft: Draft) -> Space:
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(draft.inventory),
         # Each replica keeps weights of its own.
-        ram_mib=draft.inventory.least_ram_mib // stages(given),
+        ram_mib=draft.inventory.least_ram_mib // stages(verbatim),
     )
 
 
 def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:
     """Whether the policy may run eagerly to save memory."""
-    given, typed = draft.given, draft.config.policy.cuda_graphs
-    if given.get("enforce_eager") or typed == "none":
+    verbatim, typed = draft.verbatim, draft.config.policy.cuda_graphs
+    if verbatim.get("enforce_eager") or typed == "none":
         return "none"
-    if given.get("enforce_eager") is False or "compilation_config" in given:
+    if verbatim.get("enforce_eager") is False or "compilation_config" in verbatim:
         return "kept"
     if typed is None:
         return "open"
@@ -255,7 +255,7 @@ def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:
 
 
 def asked_candidate(draft: Draft) -> Candidate:
-    """The candidate of what is decided and asked for so far."""
+    """The candidate of the settings decided and the keys typed so far."""
     policy, model = draft.config.policy, draft.model
     text_only = draft.config.model.text_only
     if text_only is None and model.weights and not model.size("vision"):
@@ -271,4 +271,4 @@ def asked_candidate(draft: Draft) -> Candidate:
 
 
 def _text_only_may_help(draft: Draft) -> bool:
-    return "language_model_only" not in draft.given and draft.config.model.text_only is None
+    return "language_model_only" not in draft.verbatim and draft.config.model.text_only is None

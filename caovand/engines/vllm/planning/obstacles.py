@@ -49,7 +49,7 @@ class Scene:
     gpus: tuple[Gpu, ...]
 
     def count(self, name: str) -> int | None:
-        """A setting as a number of one or more, None where it is none."""
+        """A setting as a count of at least one, or None."""
         return count(self.plan.value(name))
 
     @property
@@ -66,7 +66,7 @@ class Scene:
         return {name: setting.value for name, setting in self.plan.env.items()}
 
     def first(self, below: tuple[int, int]) -> str:
-        """The first card older than this, in words; empty where there is none."""
+        """The first card older than this, in words; empty if there is none."""
         return oldest_without(self.gpus, below)
 
 

@@ -54,7 +54,7 @@ DRAFTS_OVER_STAGES = frozenset({
 def refusal(
     values: Mapping[str, Any], env: Mapping[str, Any], machine: Inventory
 ) -> Problem | None:
-    """Why vLLM does not serve the model in these stages; None where it does, or without stages."""
+    """Why vLLM does not serve the model in these stages; None if it does, or without stages."""
     model, stages = machine.model, count(values.get(PIPELINE)) or 1
     if stages == 1 or not model.architecture:
         return None
@@ -78,7 +78,7 @@ def refusal(
 
 
 def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
-    """Why MTP does not draft over these stages; empty where it does, or without stages."""
+    """Why MTP does not draft over these stages; empty if it does, or without stages."""
     if (count(values.get(PIPELINE)) or 1) == 1:
         return ""
     if machine.engine.release < releases.DRAFTS_OVER_STAGES:
@@ -96,7 +96,7 @@ def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
 
 
 def tensor_parallel_size(draft: Draft) -> Setting | None:
-    """The split inside each node, or over all of them where their link is fast enough."""
+    """The split inside each node, or over all of them if their link is fast enough."""
     found = devices.tensor_parallel_size(draft)
     spans = _spans(draft, found)
     if not found or not spans or not spans[0]:
@@ -121,11 +121,11 @@ def pipeline_parallel_size(draft: Draft) -> Setting | None:
 
 
 def _inside(draft: Draft) -> Setting | None:
-    """A stage on each node, where a typed split has room inside of one: over their link it would
+    """A stage on each node if a typed split has room inside of one: over their link it would
     take one card of each, and leave the others idle."""
-    nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
+    nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
     fits = 0 < size <= _cards_each(draft)
-    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & draft.given.keys():
+    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & draft.verbatim.keys():
         return None
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
     if refused and size % nodes:
@@ -138,13 +138,13 @@ def _inside(draft: Draft) -> Setting | None:
 
 def _cards_each(draft: Draft) -> int:
     """How many cards every node has at least for the engine; 0 for a CPU build."""
-    ours = devices.choose_gpus(draft.config, draft.inventory, draft.given)
+    ours = devices.choose_gpus(draft.config, draft.inventory, draft.verbatim)
     return min([len(ours), *(len(node.gpus) for node in draft.inventory.others)])
 
 
 def idle_cards(draft: Draft) -> list[str]:
-    """A warning where a typed split goes over the nodes and leaves cards of each idle."""
-    nodes, size = 1 + len(draft.inventory.others), count(draft.given.get(TENSOR)) or 0
+    """A warning if a typed split goes over the nodes and leaves cards of each idle."""
+    nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
     here = ranks_here(draft.values, nodes)
     if nodes == 1 or not here < size or here >= (each := _cards_each(draft)):
         return []
@@ -159,7 +159,7 @@ def _stages_without_cards(draft: Draft) -> Setting | None:
     """A stage on each of several nodes with a CPU build, which has one rank a node, where the model
     cannot be split over so many. Raises Unplannable where there is neither."""
     nodes = 1 + len(draft.inventory.others)
-    if nodes == 1 or {TENSOR, PIPELINE} & draft.given.keys():
+    if nodes == 1 or {TENSOR, PIPELINE} & draft.verbatim.keys():
         return None
     problem, refused = _alone_in_a_node(draft, nodes)
     if problem is None:
@@ -175,21 +175,26 @@ def _stages_without_cards(draft: Draft) -> Setting | None:
 
 def _alone_in_a_node(draft: Draft, nodes: int) -> tuple[Problem | None, Problem | None]:
     """Why ranks that are alone in their nodes cannot split the model, and cannot be its stages."""
-    whole = shards_whole_experts(draft.given)
+    whole = shards_whole_experts(draft.verbatim)
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
     return indivisible(draft.model, nodes, whole_experts=whole), refused
 
 
 def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
-    """Whether tensor parallel goes over the nodes, and why; None where there is only one, and where
+    """Whether tensor parallel goes over the nodes, and why; None if there is only one, and where
     the operator has typed a split."""
-    machine, given = draft.inventory, draft.given
-    if not machine.others or not draft.cuda or inside is None or {TENSOR, PIPELINE} & given.keys():
+    machine, verbatim = draft.inventory, draft.verbatim
+    if (
+        not machine.others
+        or not draft.cuda
+        or inside is None
+        or {TENSOR, PIPELINE} & verbatim.keys()
+    ):
         return None
     nodes, each = 1 + len(machine.others), inside.value
     if draft.config.policy.tensor_parallel_size is not None:
         return False, "[policy] tensor_parallel_size is the split inside each node"
-    whole = shards_whole_experts(given)
+    whole = shards_whole_experts(verbatim)
     problem = indivisible(draft.model, nodes * each, whole_experts=whole)
     refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), machine)
     if refused and not problem:
@@ -197,7 +202,7 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
     held = [draft.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in held for gpu in gpus[:each]]
     if machine.link is None:
-        return False, "their link is not measured, and stages need the least of it"
+        return False, "the speed of their link is unknown, and stages need the least of it"
     if not cards or not draft.model.architecture:
         return False, "stages need the least of their link, and nothing is known of the model"
     if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
@@ -211,7 +216,7 @@ def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
 
 
 def _work(draft: Draft) -> Work:
-    """What a token of the usual request takes of the model."""
+    """The work of one token of the usual request."""
     model, usual = draft.model, WORKLOADS[draft.config.policy.workload]
     parts = {"layers": 1.0, "experts": experts_read(model, 1), "head": 1.0}
     if not model.size("head"):
@@ -230,7 +235,7 @@ def _work(draft: Draft) -> Work:
 
 
 def layer_partition(draft: Draft) -> Setting | None:
-    """The variable that deals the layers, where vLLM's own rule is not the best."""
+    """The variable that deals the layers, if vLLM's own rule is not the best."""
     candidate = draft.choice.candidate if draft.choice and not draft.unweighed else None
     if candidate is None or not candidate.stages or PARTITION in dict(draft.config.engine.env):
         return None
@@ -241,7 +246,7 @@ def layer_partition(draft: Draft) -> Setting | None:
 
 
 def _why_dealt(draft: Draft, candidate: Candidate, own: tuple[int, ...]) -> str:
-    """What the dealing brings: more of the cache, or a faster slowest stage."""
+    """Why the layers are dealt so: more of the cache, or a faster slowest stage."""
     by_rule = candidate.but(stages=own)
     stages = Stages(draft.model, candidate, draft.cards)
     cards = ", ".join(

@@ -6,7 +6,7 @@ are refused: vLLM reads them slowly, and only with another folder's config.json.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
@@ -35,10 +35,10 @@ from caovand.engines.vllm.planning.devices import (
 )
 from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, sized
+from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, size_draft
 from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
-from caovand.engines.vllm.planning.warnings import warnings_of
+from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
 
@@ -64,118 +64,124 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none.
+    """Return the plan for this configuration on this machine, or raise Unplannable.
 
-    `mode` is what `caovanctl mode` said, None where the file decides; `environ` what the engine
-    inherits from us; `remembered` a degraded plan whose rungs are kept.
+    `mode` is that of `caovanctl mode`, None if the file decides; `environ` is what the engine
+    inherits from us; `remembered` is a degraded plan whose rungs are kept.
     """
     refuse_gguf(inventory.model)
 
-    def planned(config: Config, inventory: Inventory, remembered: Plan | None = None) -> Plan:
-        return _plan(config, inventory, mode, mode_origin, environ, remembered)
-
-    def tried(config: Config, inventory: Inventory) -> Plan | None:
+    def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
-            return planned(config, inventory)
+            draft = _draft(config, inventory, mode, mode_origin, environ)
+            return _write(_decide(SECOND, _best_split(draft)))
         except Unplannable:
             return None
 
-    plan = planned(config, inventory, remembered)
-    plan = replace(
-        plan, warnings=(*plan.warnings, *_cost_of_others(plan, config, inventory, tried))
-    )
+    draft = _draft(config, inventory, mode, mode_origin, environ, remembered)
+    chosen = _decide(SECOND, _best_split(draft))
+    plan = _write(chosen, remembered)
+    warnings = [*warnings_of(chosen, plan), *_cost_of_others(plan, draft)]
     memory = forecast(plan, inventory)
-    case = Case(config, inventory, plan, memory, tried)
+    case = Case(config, inventory, plan, memory, alternative)
     offload = plan.value("cpu_offload_gb")
     gpus = gpus_of(plan, inventory)
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
-        told = (f"weights are offloaded to host memory: {cost}", in_fewer_bits(case), sparing(case))
-        plan = replace(plan, warnings=(*plan.warnings, "; ".join(filter(None, told))))
-    if memory.fits is not False:
-        return plan
-    advice = memory.advice or advise(case)
-    if memory.conflicts:  # told already
-        return replace(plan, advice=advice)
-    have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    short = memory.lack or memory.no_room or short
-    warnings = (*plan.warnings, "; ".join((f"it does not fit: {short}", *advice[:2])))
-    return replace(plan, advice=advice, warnings=warnings)
+        parts = (
+            f"weights are offloaded to host memory: {cost}",
+            in_fewer_bits(case),
+            sparing(case),
+        )
+        warnings.append("; ".join(filter(None, parts)))
+    advice = plan.advice
+    if memory.fits is False:
+        advice = memory.advice or advise(case)
+    if memory.fits is False and not memory.conflicts:  # which have warnings of their own
+        have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
+        short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+        short = memory.lack or memory.no_room or short
+        warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
+    return replace(plan, advice=advice, warnings=tuple(warnings))
 
 
-def _cost_of_others(
-    plan: Plan,
-    config: Config,
-    inventory: Inventory,
-    tried: Callable[[Config, Inventory], Plan | None],
-) -> list[str]:
-    """A warning where the context is shorter, or fewer cards are used, for what others hold."""
+def _cost_of_others(plan: Plan, draft: Draft) -> list[str]:
+    """A warning if the context is shorter, or fewer cards are used, for what others hold."""
+    inventory, others = draft.inventory, draft.inventory.others
     context = plan.settings.get("max_model_len")
-    gpus = choose_gpus(config, inventory, {name: plan.value(name) for name in plan.verbatim})
-    others, values = inventory.others, {name: plan.value(name) for name in plan.settings}
     free = all_emptied(inventory)
-    busy = emptied(gpus) != gpus or free.others != others
+    busy = emptied(draft.gpus) != draft.gpus or free.others != others
     if not context or context.origin != "policy" or not busy:
         return []
-    alone = tried(config, free)
-    if alone is None:
+    try:
+        gpus = choose_gpus(draft.config, free, draft.verbatim)
+        alone = _best_split(replace(draft, inventory=free, gpus=gpus))
+    except Unplannable:
         return []
-    lost = []
-    if (alone.value("max_model_len") or 0) > (context.value or 0):
-        longer = alone.value("max_model_len")
+    lost, values = [], {name: plan.value(name) for name in plan.settings}
+    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
+    if isinstance(context.value, int) and longer > context.value:
         lost.append(f"the context is {context.value} tokens instead of {longer}")
     split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
     if (whole_number(wider) or 1) > (whole_number(split) or 1):
         lost.append(f"{split} instead of {wider} cards serve the model")
-        values = {name: alone.value(name) for name in alone.settings}  # those left out, too
+        values = alone.values  # those left out, too
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
-    return [f"{holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
+    return [f"{holders(draft.gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
 
 
-def _plan(
+def _draft(
     config: Config,
     inventory: Inventory,
     mode: Mode | None,
     mode_origin: Origin,
     environ: Mapping[str, str],
-    remembered: Plan | None,
-) -> Plan:
+    remembered: Plan | None = None,
+) -> Draft:
+    """The draft that the rules begin with: the facts, and what is fixed."""
     engine = inventory.engine
     words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
-    given = command_line.values(words)
-    check_values(given)
-    chosen = _mode(config, given, mode, mode_origin)
-    draft = Draft(
+    verbatim = command_line.values(words)
+    check_values(verbatim)
+    chosen = _mode(config, verbatim, mode, mode_origin)
+    return Draft(
         config=config,
         inventory=inventory,
-        given=given,
-        gpus=choose_gpus(config, inventory, given),
+        verbatim=verbatim,
+        gpus=choose_gpus(config, inventory, verbatim),
         mode=chosen.value,
         mode_setting=chosen,
         auto_spec=auto_spec(config, environ),
         plugins=_plugins(config, environ, remembered),
-        unweighed=unmodelled(given, inventory.model),
-        weights_unknown=bool(weights_unknown(given, inventory.model)),
+        unweighed=unmodelled(verbatim, inventory.model),
+        weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
     )
-    draft = _decide(SECOND, _with_cards(draft))
-    rest = {name: s for name in given if (s := _verbatim(name, given)) and name not in DECIDED}
+
+
+def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
+    """The plan of what was decided; raises Unplannable if it misses a pinned key."""
+    engine, verbatim = draft.engine, draft.verbatim
+    rest = {
+        name: s
+        for name in verbatim
+        if (s := _verbatim_setting(name, verbatim)) and name not in DECIDED
+    }
     settings = {**draft.settings, **rest}
     plan = Plan(
-        model=inventory.model.path,
-        settings={name: _taken(name, setting, draft) for name, setting in settings.items()},
+        model=draft.model.path,
+        settings={name: _drop_unknown(name, setting, draft) for name, setting in settings.items()},
         env=environment(draft),
-        extra_args=config.engine.extra_args,
-        verbatim=frozenset(given),
+        extra_args=draft.config.engine.extra_args,
+        verbatim=frozenset(verbatim),
         device=_device(draft),
-        engine=f"{inventory.engine.python} {inventory.engine.version}"
-        f" {inventory.engine.plugin or ''}",
+        engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
     )
     if remembered is not None:
-        plan = _kept(plan, remembered)
-    return replace(plan, warnings=tuple(warnings_of(draft, plan, words)))
+        plan = _keep_rungs(plan, remembered)
+    refuse_unmet(draft, plan)
+    return plan
 
 
 def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None) -> str | None:
@@ -184,8 +190,8 @@ def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None
     return left.value if left else dict(config.engine.env).get(PLUGINS, environ.get(PLUGINS))
 
 
-def _with_cards(draft: Draft) -> Draft:
-    """The draft with its cards, the rules up to their sizing, and the sizing.
+def _best_split(draft: Draft) -> Draft:
+    """The draft on the split whose best candidate is the best of all.
 
     Memory is taken evenly from every card, so one that is small or that others use holds the rest
     back: fewer of them may hold more.
@@ -200,7 +206,7 @@ def _with_cards(draft: Draft) -> Draft:
     if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(draft.gpus)
-    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.given)):
+    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.verbatim)):
         if best and best.choice and best.choice.unbounded(draft.model):
             break
         try:
@@ -208,7 +214,7 @@ def _with_cards(draft: Draft) -> Draft:
         except Unplannable:
             continue
         if fewer.choice and fewer.choice.sound and fewer.choice.score < _score(best):
-            best = _told(fewer, draft, best)
+            best = _with_reason(fewer, draft, best)
     if best is None:
         raise problem or AssertionError
     return best
@@ -219,7 +225,7 @@ def _score(draft: Draft | None) -> float:
     return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
 
 
-def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
+def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
     """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
     kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
     left = [(f"GPU {gpu.index}", gpu) for gpu in draft.gpus if gpu.index not in kept]
@@ -241,7 +247,7 @@ def _told(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
 
 
 def _context(draft: Draft | None) -> int:
-    """The context that a draft holds on its cards; 0 where it holds none."""
+    """The context that a draft holds on its cards; 0 for none."""
     return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
 
 
@@ -265,22 +271,22 @@ def _on_freest(draft: Draft, count: int) -> Draft:
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
     others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return sized(first, [decided(depth, cache) for depth, cache in others])
+    return size_draft(first, [decided(depth, cache) for depth, cache in others])
 
 
 def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
     for name, rule in rules:
-        setting = _verbatim(name, draft.given) or rule(draft)
+        setting = _verbatim_setting(name, draft.verbatim) or rule(draft)
         if setting is not None:
             draft = replace(draft, settings={**draft.settings, name: setting})
     return draft
 
 
 def _mode(
-    config: Config, given: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
+    config: Config, verbatim: Mapping[str, Any], mode: Mode | None, mode_origin: Origin
 ) -> Setting:
     """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
-    own = given.get("additional_config")
+    own = verbatim.get("additional_config")
     if isinstance(own, Mapping) and "caovan_mode" in own:
         name = own["caovan_mode"]
         if name not in MODES:
@@ -295,10 +301,10 @@ def _mode(
     return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
 
 
-def _verbatim(name: str, given: Mapping[str, Any]) -> Setting | None:
-    if name not in given or name == "additional_config":
+def _verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
+    if name not in verbatim or name == "additional_config":
         return None
-    return user(command_line.shown_value(name, given[name]), "passed verbatim")
+    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def _device(draft: Draft) -> str:
@@ -306,14 +312,14 @@ def _device(draft: Draft) -> str:
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or draft.engine.build
 
 
-def _taken(name: str, setting: Setting, draft: Draft) -> Setting:
-    """The setting without its value where this engine has no such flag."""
-    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.given:
+def _drop_unknown(name: str, setting: Setting, draft: Draft) -> Setting:
+    """The setting, without its value if this engine has no such flag."""
+    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.verbatim:
         return setting
     return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
 
 
-def _kept(plan: Plan, remembered: Plan) -> Plan:
+def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
     """The plan with the ladder's steps of a remembered plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan

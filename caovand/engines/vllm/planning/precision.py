@@ -61,8 +61,8 @@ def flashinfer_serves(draft: Draft) -> bool:
 
 
 def attention(draft: Draft) -> str:
-    """The attention in force, as far as it is decided; empty where vLLM chooses."""
-    nested = backend_in(draft.given.get("attention_config"))
+    """The attention in force, as far as it is decided; empty if vLLM chooses."""
+    nested = backend_in(draft.verbatim.get("attention_config"))
     return str(draft.value("attention_backend") or nested).upper()
 
 
@@ -79,9 +79,9 @@ def reads_eight_bits(draft: Draft, *, native: bool) -> bool:
 def attention_backend(draft: Draft) -> Setting | None:
     if not draft.turing or not draft.cuda:
         return None
-    if backend_in(draft.given.get("attention_config")):
+    if backend_in(draft.verbatim.get("attention_config")):
         return policy(None, "--attention-config names one, and vLLM takes no second")
-    kind = str(draft.given.get("kv_cache_dtype") or draft.config.policy.kv_cache_dtype or "")
+    kind = str(draft.verbatim.get("kv_cache_dtype") or draft.config.policy.kv_cache_dtype or "")
     if kind in TURBOQUANT:
         return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
     if kind.endswith("per_token_head"):
@@ -111,7 +111,7 @@ def kv_cache_dtype_on_turing(draft: Draft) -> Setting | None:
 
 
 def refused_cache(draft: Draft, kind: str) -> str:
-    """Why the attention planned for these cards cannot keep this cache; empty where it can."""
+    """Why the attention planned for these cards cannot keep this cache; empty if it can."""
     planned = draft.settings.get("attention_backend")
     ours = planned is not None and planned.origin == "policy" and planned.value == "TRITON_ATTN"
     return REFUSED if draft.turing and ours and triton_refuses(kind, draft.engine) else ""
@@ -148,7 +148,7 @@ EIGHT_BITS = "fp8"
 
 
 def uncompiled_warnings(draft: Draft) -> list[str]:
-    """A warning where nothing can compile the attention of an 8-bit cache that was asked for.
+    """A warning if nothing can compile the attention of an 8-bit cache that was asked for.
 
     Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
     """
@@ -172,7 +172,7 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
     On Hopper FlashAttention reads it. Elsewhere it is FlashInfer's where that is installed, which
     must be ready or compiled; without it Triton's attention takes it, from SM89 on.
     """
-    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(draft.given)
+    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(draft.verbatim)
     if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
         return False
     if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
@@ -189,7 +189,7 @@ def may_store_in_eight_bits(draft: Draft) -> bool:
 
 
 def own_type(draft: Draft) -> str:
-    """What --kv-cache-dtype calls the type that the model computes in."""
+    """The name in --kv-cache-dtype of the type that the model computes in."""
     dtype = str(draft.value("dtype") or draft.model.dtype)
     return "float16" if dtype in HALF else "bfloat16"
 
@@ -236,9 +236,9 @@ def activation_warnings(draft: Draft) -> Iterator[str]:
 
 
 def _int8_refusal(draft: Draft) -> Problem | None:
-    """Why int8 activations cannot be used here; None where they can."""
+    """Why int8 activations cannot be used here; None if they can."""
     found = _of_weights(draft.model)
-    if found is None and draft.given.get("quantization") == "gptq":
+    if found is None and draft.verbatim.get("quantization") == "gptq":
         found = "--quantization gptq chooses a kernel that cannot use them", "leave that flag out"
     if found is None:
         found = _of_machine(draft) or _of_scales(draft)
@@ -249,7 +249,7 @@ def _int8_refusal(draft: Draft) -> Problem | None:
 
 
 def _of_weights(model: ModelCard) -> tuple[str, str] | None:
-    """The fact and the other remedy, where the weights are in the way."""
+    """The fact and the other remedy if the weights are in the way."""
     stored = model.gptq
     if not model.architecture:
         return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
@@ -298,7 +298,11 @@ def _of_scales(draft: Draft) -> tuple[str, str] | None:
             _OTHER,
         )
     typed = draft.config.policy.activations == INT8  # else nobody has read them
-    if typed and draft.model.negative_scale is None and draft.given.get("load_format") != "dummy":
+    if (
+        typed
+        and draft.model.negative_scale is None
+        and draft.verbatim.get("load_format") != "dummy"
+    ):
         return (
             "the scales could not be read, and may be negative",
             "convert the weights to safetensors",

@@ -45,7 +45,7 @@ def _cache_bytes_on_cpu(draft: Draft) -> int:
 
 def _max_model_len_on_cpu(draft: Draft) -> Setting | None:
     model = draft.model
-    if not model.layer_types or "kv_cache_memory_bytes" in draft.given:
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.verbatim:
         return None
     if not model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
@@ -124,7 +124,7 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
-    step = draft.given.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
+    step = draft.verbatim.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
     if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):
         return policy(
@@ -198,7 +198,7 @@ def language_model_only(draft: Draft) -> Setting | None:
 def max_model_len(draft: Draft) -> Setting | None:
     typed, limit = draft.config.model.max_model_len, draft.model.max_model_len
     if typed is not None:
-        if beyond_limit(draft.model, typed, draft.given, dict(draft.config.engine.env)):
+        if beyond_limit(draft.model, typed, draft.verbatim, dict(draft.config.engine.env)):
             raise Unplannable(
                 f"cannot serve a context of {typed} tokens: the model's own limit is {limit}; "
                 f"set max_model_len = {limit} or less"
@@ -253,17 +253,19 @@ def count_of(sequences: int) -> str:
 
 
 def _differing(candidate: Candidate, other: Candidate) -> str:
-    """What another way does otherwise, in a few words."""
-    told = []
+    """How another candidate differs, in a few words."""
+    differences = []
     if candidate.eager != other.eager:
-        told.append("CUDA graphs off" if other.eager else "CUDA graphs")
+        differences.append("CUDA graphs off" if other.eager else "CUDA graphs")
     if candidate.mtp != other.mtp:
-        told.append(f"MTP {other.mtp}")
+        differences.append(f"MTP {other.mtp}")
     if candidate.kv_dtype != other.kv_dtype:
-        told.append(f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}")
+        differences.append(
+            f"a cache in {'16 bits' if other.kv_dtype == 'auto' else other.kv_dtype}"
+        )
     if candidate.vision != other.vision:
-        told.append("the vision tower" if other.vision else "text alone")
-    return " and ".join(told)
+        differences.append("the vision tower" if other.vision else "text alone")
+    return " and ".join(differences)
 
 
 def max_num_seqs(draft: Draft) -> Setting | None:
@@ -353,7 +355,7 @@ def cpu_offload_gb(draft: Draft) -> Setting | None:
 
 
 def additional_config(draft: Draft) -> Setting | None:
-    own = draft.given.get("additional_config")
+    own = draft.verbatim.get("additional_config")
     own = dict(own) if isinstance(own, Mapping) else {}
     if not draft.cuda:
         return user(own, "passed verbatim") if own else None

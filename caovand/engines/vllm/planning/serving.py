@@ -15,7 +15,7 @@ from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
 
 @dataclass(frozen=True)
 class Family:
-    """`marks` are beginnings of model_type; None where the family has no such parser."""
+    """`marks` are beginnings of model_type; None if the family has no such parser."""
 
     marks: tuple[str, ...]
     tools: str | None

@@ -32,7 +32,7 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
 
 def speculative_config(draft: Draft) -> Setting | None:
     wanted, setting = _wanted(draft)
-    if any(name in draft.given for name in PARTS_OF_SPECULATION):
+    if any(name in draft.verbatim for name in PARTS_OF_SPECULATION):
         return policy(None, "speculation is set by flags passed verbatim")
     if not draft.model.mtp_layers and draft.model.architecture:
         if wanted and setting.origin == "user" and draft.pinned("mtp"):
@@ -81,7 +81,7 @@ def uneven_drafts_end(draft: Draft) -> str:
 
 def _lost_prefixes(draft: Draft) -> str:
     """What drafting costs where long prompts come again; the modelled time knows no prefix."""
-    long = draft.config.policy.workload == "long" and "enable_prefix_caching" not in draft.given
+    long = draft.config.policy.workload == "long" and "enable_prefix_caching" not in draft.verbatim
     if not long or not draft.drafts_would_spoil_states:
         return ""
     return (
@@ -122,7 +122,7 @@ def spoiling_warnings(draft: Draft) -> list[str]:
             f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.version} can silently"
             f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or newer"
             for name, (spoils, where, remedy) in known.items()
-            if spoils and draft.given.get(name)
+            if spoils and draft.verbatim.get(name)
         ),
     ]
 
@@ -173,16 +173,16 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
     """What sets the depth in the place of a chosen mode, known before any plan; "" for nothing."""
-    given = command_line.values(command_line.read(config.engine.extra_args))
+    verbatim = command_line.values(command_line.read(config.engine.extra_args))
     for name in ("speculative_config", *PARTS_OF_SPECULATION):
-        if name in given:
+        if name in verbatim:
             return f"{option(name)} is among [engine] extra_args"
     text = (auto_spec(config, environ) or "").strip()
     if text:
         return f"{AUTO_SPEC} is {text}"
     if config.policy.mtp is not None:
         return f"[policy] mtp is {config.policy.mtp}"
-    own = given.get("additional_config")
+    own = verbatim.get("additional_config")
     if isinstance(own, Mapping) and "caovan_mode" in own:
         return f"caovan_mode of --additional-config is {own['caovan_mode']}"
     return ""

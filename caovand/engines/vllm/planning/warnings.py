@@ -40,32 +40,44 @@ def idle_keys(draft: Draft) -> list[str]:
     return [] if draft.cuda else [key for key, value in typed.items() if value is not None]
 
 
-def given_up(draft: Draft, plan: Plan) -> Iterator[str]:
-    """A warning for each key that the plan does not reach; Unplannable where it is pinned."""
+def refuse_unmet(draft: Draft, plan: Plan) -> None:
+    """Raise Unplannable for the first pinned key that the plan does not reach."""
+    for goal, typed, reason in _unmet(draft, plan):
+        if draft.pinned(goal.key):
+            raise Unplannable(
+                f"cannot plan with [{goal.section}] {goal.key} = {_show(typed)}, which is pinned:"
+                f' {reason}; take it out of [policy] pinned, or set it to "auto"'
+            )
+
+
+def unmet_warnings(draft: Draft, plan: Plan) -> Iterator[str]:
+    """A warning for each key that the plan does not reach."""
+    for goal, typed, reason in _unmet(draft, plan):
+        yield (
+            f"[{goal.section}] {goal.key} is {typed}, and {_show(goal.planned(plan))} is planned:"
+            f" {reason}; {goal.remedy}"
+        )
+
+
+def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
+    """Each key that the plan does not reach, with what was typed, and why."""
     for goal in GOALS:
-        typed = _typed(goal, draft)
+        typed = _typed_value(goal, draft)
         if typed is None or {goal.setting, *goal.flags} & plan.verbatim:
             continue
         if goal.cuda_only and not draft.cuda:
-            continue  # told already: it means nothing to a CPU build
+            continue  # it means nothing to a CPU build, which has a warning of its own
         planned = goal.planned(plan)
         if planned == typed or (typed in ("none", False) and not planned):
             continue
         setting = plan.settings.get(goal.setting)
         if setting and setting.origin in ("ladder", "remembered"):
-            continue  # told with the ladder's steps
-        reason = setting.reason if setting else "this model has no use for it"
-        where = f"[{goal.section}] {goal.key}"
-        if draft.pinned(goal.key):
-            raise Unplannable(
-                f"cannot plan with {where} = {_shown(typed)}, which is pinned: {reason}; take it"
-                f' out of [policy] pinned, or set it to "auto"'
-            )
-        yield f"{where} is {typed}, and {_shown(planned)} is planned: {reason}; {goal.remedy}"
+            continue  # reported with the ladder's steps
+        yield goal, typed, setting.reason if setting else "this model has no use for it"
 
 
-def _typed(goal: Goal, draft: Draft) -> Any:
-    """What was typed for this key, None where nothing was, or where something else overrules it."""
+def _typed_value(goal: Goal, draft: Draft) -> Any:
+    """What was typed for this key, None if nothing was, or if something else overrules it."""
     if goal.key == "mtp" and (draft.auto_spec or "").strip():
         return None
     if goal.key == "text_only" and not draft.model.vision:
@@ -78,7 +90,7 @@ def _value(goal: Goal, draft: Draft) -> Any:
     return getattr(getattr(draft.config, goal.section), goal.key)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else "none" if value is None else str(value)
 
 
@@ -108,9 +120,12 @@ TURBOQUANT_COST = {
 """Perplexity that each cache type costs, by vLLM's own measurements."""
 
 
-def warnings_of(draft: Draft, plan: Plan, words: tuple[command_line.Flag, ...]) -> list[str]:
+def warnings_of(draft: Draft, plan: Plan) -> list[str]:
+    """Every warning of this plan, but for what it costs that others use the cards."""
+    engine = draft.engine
+    words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.given)]
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.verbatim)]
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
@@ -126,7 +141,7 @@ def warnings_of(draft: Draft, plan: Plan, words: tuple[command_line.Flag, ...]) 
             " (`sudo caovanctl engine install`), or serve another model"
         )
     found += [f"{key} has no effect on a CPU build" for key in idle_keys(draft)]
-    found += given_up(draft, plan)
+    found += unmet_warnings(draft, plan)
     share = plan.value("gpu_memory_utilization")
     if draft.cards and isinstance(share, (int, float)):
         room = free_share(draft.cards)
@@ -136,7 +151,7 @@ def warnings_of(draft: Draft, plan: Plan, words: tuple[command_line.Flag, ...]) 
             )
     found += map(str, conflicts(plan, draft.inventory, draft.cards))
     dtype = plan.settings.get("dtype")
-    plain = draft.model.quantization is None  # else it is told as what cannot run
+    plain = draft.model.quantization is None  # else it is a conflict
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
         found.append(
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
@@ -155,17 +170,17 @@ def _shortfalls(draft: Draft) -> list[str]:
     """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
     if not draft.cuda:
         return []
-    invented = draft.given.get("load_format") == "dummy"
+    invented = draft.verbatim.get("load_format") == "dummy"
     ram = None if invented else small_host(draft.model, draft.host)
     return [str(lack) for lack in (old_driver(draft.gpus, draft.engine.cuda), ram) if lack]
 
 
 def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
-    given = draft.given.get("compilation_config")
-    if not draft.cuda or not isinstance(given, Mapping) or given.get("cudagraph_mode"):
+    verbatim = draft.verbatim.get("compilation_config")
+    if not draft.cuda or not isinstance(verbatim, Mapping) or verbatim.get("cudagraph_mode"):
         return []
-    captured = graph_mode(given, plan.value("optimization_level"))
+    captured = graph_mode(verbatim, plan.value("optimization_level"))
     if plan.value("enforce_eager") or captured == "NONE":
         return []
     mode = graphs_for(draft)
@@ -180,7 +195,7 @@ def _open_doors(draft: Draft, plan: Plan) -> list[str]:
     """An address that others reach where no key is set that we know of."""
     config, host = draft.config, str(plan.value("host"))
     keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
-    if keyed or {"api_key", "uds"} & set(draft.given) or is_loopback(host):
+    if keyed or {"api_key", "uds"} & set(draft.verbatim) or is_loopback(host):
         return []
     return [
         f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"

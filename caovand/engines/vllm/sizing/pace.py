@@ -51,13 +51,13 @@ def read_of_offloaded(model: ModelCard, tokens: float) -> float:
 def step_seconds(
     offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1
 ) -> float:
-    """How much longer a step of so many tokens takes."""
+    """Seconds that a step of so many tokens takes longer."""
     read = offload_gib * GB_A_GIB * read_of_offloaded(model, tokens)
     return read / host_link(gpus)[2]
 
 
 def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1) -> str:
-    """How much longer each step takes, in words."""
+    """The text of how much longer each step takes."""
     generation, lanes, rate = host_link(gpus)
     seconds = step_seconds(offload_gib, model, gpus, tokens)
     shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
@@ -73,11 +73,11 @@ ACCEPTED = 0.8
 """Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
 accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
 LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
-"""What a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
+"""Seconds a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
 instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
 every kernel is launched."""
 STEP_TOKENS = 256
-"""So many tokens' work each step of a prompt costs besides its own: launches, partial tiles."""
+"""Overhead of each step of a prompt, in tokens' work: launches, partial tiles."""
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
 """What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
 published runs show no loss by an fp8 cache, but not of every model."""
@@ -192,7 +192,7 @@ class Pace:
         return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
-        """What a step waits for the host, the bus and the other cards."""
+        """Seconds that a step waits for the host, the bus and the other cards."""
         mode = "eager" if candidate.eager else graph_mode(candidate.compilation)
         waits = self._layers * LAUNCH_S.get(mode, 0.0) + self._exchange_s
         if candidate.offload_gib:
@@ -209,17 +209,15 @@ def _exchange(
     """
     ranks, stages = candidate.tensor_parallel, max(len(candidate.stages), 1)
     here = max(len(gpus) // nodes.count, 1)
-    sums, size = (
-        ALL_REDUCES * (len(model.layer_types) + candidate.mtp),
-        model.hidden_size * candidate.activation,
-    )
+    all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
+    size = model.hidden_size * candidate.activation
     inside, spanned = gpus[: min(ranks, here)], ceil(ranks / here)
     step_s = token_s = 0.0
     if len(inside) > 1:
-        step_s += sums * (LINKED_S if linked(inside) else UNLINKED_S)
+        step_s += all_reduces * (LINKED_S if linked(inside) else UNLINKED_S)
     if spanned > 1:
-        step_s += sums * all_reduce_s(spanned, nodes.link)
-        token_s += sums * transfer_s(spanned, nodes.link, size)
+        step_s += all_reduces * all_reduce_s(spanned, nodes.link)
+        token_s += all_reduces * transfer_s(spanned, nodes.link, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
     token_s += hops * SENT * size / nodes.link.bytes_s
@@ -227,7 +225,7 @@ def _exchange(
 
 
 def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
-    """That of the slowest card; of stages, which work one after the other, the mean by layers."""
+    """The speed of the slowest card; of stages, which work one by one, the mean by layers."""
     if not candidate.stages:
         return slowest(gpus)
     count, layers = len(candidate.stages), sum(candidate.stages)

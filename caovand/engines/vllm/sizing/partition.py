@@ -135,7 +135,7 @@ def _best_dealing(
 
 
 def anchors(model: ModelCard) -> list[int]:
-    """Layers of which every stage needs one: attention, where there is any.
+    """Layers of which every stage needs one: attention, if there is any.
 
     Stages with and without it support other layouts of the cache, and vLLM takes one for all.
     """
@@ -196,7 +196,7 @@ class Stages:
 def partition(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], usual: Workload
 ) -> tuple[int, ...]:
-    """The layers of each stage of this load; vLLM's own rule where the cards are alike."""
+    """The layers of each stage of this candidate; vLLM's own rule if the cards are alike."""
     own = own_partition(len(model.layer_types), len(candidate.stages))
     if not gpus:
         return own

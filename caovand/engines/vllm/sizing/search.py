@@ -134,7 +134,7 @@ class _Search:
         while queue:
             one = heapq.heappop(queue)
             if not one.sized:
-                sized = self._sized(one.base, one.candidate)
+                sized = self._size(one.base, one.candidate)
                 if sized:
                     score = self._paces[one.base].score(sized)
                     again = one._replace(score=score, candidate=sized, sized=True)
@@ -171,7 +171,7 @@ class _Search:
             return tuple(range(most, 0, -1))
         return tuple(most >> shift for shift in range(most.bit_length()))
 
-    def _sized(self, base: int, candidate: Candidate) -> Candidate | None:
+    def _size(self, base: int, candidate: Candidate) -> Candidate | None:
         """The candidate with its context, None if it holds none or not its sequences."""
         space = self._space
         if not self._ceiling(base, eager=candidate.eager):

@@ -10,12 +10,12 @@ from typing import Any
 from caovand.lab.core.bench import ranks, record
 
 NOISE = 0.01
-"""A difference that noise alone makes more often than this is called noise."""
+"""Significance level: a difference that noise makes more often than this is noise."""
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "first_token_s", "token_s")
 TIMES = frozenset({"first_token_s", "token_s"})
-"""Less of these is better."""
+"""Figures of which less is better."""
 SAME = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
-"""What a fair comparison has changed on purpose or not at all."""
+"""Circumstances that a fair comparison changes on purpose or not at all."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Spread:
 class Row:
     """One figure in both results. `change` is (B - A) / A; `verdict` completes "B is ...".
 
-    `chance` is how likely noise alone makes such a difference, by Wilcoxon's exact rank-sum test
-    over the rounds; None with too few rounds for any verdict.
+    `chance` is the probability that noise alone makes such a difference, by Wilcoxon's exact
+    rank-sum test over the rounds; None with too few rounds for any verdict.
     """
 
     prompt: int
@@ -46,7 +46,7 @@ class Row:
 
 
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
-    """Every figure that both have, by prompt length and requests at once."""
+    """Every figure that both results have, by prompt length and concurrency."""
     others = {(cell["prompt"], cell["at_once"]): cell for cell in b["cells"]}
     for cell in a["cells"]:
         other = others.get((cell["prompt"], cell["at_once"]))
@@ -76,5 +76,5 @@ def _spread(found: list[float]) -> Spread:
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The circumstances that differ."""
+    """List the circumstances that differ."""
     return {name: (a[name], b[name]) for name in SAME if a[name] != b[name]}

@@ -1,4 +1,4 @@
-"""How far a measurement is, and how long the rest of it takes."""
+"""Progress of a measurement, and its remaining time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Progress:
         self._read_s = self._generated_s = 0.0
 
     def ended(self, answers: Sequence[Answered], *, warm_up: bool = False) -> None:
-        """The next round has ended with these answers; a `warm_up` says nothing of the pace."""
+        """Count the next round, which ended with these answers; a `warm_up` sets no pace."""
         if not warm_up:
             read = max(answer.pieces[0] for answer in answers)
             self._read_s += read - min(answer.sent for answer in answers)

@@ -23,7 +23,7 @@ class TooFewTexts(ProblemError):
 
 
 def passages(texts: Iterable[str]) -> tuple[str, ...]:
-    """The texts cut at empty lines."""
+    """Cut the texts at empty lines."""
     found: list[str] = []
     for text in texts:
         begun: list[str] = []
@@ -38,18 +38,18 @@ def passages(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def prompt(known: Sequence[str], salt: str, seed: int, number: int) -> str:
-    """The longest prompt of this number: all passages; the beginning of it is a shorter prompt."""
-    order = sorted(known, key=lambda passage: _drawn(f"{seed} {number} {passage}"))
+    """The numbered prompt at full length; shorter prompts are prefixes of it."""
+    order = sorted(known, key=lambda passage: _draw(f"{seed} {number} {passage}"))
     return f"{salt}-{number}: notes to read and to continue.\n\n" + "\n\n".join(order)
 
 
-def _drawn(text: str) -> bytes:
+def _draw(text: str) -> bytes:
     """Return a sort key that is stable across machines and Python versions."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def fitted(text: str, tokens: int, count: Count) -> tuple[str, int]:
-    """The beginning of `text` that has about `tokens` tokens, at most these, and how many it has.
+    """Cut `text` to about `tokens` tokens, never more; return it with its count.
 
     `count` asks the engine. The search is for a number of characters between one too few and one
     too many, and guesses by the density seen.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def chance(one: Sequence[float], other: Sequence[float]) -> float:
-    """How likely rank sums at least this far apart are if both are draws of the same thing."""
+    """The p-value: the chance of rank sums this far apart if both samples have one distribution."""
     if not one or not other:
         return 1.0
     ranks = doubled_ranks([*one, *other])
@@ -27,7 +27,7 @@ def least_chance(one: int, other: int) -> float:
 
 
 def doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Twice the rank of each value from 1 on; equal ones share the mean of theirs."""
+    """Twice the 1-based rank of each value; ties share their mean rank."""
     ordered = sorted(values)
     first = {value: place for place, value in reversed(list(enumerate(ordered)))}
     counts = Counter(ordered)
@@ -35,7 +35,7 @@ def doubled_ranks(values: Sequence[float]) -> list[int]:
 
 
 def subset_sums(numbers: Sequence[int], size: int) -> Counter[int]:
-    """In how many ways `size` of the numbers have each sum."""
+    """Count, for each sum, the subsets of `size` numbers that have it."""
     ways: list[Counter[int]] = [Counter() for _ in range(size + 1)]
     ways[0][0] = 1
     for number in numbers:

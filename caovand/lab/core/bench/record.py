@@ -1,4 +1,4 @@
-"""What was seen of a request, and the figures of the requests that were sent at once."""
+"""The timing of one request, and the figures of requests sent at once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def cell(
 ) -> dict[str, Any]:
     """All rounds of one prompt length and one number of requests at once.
 
-    `counted` is what the daemon knows of that time, as `counts` makes it.
+    `counted` is the result of `counts` for that time.
     """
     steps = [step for answers in rounds for answer in answers for step in answer.steps_s]
     return {
@@ -100,7 +100,7 @@ def pooled(cell: Mapping[str, Any], name: str, share: float) -> float | None:
 
 
 def quantile(numbers: Sequence[float], share: float) -> float | None:
-    """The value that this share of the numbers is not above, between two in proportion."""
+    """A quantile of the numbers, interpolated linearly."""
     if not numbers:
         return None
     ordered = sorted(numbers)
@@ -127,8 +127,8 @@ def counts(
     """What the daemon counted between two status documents, in which `answers` came.
 
     `busy` is from the first request to the last token. `others` are the requests of other clients,
-    whose drafts and energy are in these figures too. None is unknown, as is all where the engine
-    does not count every request that was answered.
+    whose drafts and energy are in these figures too. None is unknown, as is everything if the
+    engine does not count every answered request.
     """
     old, new = before["figures"]["totals"], after["figures"]["totals"]
     more = {name: new[name] - old[name] for name in COUNTED}

@@ -1,4 +1,4 @@
-"""The results of a field test as text to be posted: Markdown, measured beside modelled."""
+"""A field test's results as Markdown to post, measured next to modelled."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _rungs(trial: Document) -> Sequence[str]:
 
 
 def _title(trial: Document) -> str:
-    """How it was served: the ladder may have made it another way than the trial's."""
+    """How the model was served: after steps of the ladder, not as the trial planned."""
     if not _rungs(trial):
         return str(trial["title"])
     word = "degraded" if trial["degraded"] else "rungs"
@@ -139,7 +139,7 @@ def _others(trials: Sequence[Document]) -> Iterator[str]:
 
 
 def _causes(trial: Document) -> Iterator[str]:
-    """What the ladder changed, and why; the failure itself unless an earlier run had it."""
+    """What the ladder changed, and why; the failure too, unless an earlier run had it."""
     if trial["degraded"]:
         yield from trial["degraded"]["why"]
     if trial["failure"]:

@@ -1,4 +1,4 @@
-"""The ways of serving that are measured beside each other: each differs in one thing."""
+"""The ways of serving that a field test compares; each changes one thing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Trial:
 
 
 def quiet(config: Config, port: int) -> Config:
-    """The same with an address of its own, and nothing that acts while it is measured."""
+    """The same configuration with its own address, and nothing that acts during a measurement."""
     return replace(
         config,
         server=replace(config.server, host="127.0.0.1", port=port),
@@ -35,7 +35,7 @@ def quiet(config: Config, port: int) -> Config:
 
 
 def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
-    """Every trial that may make sense; `cards` are the indices of those that may be used."""
+    """Every trial worth planning; `cards` are the indices of the usable cards."""
     engine, policy = config.engine, config.policy
     yield Trial("configured", "as configured", config)
     if engine.plugin:

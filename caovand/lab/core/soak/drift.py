@@ -17,7 +17,7 @@ from caovand.lab.core.soak.trends import binned
 
 WARM_UP = 0.05
 NOISE = 0.0025
-"""A change that noise alone makes more often than this is called noise."""
+"""Significance level: a change that noise makes more often than this is noise."""
 SLOWER = 0.06
 """The least change of a third's median that counts; what slows down evenly by 15 % has 10 % between
 the middles of its first and last third."""
@@ -65,7 +65,7 @@ def _check(
 
 
 def _heat(seen: Seen) -> str:
-    """What throttled the cards more than in the first third, for the end of a sentence."""
+    """What throttled the cards more than in the first third, as the end of a sentence."""
     samples = settled(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3
     first, last = samples[:third], samples[len(samples) - third :]

@@ -1,4 +1,4 @@
-"""What a check of a soak concludes."""
+"""Outcomes of a soak's checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class Outcome(str, Enum):
-    """`UNKNOWN` is what could not be watched, or not for long enough to be judged."""
+    """`UNKNOWN` means not observed, or not for long enough to judge."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -19,7 +19,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was watched, and one sentence about it."""
+    """One thing that was watched, with its outcome in a sentence."""
 
     name: str
     outcome: Outcome
@@ -40,9 +40,9 @@ One = TypeVar("One", bound=OfOneEngine)
 
 
 def settled(found: Iterable[One], seconds: float, warm_up: float) -> list[One]:
-    """What was seen of the engine that was seen most, without its first part.
+    """The samples of the longest-lived engine, without its warm-up.
 
-    The first part is this share of `seconds`, from the beginning or from that engine's start.
+    The warm-up is this share of `seconds`, from the beginning or from that engine's start.
     """
     lives: dict[int, list[One]] = {}
     for one in found:

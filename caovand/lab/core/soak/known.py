@@ -28,12 +28,12 @@ from caovand.core.health.canary import MARGIN, Greedy
 
 WORD = re.compile(r"\S+\s*|\s+")
 MORE_OFTEN = 0.001
-"""The chance below which differences next to other requests are called more frequent."""
+"""Significance level below which differences next to other requests became more frequent."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first token that is another one; `margin` is how far the known one led, None unknown."""
+    """The first differing token; `margin` is the known token's lead, None if unknown."""
 
     place: int
     token: str
@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def wrong(self) -> bool:
-        """Whether rounding cannot be the reason."""
+        """Whether rounding is ruled out."""
         return self.margin is not None and self.margin > MARGIN
 
     @property
@@ -53,12 +53,12 @@ class Difference:
 
 
 def worded(text: str) -> Greedy:
-    """The answer of an engine that reports no logprobs: its words, their margins unknown."""
+    """An answer without logprobs, as words with unknown margins."""
     return Greedy(tuple(WORD.findall(text)), ())
 
 
 def difference(known: Sequence[Greedy], now: Greedy) -> Difference | None:
-    """How an answer differs from every known one, by the one it follows longest; None if not."""
+    """The difference from the closest known answer by common prefix; None if it equals one."""
     found = [one for one in (_difference(each, now) for each in known) if one]
     return max(found, key=lambda one: one.place) if len(found) == len(known) else None
 
@@ -73,7 +73,7 @@ def _difference(known: Greedy, now: Greedy) -> Difference | None:
 
 
 def more_often(before: int, of: int, after: int, of_them: int) -> float:
-    """How likely at least `after` of the second ones would be if both were equally frequent.
+    """The p-value of at least `after` differences in the second half at equal frequency.
 
     Fisher's exact test, one-sided: `before` of the `of` first ones, `after` of `of_them`.
     """

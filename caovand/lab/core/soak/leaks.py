@@ -12,12 +12,12 @@ from caovand.lab.core.soak.seen import Sample, Seen
 WARM_UP = 0.25
 """Share of a soak in which caches fill and buffers reach their size."""
 MIN_JUDGED_S = 900.0
-"""Growth over a shorter time after the warm-up fails nothing: buffers may still be filling."""
+"""Growth during less time after the warm-up is no failure: buffers may still be filling."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A field of a sample, and the growth below which it is left alone."""
+    """A field of a sample, and the growth that is tolerated."""
 
     field: str
     label: str

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """What a client does."""
+    """A kind of work for a client."""
 
     CHAT = "chat"
     """A conversation of several turns, each of which sends all that came before."""
@@ -33,7 +33,7 @@ SHARES = {
 MAX_TURNS = 5
 MAX_PAUSE_S = 2.0
 RESTS = 0.4
-"""Share of the work after which its client pauses."""
+"""Share of work after which the client pauses."""
 WHOLE = 0.25
 """Share of the answers that are not streamed."""
 SAMPLED = 0.3
@@ -74,11 +74,11 @@ class Work:
 
 
 def work(seed: int, number: int, limits: Limits) -> Work:
-    """The work of this number, from 0 on; each kind comes once before chance decides."""
+    """The numbered work, from 0; each kind comes once before chance decides."""
     kinds = [kind for kind in SHARES if limits.constrained or kind is not Kind.CONSTRAINED]
 
     def draw(what: str) -> float:
-        return drawn(f"{seed} {number} {what}")
+        return draw_of(f"{seed} {number} {what}")
 
     kind = kinds[number] if number < len(kinds) else _chosen(kinds, draw("kind"))
     # The longest comes early, so that its memory belongs to the warm-up.
@@ -110,6 +110,6 @@ def _chosen(kinds: list[Kind], place: float) -> Kind:
     return kinds[-1]
 
 
-def drawn(text: str) -> float:
-    """A number from 0 up to 1 that follows from the text, on every machine and Python."""
+def draw_of(text: str) -> float:
+    """A pseudo-random number in [0, 1) from a text, stable across machines and Python versions."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -1,4 +1,4 @@
-"""What is seen during a soak. Every `at_s` is seconds since its beginning."""
+"""Observations of a soak. Every `at_s` is in seconds since its beginning."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from caovand.lab.core.soak.known import Difference
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the processes and the daemon's figures; None is unknown.
+    """One sample of the processes and the daemon's figures; None is unknown.
 
     Memory is in MiB; `files` are open descriptors, `shared` is all of /dev/shm. `throttled` names
-    what slows a card of the engine down.
+    what slows one of the engine's cards down.
     """
 
     at_s: float
@@ -41,9 +41,9 @@ class Paced:
 
 @dataclass(frozen=True)
 class Compared:
-    """An answer to a known prompt. `alone`: nothing else was asked meanwhile.
+    """An answer to a known prompt; `alone` if there was no other request.
 
-    `again`: the same prompt was the last one asked, so all that a cache can have of it, it has.
+    `again` if the previous request had the same prompt, so that a cache has all of it.
     """
 
     at_s: float
@@ -64,7 +64,7 @@ class Mishap:
 
 @dataclass(frozen=True)
 class Seen:
-    """A whole soak of `seconds`. `rungs` are those taken meanwhile.
+    """A whole soak of `seconds`; `rungs` were taken during it.
 
     `paces` are of one request at a time, always of the same lengths; `loaded` are of short prompts
     next to other requests.

@@ -15,9 +15,9 @@ Point = tuple[float, float]
 
 BINS = 36
 MIN_BINS = 9
-"""With fewer, nothing is concluded."""
+"""Fewest points for a conclusion."""
 CHANCE = 0.001
-"""A rise that noise alone makes more often than this is called noise."""
+"""Significance level: a rise that noise makes more often than this is noise."""
 STEADY = 1 / 3
 """Share of the whole slope that each half must have: a step, or a rise that ends, is no leak."""
 SPREADS = 2.0
@@ -28,14 +28,14 @@ NORMAL = 1.4826
 
 @dataclass(frozen=True)
 class Growth:
-    """What a series gained between its first and last point by its slope, and that an hour."""
+    """A series' rise between its first and last point by its slope, in total and an hour."""
 
     gained: float
     per_hour: float
 
 
 def growth(points: Sequence[Point], least: float) -> Growth | None:
-    """How a series grows, None if it does not: by `least`, more than by noise, and throughout."""
+    """The growth of a series: at least `least`, beyond noise, and throughout; else None."""
     kept = binned(points)
     if len(kept) < MIN_BINS:
         return None
@@ -55,7 +55,7 @@ def growth(points: Sequence[Point], least: float) -> Growth | None:
 
 
 def binned(points: Sequence[Point], most: int = BINS) -> list[Point]:
-    """At most so many points: the medians of equal numbers of neighbours."""
+    """Reduce a series to at most so many points, medians of equally many neighbours."""
     size = max(math.ceil(len(points) / most), 1)
     groups = [points[n : n + size] for n in range(0, len(points), size)]
     return [(median(at for at, _ in one), median(value for _, value in one)) for one in groups]
@@ -73,7 +73,7 @@ def theil_sen(points: Sequence[Point]) -> float:
 
 
 def rise_chance(values: Sequence[float]) -> float:
-    """How likely values without a trend rise at least so consistently, by Mann and Kendall."""
+    """The p-value of the rise, by Mann and Kendall's test."""
     number = len(values)
     score = sum((b > a) - (b < a) for n, a in enumerate(values) for b in values[n + 1 :])
     ties = sum(count * (count - 1) * (2 * count + 5) for count in _counts(values))

@@ -25,7 +25,7 @@ NAMED = BAD | WORTH_NOTING | {STARTED}
 
 
 def checks(seen: Seen) -> tuple[Check, ...]:
-    """All of them, in the order they are shown."""
+    """All checks, in the order in which they are shown."""
     return (
         _alone([one for one in seen.compared if one.alone]),
         _loaded([one for one in seen.compared if not one.alone], seen.seconds),
@@ -38,7 +38,7 @@ def checks(seen: Seen) -> tuple[Check, ...]:
 
 
 def passed(found: Sequence[Check]) -> bool:
-    """Whether none failed."""
+    """Whether no check failed."""
     return all(check.outcome is not Outcome.FAILED for check in found)
 
 
@@ -144,6 +144,6 @@ def _texts(found: Sequence[Mishap]) -> Iterator[str]:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Format seconds as hours, minutes and seconds."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -1,4 +1,4 @@
-"""The one engine process: started in a session of its own, ended with everything it left.
+"""One engine process: started in a session of its own, ended with everything it left.
 
 The command runs through `sh` (joins the engine's cgroup before anything else) and `setpriv`
 (TERM when we die; that signal is bound to the thread that forks, so `spawn` is for the main
@@ -17,13 +17,13 @@ import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from caovand.adapters import processes, state_file
-from caovand.adapters.processes import Engines, Traces
+from caovand.adapters import processes
+from caovand.adapters.child.engines import Engines, Traces
+from caovand.adapters.child.orphans import KILL_S, forget, record
+from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
-from caovand.core.facts import ledger as ledgers
-from caovand.core.facts.ledger import MARK, Ledger, Marks
+from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
 
 WRAPPER = """
@@ -32,19 +32,9 @@ procs=$1 stack=$2; shift 2
 [ -z "$stack" ] || ulimit -s "$stack" 2>/dev/null || ulimit -s "$(ulimit -H -s)"
 exec setpriv --pdeathsig TERM -- "$@"
 """
-LOOK_S = 0.02
-QUIET_LOOKS = 3  # in a row: one may miss a process that was between two pids
-ROUNDS = 3  # of killing what is seen, before more is done about what is still new
 HUNT_S = 0.01
-KILL_S = 10.0
-TRACKER_S = 1.0
-WORDS_S = 0.5  # for the command line of a process, which may hang with it
 DRAIN_S = 0.2
 LATE_S = 10.0
-
-
-# What is in the engine's cgroup, or keeps dying, and was seen in no look.
-UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
 
 
 class CannotSpawn(Exception):
@@ -135,12 +125,12 @@ class Child:
         return self._process.returncode
 
     def look(self) -> tuple[Process, ...]:
-        """See which processes belong to the engine now, and write changes to the ledger."""
+        """Find which processes belong to the engine now, and write changes to the ledger."""
         self._see()
         return self.members
 
     def _see(self) -> tuple[Process, ...]:
-        """`look`; what lives, and what has died since the look before."""
+        """Refresh the members; return them with those that died since the last refresh."""
         family, unknown = self._engines.family(self._traces)
         dead = processes.reap(family, self.pid)
         processes.reap(unknown, self.pid)
@@ -182,9 +172,9 @@ class Child:
     async def end(
         self, grace_s: float, before_kill: Callable[[], Awaitable[None]] | None = None
     ) -> tuple[Process, ...]:
-        """TERM, `grace_s` later KILL, then everything left; what outlived even that.
+        """Send TERM, KILL after `grace_s`, then KILL what is left; return what survives that.
 
-        `before_kill` is the last look at an engine that may have gone on starting meanwhile.
+        `before_kill` inspects the engine, which may have gone on starting, one last time.
         """
         if not self._ended.is_set():
             with contextlib.suppress(ProcessLookupError):
@@ -228,133 +218,3 @@ def _pipe() -> tuple[int, int]:
     with contextlib.suppress(OSError):
         fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
     return read_end, write_end
-
-
-async def sweep(
-    look: Callable[[], tuple[Process, ...]],
-    limit_s: float,
-    kill_unseen: Callable[[], None] = lambda: None,
-    hides: Callable[[], bool] = lambda: False,
-) -> tuple[Process, ...]:
-    """KILL what `look` finds until it finds nothing; what is left after `limit_s` seconds.
-
-    A dead process among what is found says that there was a living one. `kill_unseen` is for what
-    `hides` from a look, or has another pid at each.
-
-    Python's resource tracker ends by itself once all the others have, and removes what they shared.
-    """
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + limit_s
-    others_at = clock()
-    trackers: dict[tuple[int, int], bool] = {}
-    quiet = rounds = 0
-    while True:
-        found = look()
-        left = tuple(process for process in found if not process.zombie)
-        hidden = not left and hides()
-        quiet = 0 if found or hidden else quiet + 1
-        if quiet >= QUIET_LOOKS:
-            return ()
-        fresh = [process for process in left if (process.pid, process.start) not in trackers]
-        trackers.update(await _trackers(fresh))
-        others = [process for process in left if not trackers[process.pid, process.start]]
-        if others:
-            others_at = clock()
-        for process in others or (left if clock() > others_at + TRACKER_S else ()):
-            processes.send(process, signal.SIGKILL)
-        rounds += bool(found or hidden)
-        if hidden or (rounds > ROUNDS and (fresh or not left)):
-            kill_unseen()
-        if clock() > deadline and not quiet:
-            return left or (UNSEEN,)
-        await asyncio.sleep(LOOK_S)
-
-
-async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
-    """Which of these are Python's resource trackers; one that does not answer in time is none."""
-    asked = {
-        process: asyncio.ensure_future(asyncio.to_thread(processes.is_resource_tracker, process))
-        for process in fresh
-    }
-    if asked:
-        # Without a thread to ask in, each counts as none: it is killed like the others.
-        await asyncio.wait(asked.values(), timeout=WORDS_S)
-    return {
-        (process.pid, process.start): answer.done()
-        and answer.exception() is None
-        and answer.result()
-        for process, answer in asked.items()
-    }
-
-
-def record(ledger: Path, session: int, start: int, found: Sequence[Process], marks: Marks) -> str:
-    """Write down whose processes these are; why that failed, for it must not hurt serving."""
-    try:
-        one = Ledger(processes.boot_id(), session, start, os.getuid(), found, marks)
-        state_file.write(ledger, ledgers.render(one))
-    except (OSError, MemoryError) as problem:
-        return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
-    return ""
-
-
-def forget(ledger: Path) -> None:
-    """Remove what says whose processes these were; one that stays names only dead ones."""
-    with contextlib.suppress(OSError):
-        ledger.unlink(missing_ok=True)
-
-
-def orphans(
-    ledger: Path, groups: Sequence[Path] = (), engines: Engines | None = None
-) -> tuple[Process, ...]:
-    """Living processes of an engine that a killed daemon wrote to `ledger` or left in `groups`.
-
-    None of them belongs to a living one of `engines`.
-    """
-    table = processes.every()
-    owned = engines.owned(table) if engines else frozenset()
-    grouped = {pid for group in groups for pid in processes.in_cgroup(group)}
-    named = ledgers.named(state_file.read_or_none(ledger), processes.boot_id(), table, _has_mark)
-    roots = named | {process.pid for process in table if process.pid in grouped}
-    ours = roots | processes.descendants(table, roots)
-    ours -= {*owned, os.getpid()}
-    return tuple(process for process in table if process.pid in ours and not process.zombie)
-
-
-def _has_mark(process: Process, marks: Marks) -> bool:
-    variable = f"{MARK}={marks.variable}".encode()
-    return marks.output in processes.outputs(process) or variable in processes.environ_of(process)
-
-
-async def end_orphans(
-    ledger: Path,
-    before_kill: Callable[[Sequence[int]], Awaitable[None]] | None = None,
-    groups: Sequence[Path] = (),
-    engines: Engines | None = None,
-) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
-    """End what a killed daemon left; what was found, and what of it outlived KILL.
-
-    `before_kill` gets the pids of what was found. `groups` are cgroups that hold nothing else, and
-    `engines` are those whose processes are left alone.
-    """
-
-    def kill_unseen() -> None:
-        for group in groups:
-            processes.kill_group(group)
-
-    found = orphans(ledger, groups, engines)
-    if found and before_kill is not None:
-        await before_kill([process.pid for process in found])
-    left = await sweep(
-        lambda: orphans(ledger, groups, engines),
-        KILL_S,
-        kill_unseen,
-        lambda: any(map(processes.is_populated, groups)),
-    )
-    if not left:
-        forget(ledger)
-    return found, left
-
-
-def named(left: Sequence[Any]) -> str:
-    """Processes for people: `VLLM::EngineCore (pid 17)`."""
-    return ", ".join(f"{process.name} (pid {process.pid})" for process in left)

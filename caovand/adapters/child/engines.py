@@ -1,0 +1,111 @@
+"""Which processes belong to which of the daemon's engines.
+
+vLLM renames its processes, which empties /proc/PID/environ, so a marker there does not survive.
+Whose a process is follows from its cgroup, session and descent: core/facts/ownership.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand.adapters import processes
+from caovand.core.facts.ownership import Known, Owners, Process, owners
+
+
+@dataclass(eq=False)
+class Traces:
+    """How one engine's processes are recognised, and which of them were seen last.
+
+    `session` is the pid of its first process and `start` its start. `output` is what its processes
+    write to. An engine that was `given_up` is no longer watched, though a process of it may live.
+    """
+
+    session: int
+    start: int
+    cgroup: Path | None = None
+    output: str = ""
+    members: tuple[Process, ...] = ()
+    given_up: bool = False
+
+    def known(self) -> Known:
+        """Add the processes that are in its cgroup now."""
+        grouped = None if self.cgroup is None else processes.in_cgroup(self.cgroup)
+        return Known(self.session, self.start, self.members, grouped, self.output)
+
+
+class Engines:
+    """The engines of this daemon that may have living processes: none is taken for another's."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Traces, ...] = ()
+
+    def add(self, one: Traces) -> None:
+        """Add an engine that was started."""
+        self._all = (*self._all, one)
+
+    def remove(self, one: Traces) -> None:
+        """Remove an engine of which no process lives."""
+        self._all = tuple(other for other in self._all if other is not one)
+
+    def family(self, one: Traces) -> tuple[list[Process], list[Process]]:
+        """Find an engine's processes, and orphans that may just as well be another's.
+
+        Both include zombies.
+        """
+        table, engines = processes.every(), self._with(one)
+        found = _owners(table, [engine.known() for engine in engines])
+        living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
+        for place, engine in enumerate(engines):
+            if engine.given_up and place not in living:
+                self.remove(engine)
+        place = engines.index(one)
+        return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
+
+    def pids(self, one: Traces) -> list[int]:
+        """Find the pids of an engine's living processes; for any thread, changes nothing."""
+        table, engines = processes.every(), self._with(one)
+        found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
+        return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
+
+    def _with(self, one: Traces) -> tuple[Traces, ...]:
+        """All engines, with this one even if it was removed already."""
+        return self._all if one in self._all else (*self._all, one)
+
+    def owned(self, table: Sequence[Process]) -> frozenset[int]:
+        """Find the pids of the processes of all engines that are still watched."""
+        engines = [engine.known() for engine in self._all if not engine.given_up]
+        return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
+
+    def kill_adopted(self, one: Traces, limit_s: float) -> None:
+        """KILL orphans of an engine as they come to us, for `limit_s` seconds.
+
+        A process that forks and ends again and again has another pid before all of /proc is read.
+        Our own children are listed by one read, and their pids are theirs until we wait for them.
+        """
+        traces = self._with(one)
+        engines, place = [engine.known() for engine in traces], traces.index(one)
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            try:
+                pids = [int(pid) for pid in children.read_bytes().split()]
+            except OSError:  # a kernel without this file
+                return
+            table = [p for p in map(processes.read, pids) if p and p.pid != one.session]
+            found = _owners(table, engines).by_pid
+            adopted = [process for process in table if found.get(process.pid) == place]
+            for process in adopted:
+                if not process.zombie:
+                    with contextlib.suppress(OSError):
+                        os.kill(process.pid, signal.SIGKILL)
+            processes.reap(adopted, one.session)
+
+
+def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
+    return owners(table, engines, os.getpid(), os.getsid(0), processes.outputs)

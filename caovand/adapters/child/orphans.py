@@ -1,0 +1,85 @@
+"""The ledger of an engine's processes, and ending those that a killed daemon left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from caovand.adapters import processes, state_file
+from caovand.adapters.child.engines import Engines
+from caovand.adapters.child.sweeper import sweep
+from caovand.core.facts import ledger as ledgers
+from caovand.core.facts.ledger import MARK, Ledger, Marks
+from caovand.core.facts.ownership import Process
+
+KILL_S = 10.0
+
+
+def record(ledger: Path, session: int, start: int, found: Sequence[Process], marks: Marks) -> str:
+    """Write down whose processes these are; return why that failed, which must not stop serving."""
+    try:
+        one = Ledger(processes.boot_id(), session, start, os.getuid(), found, marks)
+        state_file.write(ledger, ledgers.render(one))
+    except (OSError, MemoryError) as problem:
+        return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
+    return ""
+
+
+def forget(ledger: Path) -> None:
+    """Remove the ledger; one that cannot be removed names only dead processes."""
+    with contextlib.suppress(OSError):
+        ledger.unlink(missing_ok=True)
+
+
+def orphans(
+    ledger: Path, groups: Sequence[Path] = (), engines: Engines | None = None
+) -> tuple[Process, ...]:
+    """Find living processes that a killed daemon wrote to `ledger` or left in `groups`.
+
+    None of them belongs to a living one of `engines`.
+    """
+    table = processes.every()
+    owned = engines.owned(table) if engines else frozenset()
+    grouped = {pid for group in groups for pid in processes.in_cgroup(group)}
+    named = ledgers.named(state_file.read_or_none(ledger), processes.boot_id(), table, _has_mark)
+    roots = named | {process.pid for process in table if process.pid in grouped}
+    ours = roots | processes.descendants(table, roots)
+    ours -= {*owned, os.getpid()}
+    return tuple(process for process in table if process.pid in ours and not process.zombie)
+
+
+def _has_mark(process: Process, marks: Marks) -> bool:
+    variable = f"{MARK}={marks.variable}".encode()
+    return marks.output in processes.outputs(process) or variable in processes.environ_of(process)
+
+
+async def end_orphans(
+    ledger: Path,
+    before_kill: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+    groups: Sequence[Path] = (),
+    engines: Engines | None = None,
+) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+    """End what a killed daemon left; return what was found, and what of it outlived KILL.
+
+    `before_kill` gets the pids of what was found. `groups` are cgroups that hold nothing else, and
+    `engines` are those whose processes are left alone.
+    """
+
+    def kill_unseen() -> None:
+        for group in groups:
+            processes.kill_group(group)
+
+    found = orphans(ledger, groups, engines)
+    if found and before_kill is not None:
+        await before_kill([process.pid for process in found])
+    left = await sweep(
+        lambda: orphans(ledger, groups, engines),
+        KILL_S,
+        kill_unseen,
+        lambda: any(map(processes.is_populated, groups)),
+    )
+    if not left:
+        forget(ledger)
+    return found, left

@@ -1,0 +1,81 @@
+"""KILL an engine's processes until none is left."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from caovand.adapters import processes
+from caovand.core.facts.ownership import Process
+
+POLL_S = 0.02
+QUIET_POLLS = 3  # in a row: one may miss a process that was between two pids
+ROUNDS = 3  # of killing what is seen, before more is done about what is still new
+TRACKER_S = 1.0
+COMMAND_LINE_S = 0.5  # to read that of a process, which may hang with it
+UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
+"""Stands for what is in the engine's cgroup, or keeps dying, and was never seen alive."""
+
+
+async def sweep(
+    find: Callable[[], tuple[Process, ...]],
+    limit_s: float,
+    kill_unseen: Callable[[], None] = lambda: None,
+    hides: Callable[[], bool] = lambda: False,
+) -> tuple[Process, ...]:
+    """KILL what `find` returns until it returns nothing; return what is left after `limit_s`.
+
+    A dead process that it finds is proof of a living one. `kill_unseen` ends what `hides` from
+    `find`, or has another pid each time.
+
+    Python's resource tracker ends by itself once all the others have, and removes what they shared.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + limit_s
+    others_at = clock()
+    trackers: dict[tuple[int, int], bool] = {}
+    quiet = rounds = 0
+    while True:
+        found = find()
+        left = tuple(process for process in found if not process.zombie)
+        hidden = not left and hides()
+        quiet = 0 if found or hidden else quiet + 1
+        if quiet >= QUIET_POLLS:
+            return ()
+        fresh = [process for process in left if (process.pid, process.start) not in trackers]
+        trackers.update(await _trackers(fresh))
+        others = [process for process in left if not trackers[process.pid, process.start]]
+        if others:
+            others_at = clock()
+        for process in others or (left if clock() > others_at + TRACKER_S else ()):
+            processes.send(process, signal.SIGKILL)
+        rounds += bool(found or hidden)
+        if hidden or (rounds > ROUNDS and (fresh or not left)):
+            kill_unseen()
+        if clock() > deadline and not quiet:
+            return left or (UNSEEN,)
+        await asyncio.sleep(POLL_S)
+
+
+async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
+    """Which of these are Python's resource trackers; one that does not answer in time is none."""
+    asked = {
+        process: asyncio.ensure_future(asyncio.to_thread(processes.is_resource_tracker, process))
+        for process in fresh
+    }
+    if asked:
+        # Without a thread to ask in, each counts as none: it is killed like the others.
+        await asyncio.wait(asked.values(), timeout=COMMAND_LINE_S)
+    return {
+        (process.pid, process.start): answer.done()
+        and answer.exception() is None
+        and answer.result()
+        for process, answer in asked.items()
+    }
+
+
+def named(left: Sequence[Any]) -> str:
+    """Processes for people: `VLLM::EngineCore (pid 17)`."""
+    return ", ".join(f"{process.name} (pid {process.pid})" for process in left)

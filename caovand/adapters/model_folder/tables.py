@@ -1,0 +1,52 @@
+"""Read the JSON files of a model's folder, and say why one cannot be read."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import safe_files
+from caovand.core.checkpoint.budget import BadHeader, Budget
+from caovand.core.problem import ProblemError
+
+# Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
+# tensors. Parsing blocks every thread, for a time proportional to the number of values.
+LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
+LARGEST_OTHER = 2 << 20
+MAX_VALUES = 500_000
+
+
+class ModelProblem(ProblemError):
+    """The model cannot be served from this folder."""
+
+
+def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None:
+    """Read the table in this file; None if there is no such file."""
+    path = folder / name
+    try:
+        data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
+        content = budget.json(data, MAX_VALUES)
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise closed(str(path), folder) from None
+    except OSError as problem:
+        fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
+        remedy = "check the disk" if fits else "download the file again"
+        raise ModelProblem(f"read {path}", str(problem.strerror), remedy) from problem
+    except BadHeader as problem:
+        raise ModelProblem(f"read {path}", str(problem), "download the file again") from None
+    if not isinstance(content, dict):
+        raise ModelProblem(f"read {path}", "it contains no table", "download the file again")
+    return content
+
+
+def closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
+    """The problem of files that exist but that this user may not read."""
+    others = f" and {more} more files" if more else ""
+    return ModelProblem(
+        f"read {what}{others}",
+        "this user may not",
+        f"run `chmod -R a+rX {folder}` and let others enter the folders above it",
+    )

@@ -1,0 +1,321 @@
+"""Which workers a start takes: they agree with the head, and all reach each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from caovand.adapters.http import Endpoint
+from caovand.core import addresses
+from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.messages import EACH_S
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.inventory import Inventory, Network
+from caovand.core.healing.failure import Failure
+from caovand.core.lifecycle import events
+from caovand.core.lifecycle.state import State
+from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import Problem
+from caovand.daemon.cluster import here
+from caovand.daemon.cluster.links import Comparison, Links, Peer
+from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Slot, is_stopped, state_of
+from caovand.daemon.cluster.workers import Choice, Member, Team, Workers, choose, uncompared, unfit
+from caovand.daemon.inspection import Obstacle, check_port, unplannable
+from caovand.daemon.shared import now
+
+REFRESH_S = 10.0
+"""How long a start waits for workers that inspect anew what is free of their cards."""
+INSPECTING = frozenset({State.RECYCLING, State.STARTING})
+"""States of a worker without a rank that does so: the next one is HOLD, with what it found."""
+WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
+"""What holds a start until something of another node is different."""
+
+
+class Quorum:
+    """How many nodes serve: all `nodes`, or fewer, at least `least`, once others were missing long.
+
+    `wait_s` is how long. Numbers include the head.
+    """
+
+    def __init__(self, nodes: int, least: int, wait_s: float) -> None:
+        self.nodes, self._least, self._wait_s = nodes, least, wait_s
+        self._since: float | None = None
+
+    @property
+    def strict(self) -> bool:
+        """Whether only all of them serve."""
+        return self._least >= self.nodes
+
+    def waits(self, here: int) -> bool:
+        """Whether a start that so many nodes can take part in has to wait for the others."""
+        if here >= self.nodes:
+            return False
+        if self._since is None:
+            self._since = now()
+        return here < self._least or not self._long(self._since)
+
+    def chosen(self, count: int) -> None:
+        """A start takes so many: with all of them, what will be missing is missing from then on.
+
+        Before that a check may still show that one of them cannot take part.
+        """
+        if count >= self.nodes:
+            self._since = None
+
+    def is_back(self, worker: Member) -> bool:
+        """Whether a worker has been here long enough for a restart that takes it in."""
+        return self._long(worker.since)
+
+    def _long(self, since: float) -> bool:
+        return now() - since >= self._wait_s
+
+
+class Selection:
+    """The `team` of the last start or the next, of the `workers` of the head called `name`.
+
+    They join at `address`, the ranks meet at the port after it, and `executor` starts them.
+    `gone` is woken when a worker has changed.
+    """
+
+    def __init__(
+        self, name: str, address: str, quorum: Quorum, workers: Workers, links: Links, slot: Slot,
+        executor: str, gone: Changed,
+    ) -> None:  # fmt: skip
+        self.team = Team({})
+        self.facts: NodeFacts | None = None  # the head's
+        self._name, self._executor = name, executor
+        self._host, port = addresses.split(address)
+        self._port = port + 1
+        self.quorum, self._workers, self._links, self._slot = quorum, workers, links, slot
+        self._gone = gone
+        self._refused: Problem | None = None  # why the engine here cannot serve over nodes
+        self._short = False  # whether the last attempt had too few nodes
+        self._no_rdma, self._sums = "", False
+        self._each = 0  # ranks of each node, as last planned
+
+    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan over all nodes; raises Obstacle while one is missing or differs.
+
+        Workers are chosen first: whether a model fits is a question about the cards of all.
+        """
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        self._short = False
+        try:
+            inventory = await self._inspect(coming)
+        except Obstacle:
+            if not living:
+                self.facts = None  # what cannot be inspected cannot serve
+            raise
+        if not living:
+            async with self._links.turn:
+                why = await self._choose()
+            if why:
+                self._slot.notice(
+                    "cluster", f"starts on {self.team.count} of {self.quorum.nodes} nodes: {why}"
+                )
+        if self._refused and self.team.count > 1:  # since the living engine was started
+            raise Obstacle("bad-arguments", str(self._refused), hold=True)
+        link = self._network(list(self.team.ranks))
+        link = link and replace(link, rdma=not self._no_rdma)
+        plan, endpoint = await coming.plan(self.team.nodes, link)
+        if self.team.count == 1:
+            self._sums = False
+            return plan, endpoint
+        assert self.facts is not None
+        try:
+            spread = nodes.spread(
+                plan, replace(inventory, others=self.team.nodes), self._host, self._port,
+                self._no_rdma, self._executor, self.facts.address,
+            )  # fmt: skip
+        except Unplannable as problem:
+            raise unplannable(problem) from problem
+        self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
+        return spread, endpoint
+
+    async def _inspect(self, coming: NextPlan) -> Inventory:
+        """Inspect the machine, whose facts are the head's from now on. Raises Obstacle."""
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        inventory = await coming.look()
+        self._refused = nodes.refusal(self._executor, inventory.engine)
+        if self._refused and self.quorum.strict:
+            raise Obstacle("bad-arguments", str(self._refused), hold=True)
+        try:
+            self.facts = await here.facts(self._name, self._slot, inventory, self._host)
+        except Unplannable as problem:
+            raise unplannable(problem) from problem
+        return inventory
+
+    # -- choosing ---------------------------------------------------------------------------
+
+    async def _choose(self) -> str:
+        """Choose the workers of the next start by their links; as `_ready`."""
+        self._links.forget_failures()
+        why = self._ready()
+        await asyncio.to_thread(check_port, self._port, "[cluster] head, which is a port below")
+        await self._refreshed()
+        checked: set[tuple[str, str]] = set()
+        while not checked.issuperset(self.team.boots.items()):
+            fit = self._fit(wanted=len(self._workers.by_name)).workers
+            checked.update((name, one.report.boot) for name, one in fit.items())
+            await self._check(fit.values())
+            why = self._ready()
+        self.quorum.chosen(self.team.count)
+        self._no_rdma = self._why_no_rdma(self.team.ranks)
+        return why
+
+    async def _refreshed(self) -> None:
+        """Wait for workers whose rank has just ended, and whose facts are those of before it."""
+        until = now() + REFRESH_S
+        while now() < until and any(map(self._inspects, self.team.ranks)):
+            await self._gone.within(EACH_S)
+
+    def _inspects(self, name: str) -> bool:
+        member = self._workers.present.get(name)
+        if member is None or member.report.running:
+            return False
+        return member.report.state in INSPECTING
+
+    def _ready(self) -> str:
+        """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
+        chosen, why, failure = self._next()
+        if self.quorum.waits(1 + len(chosen)):
+            self._short = True
+            raise Obstacle(failure, f"cannot start: {why}", hold=True)
+        self.team = Team(chosen)
+        return why
+
+    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
+        """As `_fit`, but nobody if the engine here cannot serve over nodes."""
+        if self._refused:
+            return Choice({}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit")
+        return self._fit(ours, without)
+
+    def _fit(
+        self, ours: Collection[str] = (), without: Collection[str] = (), wanted: int = 0
+    ) -> Choice:
+        """The workers that a start can take, and why they are fewer than all that are `wanted`."""
+        unheard = [in_words(one) for _, one in self._workers.unheard()]
+        found = self._comparison.findings(self._workers.present)
+        known = self._workers.by_name
+        members = {name: one for name, one in known.items() if name not in without}
+        return choose(members, found, wanted or self.quorum.nodes - 1, unheard, ours)
+
+    async def _check(self, members: Collection[Member]) -> None:
+        """Check the links of these workers."""
+        assert self.facts is not None
+        peers = [
+            Peer(one.report.name, one.report.boot, one.facts.address)
+            for one in members
+            if one.facts and not one.lost
+        ]
+        if peers:
+            await self._links.check(self.facts.address, peers)
+
+    async def check_links(self) -> None:
+        """Check all links, unless an engine runs or is about to."""
+        async with self._links.turn:
+            snapshot = self._slot.snapshot()
+            idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
+            if not idle or self._slot.pids() or self.facts is None:
+                return
+            free = [one for one in self._workers.present.values() if not one.report.running]
+            await self._check(free)
+            if free:
+                self.try_again()
+
+    def try_again(self) -> None:
+        """Something of a node has changed: what waits for that need not wait for its turn."""
+        snapshot = self._slot.snapshot()
+        waits = snapshot.finding is not None and snapshot.finding.failure in WAITS
+        if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
+            self._slot.apply(events.Reconfigured(at=now(), changed=False))
+
+    def reconsider(self, runs: bool) -> None:
+        """If fewer nodes may serve: begin with those, and take in others that are back.
+
+        `runs` says that the last start has not ended.
+        """
+        snapshot = self._slot.snapshot()
+        if self.quorum.strict or snapshot.inspecting:
+            return
+        if snapshot.state is State.HOLD:
+            # Only if nodes were too few: any other reason is inspected again in its own time.
+            if self._short and not self.quorum.waits(1 + len(self._next().workers)):
+                self._short = False
+                self.try_again()
+        elif runs and snapshot.state is State.SERVING and self.team.count < self.quorum.nodes:
+            # Checks need an engine's port: until one finds that a link works again, it does not.
+            new = self._workers.by_name.keys() - self.team.ranks
+            failed = {name for name in new if self._links.has_failed(name, self.team.ranks)}
+            chosen = self._next(self.team.ranks, failed).workers
+            back = [
+                name
+                for name in chosen.keys() - self.team.ranks
+                if self.quorum.is_back(chosen[name])
+            ]
+            if back and self._slot.idle():
+                text = f"node {', '.join(sorted(back))} is back"
+                self._slot.command(events.Restart(at=now(), reason=text, by="head"))
+
+    # -- comparing --------------------------------------------------------------------------
+
+    @property
+    def _comparison(self) -> Comparison:
+        """What workers are compared with now."""
+        nodes = self._slot.engine.nodes
+        assert nodes is not None
+        configured = nodes.no_rdma(dict(self._slot.config().engine.env))
+        package = nodes.packages.get(self._executor)
+        return Comparison(self.facts, self._links, self._sums, self._each, package, configured)
+
+    def _why_no_rdma(self, names: Collection[str]) -> str:
+        """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
+        return self._comparison.no_rdma(self._workers.by_name[name] for name in names)
+
+    def _network(self, names: Collection[str]) -> Network | None:
+        """What joins the head and these workers, None if that is unknown."""
+        members = [self._workers.by_name.get(name) for name in names]
+        facts = [self.facts, *(one and one.facts for one in members)]
+        boots = {one.report.name: one.report.boot for one in members if one}
+        return self._links.network([one for one in facts if one], boots) if all(facts) else None
+
+    def _coming(self, runs: bool) -> list[str]:
+        """The workers of the start that runs, else of the next, by rank."""
+        return list(self.team.ranks if runs else self._next().workers)
+
+    def findings(self, runs: bool) -> list[tuple[str, CheckResult]]:
+        """Everything that is known to be wrong, each with the node that it is about.
+
+        What is wrong with the head alone comes with each worker.
+        """
+        tcp_only = bool(self._why_no_rdma(self._coming(runs)))
+        compared = self._comparison.findings(self._workers.present, tcp_only)
+        return [*self._workers.unheard(), *self._uncompared(), *compared]
+
+    def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
+        """Who is here and has nothing to compare, or is not to serve."""
+        if self.facts is None:
+            snapshot = self._slot.snapshot()
+            state, stopped = state_of(snapshot), is_stopped(snapshot)
+            yield self._name, unfit(self._name, state, stopped=stopped)
+        for name, one in self._workers.present.items():
+            if one.facts is None or one.report.stopped:
+                yield name, uncompared(one)
+
+    def planned(self, runs: bool) -> dict[str, Any]:
+        """The workers of the start that runs, else of the next, by rank, what joins them, and the
+        host memory of the one that has the least."""
+        names = self._coming(runs)
+        link = self._network(names)
+        facts = (self._workers.by_name[name].facts for name in names)
+        return {
+            "nodes": names,
+            "ram_mib": min((one.ram_mib for one in facts if one), default=None),
+            "link": link and {"bytes_s": link.bytes_s, "round_trip_s": link.round_trip_s},
+            "no_rdma": self._why_no_rdma(names) if names and self.facts else "",
+        }

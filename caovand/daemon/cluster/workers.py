@@ -1,0 +1,316 @@
+"""The workers of a head: who reports, who can serve, and which of them a start takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from caovand.adapters import wall_clock
+from caovand.core.cluster import checks
+from caovand.core.cluster.finding import finding, in_words
+from caovand.core.cluster.messages import LOST_S, Report, name_in
+from caovand.core.cluster.node import NodeFacts, node_of
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.inventory import Node
+from caovand.core.healing.failure import Failure
+from caovand.core.lifecycle.state import State
+from caovand.daemon.shared import now
+
+MAX_WORKERS = 256  # names that are remembered
+
+
+@dataclass
+class Member:
+    """A worker as last heard at `heard`; `since` is when it joined, `identity` its connection.
+
+    `gone` means that this connection has ended, `refused` that another machine has its name.
+    """
+
+    identity: bytes
+    report: Report
+    heard: float
+    since: float
+    facts: NodeFacts | None = None
+    round_trip_s: float = 0.0
+    offset_s: float = 0.0
+    gone: bool = False
+    refused: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has been silent for too long."""
+        return now() - self.heard > LOST_S
+
+    @property
+    def away(self) -> bool:
+        """Whether its name is free for another run of its daemon."""
+        return self.gone or self.lost
+
+    def has_answered(self, since: float) -> bool:
+        """Whether it has heard an order of ours since then: a report may have been under way."""
+        return since <= self.report.echo <= now()
+
+    @property
+    def standing(self) -> Any:
+        """The part of its state that a start depends on.
+
+        It excludes free GPU memory, and the order of the cards, which follows free memory.
+        """
+        facts = self.facts and replace(
+            self.facts, clock=0.0, shm_free_mib=0,
+            cards=tuple(replace(card, free_mib=0) for card in sorted(self.facts.cards, key=_kind)),
+        )  # fmt: skip
+        return facts, self.report.running, self.report.stopped
+
+
+_kind = attrgetter("kind")
+
+
+class Heard(NamedTuple):
+    """A worker that has reported, and its state before; None if it joins."""
+
+    worker: Member
+    before: Member | None
+
+
+class Workers:
+    """Everybody who reports to the head called `own`; `by_name` has its workers, lost ones too.
+
+    Reports under the name of another worker, or the head's, are kept apart: a daemon that was
+    restarted sends such, too, until the connection of the one before has ended. They come from two
+    machines once both have answered.
+    """
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self.deaf: CheckResult | None = None  # why the head cannot hear anybody
+        self.by_name: dict[str, Member] = {}
+        self._rivals: dict[str, Member] = {}  # by boot
+        self._unread: dict[bytes, tuple[float, str, CheckResult]] = {}
+
+    @property
+    def present(self) -> dict[str, Member]:
+        """The workers that are not lost."""
+        return {name: one for name, one in self.by_name.items() if not one.lost}
+
+    def name_of(self, identity: bytes) -> str | None:
+        """The name of the worker with this connection."""
+        found = (name for name, one in self.by_name.items() if one.identity == identity)
+        return next(found, None)
+
+    def hear(
+        self, identity: bytes, report: Report, facts: NodeFacts | None, needed: Collection[str]
+    ) -> Heard | None:
+        """Take the report of a worker; None if there is no room for another one.
+
+        For a new one the worker that is lost the longest is forgotten, unless it is `needed`.
+        """
+        name, at = report.name, now()
+        before = self.by_name.get(name)
+        if before is None and len(self.by_name) >= MAX_WORKERS and not self._make_room(needed):
+            return None
+        new = before is None or before.lost or before.report.boot != report.boot
+        known = None if new else before
+        worker = Member(identity, report, at, known.since if known else at, facts)
+        if report.echo:
+            trip_s = max(at - report.echo - report.held_s, 0.0)
+            # The shortest is the network's; others waited for a busy machine.
+            shortest_s = known.round_trip_s if known else 0.0
+            worker.round_trip_s = min(trip_s, shortest_s or trip_s)
+            worker.offset_s = report.clock + worker.round_trip_s / 2 - wall_clock.now()
+        self.by_name[name] = worker
+        return Heard(worker, known)
+
+    def _make_room(self, needed: Collection[str]) -> bool:
+        lost = {n: one.heard for n, one in self.by_name.items() if one.lost and n not in needed}
+        if lost:
+            del self.by_name[min(lost, key=lost.__getitem__)]
+        return bool(lost)
+
+    # -- two machines with one name ---------------------------------------------------------
+
+    def is_rival(self, report: Report) -> bool:
+        """Whether another run of a daemon, or the head, has the name of the one that reports."""
+        holder = self.by_name.get(report.name)
+        taken = holder is not None and holder.report.boot != report.boot and not holder.away
+        return taken or report.name == self._own
+
+    def contest(self, rival: Member) -> bool:
+        """Take the report of a rival; True once it is certain that there are two machines."""
+        boot, holder = rival.report.boot, self.by_name.get(rival.report.name)
+        known = self._rivals.get(boot)
+        if known is None and len(self._rivals) >= MAX_WORKERS:
+            return False
+        if known is not None:
+            rival.since, rival.refused = known.since, known.refused
+        self._rivals[boot] = rival
+        if rival.refused or not rival.has_answered(rival.since):
+            return False
+        rival.refused = holder is None or holder.has_answered(rival.since)
+        return rival.refused
+
+    def _present_rivals(self) -> list[Member]:
+        self._rivals = {boot: one for boot, one in self._rivals.items() if not one.lost}
+        return list(self._rivals.values())
+
+    def refused(self) -> list[Member]:
+        """The rivals that cannot take part under their name."""
+        return [rival for rival in self._present_rivals() if rival.refused]
+
+    def take_freed(self) -> list[Member]:
+        """Take out the rivals whose name nobody has any more."""
+        names = {self._own, *(name for name, one in self.by_name.items() if not one.away)}
+        found = [rival for rival in self._present_rivals() if rival.report.name not in names]
+        for rival in found:
+            del self._rivals[rival.report.boot]
+        return found
+
+    # -- reports that cannot be read --------------------------------------------------------
+
+    def note_unread(self, identity: bytes, frame: bytes, problem: Exception) -> CheckResult:
+        """Keep what is wrong with a frame until the next one, or until that worker is lost."""
+        name = name_in(frame)
+        found = checks.unread(name, problem)
+        if identity in self._unread or len(self._unread) < MAX_WORKERS:
+            self._unread[identity] = now(), name, found
+        return found
+
+    def note_read(self, identity: bytes) -> None:
+        """The last report of this connection can be read."""
+        self._unread.pop(identity, None)
+
+    def _still_unread(self) -> dict[bytes, tuple[str, CheckResult]]:
+        self._unread = {one: at for one, at in self._unread.items() if now() - at[0] <= LOST_S}
+        return {one: (name, found) for one, (_, name, found) in self._unread.items()}
+
+    def refusals(self) -> Iterator[tuple[bytes, str]]:
+        """Who gets no other order, and why: "" while it is not certain that two have a name."""
+        for rival in self._present_rivals():
+            text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
+            yield rival.identity, text
+        joined = {worker.identity for worker in self.present.values()}
+        for identity, (_, found) in self._still_unread().items():
+            if identity not in joined:  # one frame that cannot be read ends no rank
+                yield identity, in_words(found)
+
+    def unheard(self) -> list[tuple[str, CheckResult]]:
+        """What keeps workers from being heard, each with the node that it is about."""
+        names = sorted({rival.report.name for rival in self.refused()})
+        twice = [(name, checks.named_twice(name)) for name in names]
+        deaf = [(self._own, self.deaf)] if self.deaf else []
+        return [*deaf, *twice, *self._still_unread().values()]
+
+
+class Team:
+    """The workers of a start as they were when chosen, in the order of their ranks.
+
+    The first has rank 1, after the head's 0.
+    """
+
+    def __init__(self, chosen: Mapping[str, Member]) -> None:
+        self._chosen = dict(chosen)
+        self.ranks = {name: rank for rank, name in enumerate(self._chosen, 1)}
+        self.boots = {name: one.report.boot for name, one in self._chosen.items()}
+
+    @property
+    def count(self) -> int:
+        """The number of nodes, the head included."""
+        return 1 + len(self._chosen)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes as a plan sees them, by rank."""
+        known = ((name, one.facts) for name, one in self._chosen.items())
+        return tuple(node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts)
+
+    def outdated(self, workers: Mapping[str, Member]) -> str:
+        """Who has changed since it was chosen; "" if nobody has."""
+        found = ((name, self._change(name, workers.get(name))) for name in self._chosen)
+        return "; ".join(f"node {name}: {change}" for name, change in found if change)
+
+    def _change(self, name: str, worker: Member | None) -> str:
+        if worker is None or worker.away:
+            return "its link has ended"
+        if worker.report.boot != self.boots[name]:
+            return "its daemon was started anew"
+        same = worker.standing == self._chosen[name].standing
+        return "" if same else "it is not as it was chosen"
+
+
+class Choice(NamedTuple):
+    """Workers that can take part; `why` there are fewer than wanted, "" if there are not.
+
+    `failure` is the kind: a node that is missing is waited for, one that is here and cannot take
+    part needs somebody.
+    """
+
+    workers: dict[str, Member]
+    why: str = ""
+    failure: Failure = "node-missing"
+
+
+def choose(
+    workers: Mapping[str, Member],
+    found: Sequence[tuple[str, CheckResult]],
+    wanted: int,
+    also: Sequence[str] = (),
+    ours: Collection[str] = (),
+) -> Choice:
+    """Choose at most `wanted` workers that can take part.
+
+    `found` are the findings about them by name, `also` other reasons why one may be missing. The
+    rank of one of `ours` is no obstacle.
+    """
+    present = {
+        name: worker
+        for name, worker in sorted(workers.items())
+        if not worker.lost and not worker.report.stopped and worker.facts is not None
+    }
+    wrong = {name: one for name, one in reversed(found) if one.verdict == "FAIL"}
+    busy = [name for name, one in present.items() if one.report.running and name not in ours]
+    fit = [name for name in present if name not in wrong and name not in busy]
+    chosen = {name: present[name] for name in fit[:wanted]}
+    if len(chosen) == wanted:
+        return Choice(chosen)
+    if (lacking := wanted - len(present)) > 0:
+        away = [_obstacle(one) for name, one in workers.items() if name not in present]
+        why = "; ".join(filter(None, [*also, *away])) or "start caovan there"
+        text = f"{lacking} of {wanted + 1} nodes missing: {why}"
+        return Choice(chosen, text, "node-unfit" if any(also) else "node-missing")
+    for name, first in ((name, one) for name, one in wrong.items() if name in present):
+        text = f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
+        return Choice(chosen, text, "node-unfit")
+    return Choice(chosen, "; ".join(unended(present[name]) for name in busy))
+
+
+def unended(worker: Member) -> str:
+    """The text about a worker that still has its rank of an earlier start."""
+    return (
+        f"node {worker.report.name} still has its rank of the start before: {worker.report.state}"
+    )
+
+
+def _obstacle(worker: Member) -> str:
+    """Why a worker that was heard of cannot take part."""
+    if worker.lost:
+        return f"{worker.report.name} is silent: see whether its machine and caovan are up"
+    found = uncompared(worker)
+    return ": ".join(filter(None, [found.text, found.remedy]))
+
+
+def uncompared(worker: Member) -> CheckResult:
+    """That a worker which is here cannot take part, as it was stopped or has sent no facts."""
+    report = worker.report
+    return unfit(report.name, report.state, stopped=report.stopped, joined="has joined and ")
+
+
+def unfit(name: str, state: str, *, stopped: bool, joined: str = "") -> CheckResult:
+    """That a node has nothing to compare; `state` is as in a report."""
+    if stopped:
+        return finding("FAIL", f"{name} was stopped by its operator", "`caovanctl start` there")
+    if state in State.__members__:
+        text = f"{name} {joined}has yet to inspect its engine, model and cards: {state}"
+        return finding("FAIL", text, "check again in a minute")
+    return finding("FAIL", f"{name} {joined}cannot serve: {state}")

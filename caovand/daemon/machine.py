@@ -1,0 +1,46 @@
+"""A slot's state machine as its pieces see it: they read its state, and report by events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from caovand.core.config import Config, Mode
+from caovand.core.engine import Engine
+from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.state import Snapshot
+from caovand.daemon.cluster.part import Part
+
+
+class Machine(Protocol):
+    """`apply` is the only way the snapshot changes; `notice` publishes texts for people."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+
+    @property
+    def engine(self) -> Engine:
+        """The kind of engine."""
+
+    @property
+    def part(self) -> Part:
+        """What the slot does for a cluster."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The machine's present state."""
+
+    @property
+    def notice(self) -> Callable[..., None]:
+        """Publish and log an event: its kind and text."""
+
+    @property
+    def mode(self) -> tuple[Mode, str]:
+        """The mode in force and where it comes from."""
+
+    def apply(self, event: Event) -> None:
+        """Let the machine take one event."""
+
+    def apply_operator_event(self, event: Event) -> None:
+        """Let the machine take an event that the operator asked for."""

@@ -1,0 +1,119 @@
+"""Which tests hold a module of caovand: by rule, and by a table for what no test can import.
+
+python -m tests.addresses caovand/core/config.py     the files for a narrow pytest
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+IMPORT = re.compile(r"^ *from (caovand[\w.]*) import (?:\(([^)]*)\)|([^\n(]+))", re.M)
+WHOLE = re.compile(r"^ *import (caovand[\w.]*)", re.M)
+CODE = re.compile(r"^(?:def |async def |class |@|[A-Za-z_]\w* *[:=]|if )", re.M)
+
+FACES: Mapping[str, str] = {
+    "caovand.__main__": "tests/scenarios",
+    "caovand.adapters.daemon_socket": "tests/page tests/gateway",
+    "caovand.adapters.free_port": "tests/adapters/test_environment_install.py",
+    "caovand.adapters.engine_install": "tests/adapters/test_environment_install.py",
+    "caovand.adapters.model_pull.named": "tests/cli/test_model_verbs.py",
+    "caovand.adapters.ray_in_env": "tests/adapters/test_ray_in_env.py",
+    "caovand.cli": "tests/cli/test_verbs.py tests/cli/test_caovanctl.py",
+    "caovand.cli.cluster": "tests/cli/cluster",
+    "caovand.cli.engine": "tests/cli/test_engine_verbs.py",
+    "caovand.cli.incidents": "tests/cli/test_caovanctl.py",
+    "caovand.cli.key": "tests/cli/test_key.py",
+    "caovand.cli.model": "tests/cli/test_model_verbs.py",
+    "caovand.core.api_key": "tests/core/test_config.py",
+    "caovand.core.toml_syntax": "tests/core/test_config.py",
+    "caovand.core.tuning": "tests/core/test_tuning.py",
+    "caovand.daemon.reading_process": "tests/daemon/test_reading.py",
+    "caovand.engines.common": "tests/engines",
+    "caovand.gateway": "tests/gateway",
+    "caovand.page": "tests/page",
+}
+"""For a module, or a package with all that no rule below finds: what tests it from outside.
+
+Verbs, which the parser finds by itself; programs, which run in processes of their own; what all
+engines share.
+"""
+
+
+def name_of(file: Path) -> str:
+    """The dotted name of a module; that of a package for its `__init__.py`."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def modules() -> Mapping[str, Path]:
+    """Every module with code by its dotted name."""
+    files = {name_of(file): file for file in sorted((ROOT / "caovand").rglob("*.py"))}
+    return {name: file for name, file in files.items() if CODE.search(file.read_text("utf-8"))}
+
+
+@functools.cache
+def tests() -> tuple[Path, ...]:
+    """Every file with tests."""
+    return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
+
+
+@functools.cache
+def imported(file: Path) -> frozenset[str]:
+    """What a file imports of caovand: modules, and names in them."""
+    text = file.read_text("utf-8")
+    found = set(WHOLE.findall(text))
+    for source, many, few in IMPORT.findall(text):
+        names = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", many or few))
+        found |= {source, *(f"{source}.{name}" for name in names)}
+    return frozenset(found)
+
+
+def own(module: str) -> list[Path]:
+    """The tests that bear the module's name, else those that import it."""
+    parts = module.split(".")[1:]
+    names = {f"test_{'_'.join(parts[-count:])}" for count in (1, 2, 3) if len(parts) >= count}
+    named = [file for file in tests() if file.stem in names]
+    importing = [file for file in tests() if module in imported(file)]
+    return [file for file in named if file in importing] or named or importing
+
+
+def callers(module: str) -> list[str]:
+    """The modules that import it from its own package, from below it or from one above it."""
+    room = module.rpartition(".")[0]
+    return [
+        name
+        for name, file in modules().items()
+        if module in imported(file)
+        and (f"{name}.".startswith(f"{room}.") or room.startswith(name.rpartition(".")[0]))
+    ]
+
+
+def faces(module: str) -> list[Path]:
+    """Where the table sends the module: the longest name in it that the module begins with."""
+    while module not in FACES:
+        module = module.rpartition(".")[0]
+        if not module:
+            return []
+    return [ROOT / face for face in FACES[module].split()]
+
+
+def addresses(module: str) -> list[Path]:
+    """The tests of a module: its own, else those of its room that use it, else the table's."""
+    by_callers = (own(name) for name in callers(module))
+    return own(module) or next(filter(None, by_callers), []) or faces(module)
+
+
+def main(files: Iterable[str]) -> None:
+    """Print the tests of these modules, one a line."""
+    found = {path for file in files for path in addresses(name_of(ROOT / file))}
+    print("\n".join(sorted(str(path.relative_to(ROOT)) for path in found)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
