@@ -395,8 +395,6 @@ def test_a_killer_is_refused_and_named_to_the_daemon_without_its_text(tmp_path: 
 def test_bodies_are_bounded_in_size_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "BODY_SILENCE_S", 0.05)
-
     async def endless() -> Any:
         while True:
             yield b"x" * 10_000
@@ -405,6 +403,7 @@ def test_bodies_are_bounded_in_size_and_time(
         status, found = await one.post(data=b"x" * ((1 << 20) + 1))
         assert (status, found["error"]["code"]) == (413, "request_too_large")
         assert (await one.post(data=endless()))[0] == 413
+        monkeypatch.setattr(server, "BODY_SILENCE_S", 0.05)
         reader, writer = await one.raw(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nslow"
         )
