@@ -10,8 +10,8 @@ from tests.daemon_process import ROOT
 from tests.public_reports import CITED, SETS, Report, cited, judged, reports, table
 
 KNOWN = [report for name in ("first", "working") for report in reports(name)]
-RIGHT, WRONG = 0.8, 0.09
-"""Of the half that no row was written for: at least, and at most."""
+RIGHT, WRONG = 0.83, 0.08
+"""Of the half that no row was written for, what is reached; the goal is 0.85 and 0.03."""
 
 
 @pytest.mark.parametrize("report", KNOWN, ids=lambda report: report.source.split(",")[0])

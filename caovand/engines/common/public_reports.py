@@ -45,8 +45,6 @@ collective-timeout nccl.failed vllm vllm-project/vllm#6732
 compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471
-device-oom-capture oom.cuda vllm vllm-project/vllm#22173
-device-oom-capture oom.cuda vllm vllm-project/vllm#39788
 device-oom-capture sglang.graphs.oom sglang sgl-project/sglang#5285
 device-oom-load llama.cuda.oom llamacpp ikawrakow/ik_llama.cpp#1289
 device-oom-load llama.cuda.oom llamacpp ggml-org/llama.cpp#12817
@@ -81,7 +79,6 @@ gpu-lost xid.lost host NVIDIA/open-gpu-kernel-modules#507
 gpu-lost xid.lost host leptonai/gpud#46
 hang rpc.timeout vllm vllm-project/vllm#19668
 host-oom host.killed host oobabooga/textgen#440
-host-oom host.killed host kvcache-ai/ktransformers#637
 host-oom ollama.ram ollama ollama/ollama#13556
 host-oom ollama.ram ollama ollama/ollama#15049
 illegal-access cuda.illegal vllm zai-org/GLM-V#172
@@ -92,7 +89,6 @@ illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
 jit-toolchain jit.nvcc vllm SystemPanic/flashinfer-windows#6
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675
-jit-toolchain sglang.jit sglang sgl-project/sglang#5389
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800
 kv-cache-short states.short vllm xorbitsai/inference#4745
