@@ -136,9 +136,9 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
 # -- the process above them -----------------------------------------------------------------
 
 
-def judge(told: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
+def judge(reports: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
     """The answer from what each rank reported; `late` if they were not over in time."""
-    lines = [line for rank in told for line in rank]
+    lines = [line for rank in reports for line in rank]
     done = [line for line in lines if line.get("done")]
     skipped = next((line["skipped"] for line in lines if line.get("skipped")), "")
     answer = {
@@ -151,21 +151,21 @@ def judge(told: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
     died = [line["died"] for line in lines if line.get("died")]
     failed = [
         f"rank {place}: {line['failed']}"
-        for place, rank in enumerate(told)
+        for place, rank in enumerate(reports)
         for line in rank
         if line.get("failed")
     ]
     if wrong:
         first = wrong[0]
-        rank = next(place for place, found in enumerate(told) if first in found)
+        rank = next(place for place, found in enumerate(reports) if first in found)
         text = f"{first['wrong']} of {first['of']} sums of {first['step']} on rank {rank}"
         return {**answer, "verdict": "wrong", "by": first["by"], "text": text}
     if died or failed:  # a rank that died makes the others fail
         return {**answer, "verdict": "unclear", "text": (died or failed)[0]}
-    if all(rank and rank[-1].get("over") for rank in told):
+    if all(rank and rank[-1].get("over") for rank in reports):
         return answer
-    if late and all(any(line.get("ready") for line in rank) for rank in told):
-        stuck = next((rank[-1] for rank in told if rank[-1].get("step")), {})
+    if late and all(any(line.get("ready") for line in rank) for rank in reports):
+        stuck = next((rank[-1] for rank in reports if rank[-1].get("step")), {})
         text = f"no answer to {stuck.get('step', 'the first sum')}"
         return {**answer, "verdict": "hung", "by": stuck.get("by", "NCCL"), "text": text}
     return {**answer, "verdict": "unclear", "text": "not ready in time"}
@@ -175,7 +175,7 @@ def watched(
     task: dict[str, Any], pids: list[int], pipes: list[int], place: str
 ) -> tuple[list[list[dict[str, Any]]], bool]:
     """Collect the ranks' reports until all are done, one has failed or died, or time is up."""
-    told: list[list[dict[str, Any]]] = [[] for _ in pipes]
+    reports: list[list[dict[str, Any]]] = [[] for _ in pipes]
     rests = [b""] * len(pipes)
     deadline = time.monotonic() + task["ready_s"]
     waiting = True
@@ -187,7 +187,7 @@ def watched(
         except BlockingIOError:
             return False
         *lines, rests[rank] = (rests[rank] + data).split(b"\n")
-        told[rank] += map(json.loads, lines)
+        reports[rank] += map(json.loads, lines)
         return bool(data)
 
     with contextlib.ExitStack() as opened:
@@ -202,7 +202,7 @@ def watched(
         while selector.get_map():
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                return told, True
+                return reports, True
             for key, _ in selector.select(left_s):
                 rank, ended = key.data
                 if not ended and not hear(rank):
@@ -211,16 +211,16 @@ def watched(
                     while hear(rank):
                         pass
                     selector.unregister(key.fileobj)
-                    last = told[rank][-1] if told[rank] else {}
+                    last = reports[rank][-1] if reports[rank] else {}
                     if not last.get("over") and not last.get("failed"):
-                        told[rank].append({"died": how_died(rank, pids[rank], place)})
-            if any(BAD & line.keys() or line.get("wrong") for rank in told for line in rank):
-                return told, False
-            if all(rank and rank[-1].get("over") for rank in told):
-                return told, False
-            if waiting and all(any(line.get("ready") for line in rank) for rank in told):
+                        reports[rank].append({"died": how_died(rank, pids[rank], place)})
+            if any(BAD & line.keys() or line.get("wrong") for rank in reports for line in rank):
+                return reports, False
+            if all(rank and rank[-1].get("over") for rank in reports):
+                return reports, False
+            if waiting and all(any(line.get("ready") for line in rank) for rank in reports):
                 waiting, deadline = False, time.monotonic() + task["sums_s"]
-    return told, False
+    return reports, False
 
 
 def how_died(rank: int, pid: int, place: str) -> str:

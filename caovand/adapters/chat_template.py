@@ -9,7 +9,7 @@ from caovand.adapters import safe_files
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.problem import Problem
 
-LARGEST = 4 << 20
+MAX_BYTES = 4 << 20
 INLINE = frozenset("{}\n")
 """vLLM takes a text with one of these as the template itself, unless a file has that name."""
 
@@ -37,4 +37,4 @@ def effective(card: ModelCard, wanted: str) -> ModelCard:
 
 
 def _read(path: str) -> str:
-    return safe_files.read(Path(path), LARGEST).decode(errors="replace")
+    return safe_files.read(Path(path), MAX_BYTES).decode(errors="replace")

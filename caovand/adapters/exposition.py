@@ -96,7 +96,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
     ("engine_steps", "Steps of the engine.", _total("steps")),
     (
         "prefix_cache_query_tokens",
-        "Prompt tokens looked for in the prefix cache.",
+        "Prompt tokens looked up in the prefix cache.",
         _total("prefix_queries"),
     ),
     (
@@ -192,7 +192,7 @@ CARDS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
     ("gpu_power_limit_watts", "Power limit in force.", lambda gpu: gpu["power_limit_w"]),
     ("gpu_sm_clock_hertz", "Clock of the cores.", lambda gpu: _hertz(gpu["sm_clock_mhz"])),
     ("gpu_memory_clock_hertz", "Memory clock.", lambda gpu: _hertz(gpu["memory_clock_mhz"])),
-    ("gpu_faulty", "1 where the driver reports a fault.", lambda gpu: bool(gpu["fault"])),
+    ("gpu_faulty", "1 if the driver reports a fault.", lambda gpu: bool(gpu["fault"])),
     (
         "gpu_pcie_sent_bytes_per_second",
         "Sent over PCIe, as the driver measures it.",

@@ -22,7 +22,7 @@ from caovand.core import api_key, limits
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
-MAX_COUNT_BYTES = 1 << 20  # largest answer in which a number is looked for
+MAX_COUNT_BYTES = 1 << 20  # the largest answer that is searched for a number
 MAX_HEAD_BYTES = 1 << 20
 MAX_COUNT = 1 << 53
 QUOTED = 300  # characters of an answer in a message

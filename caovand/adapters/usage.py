@@ -48,21 +48,21 @@ def work_of(pid: int) -> Work | None:
 
 
 def tree(root: int) -> frozenset[int]:
-    """A process and all below it that live."""
+    """Find a process and its living descendants."""
     table = processes.every()
     pids = {root, *processes.descendants(table, [root])}
     return frozenset(p.pid for p in table if p.pid in pids and not p.zombie)
 
 
 def usage(pids: Collection[int]) -> Usage:
-    """Of all these together. Other users' descriptors are unknown to all but root."""
+    """Sum the usage of these. Other users' descriptors are unknown to all but root."""
     if not pids:
         return Usage()
-    held = processes.held_mib(pids)
+    memory_mib = processes.held_mib(pids)
     try:
-        return Usage(held, sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids))
+        return Usage(memory_mib, sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids))
     except OSError:
-        return Usage(held)
+        return Usage(memory_mib)
 
 
 def shared_memory_mib() -> float | None:

@@ -12,7 +12,7 @@ from caovand.cli.errors import CommandError
 from caovand.core.cluster.node import BadFacts, node_of, read_shown_cards
 from caovand.core.facts.inventory import Inventory, Network, Node
 
-ASSUMED = "the other nodes are assumed to be like this one, and the link between them to be slow"
+ASSUMED = "the other nodes are assumed to match this one, over a slow link"
 UNASKED = "no head's daemon was asked, which knows them"
 
 
@@ -50,8 +50,8 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     others = (*joined, *assumed[len(joined) :])
     if lacking := len(assumed) - len(joined):
         warning = (
-            f"{lacking} of {1 + len(assumed)} nodes have not joined: they are assumed to be like"
-            " this one, and the link between all to be slow; see `caovanctl cluster nodes`"
+            f"{lacking} of {1 + len(assumed)} nodes have not joined: they are assumed to match"
+            " this one, over a slow link; see `caovanctl cluster nodes`"
         )
         return OverNodes(replace(inventory, others=others), warning=warning)
     link, no_rdma, ram_mib = _known_link(answer.get("planned"), [node.name for node in others])

@@ -72,7 +72,7 @@ def take_over(state: Path) -> Iterator[str]:
             else:
                 state_file.move(former, target)
         except OSError as problem:
-            yield f"cannot move {former} to {own}: {problem.strerror}; it is used where it is"
+            yield f"cannot move {former} to {own}: {problem.strerror}; it stays in use where it is"
         else:
             moved.append(file)
     if moved:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.chat_template import LARGEST, effective
+from caovand.adapters.chat_template import MAX_BYTES, effective
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.registry import engine_of
@@ -66,7 +66,7 @@ def test_a_template_that_cannot_be_read_is_said_and_chooses_nothing(
         os.mkfifo(place)
     elif kind == "too large":
         with place.open("wb") as file:
-            file.truncate(LARGEST + 1)
+            file.truncate(MAX_BYTES + 1)
     card = served({}, "--chat-template", str(place), card=replace(BARE, chat_template=TEXT))
     assert card.chat_template is None
     (note,) = card.notes

@@ -136,11 +136,11 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
         (cluster(role="worker"), "no head's daemon was asked"),
         (
             Reply("", code="busy", message="cannot answer: too many", hint="try again"),
-            "the link between them to be slow: cannot answer: too many; try again",
+            "over a slow link: cannot answer: too many; try again",
         ),
         (
             cluster(nodes=[node("gpu2", "joined", facts={**FACTS, "cards": [{"name": "x"}]})]),
-            "to be slow: cannot read a node's facts: memory_mib is missing in cards[0]",
+            "over a slow link: cannot read a node's facts: memory_mib is missing in cards[0]",
         ),
     ],
 )

@@ -44,11 +44,11 @@ class Door:
     `most` connections are served at a time, `each` of one peer, as `who` tells them apart; of
     those, `rate` a second from one peer (None: any number) and ten times that in all. Peers that
     it `favours` have `spare` more, `each_favoured` of one, at any rate. `refusal` is sent to a
-    connection that is turned away. A connection opens `opens` descriptors beside its own.
+    connection that is turned away. A connection opens `opens` descriptors in addition to its own.
     """
 
     _promised: ClassVar[int] = 0
-    """Descriptors that connections of all doors have opened or may yet open beside their own.
+    """Descriptors that connections of all doors have opened or may open, besides their own.
 
     Counting what is open is not enough: a batch is admitted before the first of it opens any.
     """

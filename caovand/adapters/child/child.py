@@ -144,7 +144,7 @@ class Child:
         return (*found, *dead)
 
     def _kill_unseen(self) -> None:
-        """KILL what changes its pid faster than it is looked for."""
+        """KILL processes that change their pid faster than they can be listed."""
         if not processes.kill_group(self.cgroup):
             self._engines.kill_adopted(self._traces, HUNT_S)
 
@@ -186,7 +186,7 @@ class Child:
             self._see, KILL_S, self._kill_unseen, lambda: processes.is_populated(self.cgroup)
         )
         if not left:
-            # At once after the latest look: of two engines that end at a time, the last to be
+            # Right after the latest refresh: of two engines that end at a time, the last to be
             # removed takes what may be of either.
             self._engines.remove(self._traces)
             await self.ended()

@@ -44,7 +44,7 @@ STRANGERS_EACH = 8
 STRANGERS_RATE = 20  # requests a second of one user
 SERVER_LINKS = 8  # more than page or gateway open at a time
 SPARE_LINKS = 8  # more, for root and ourselves
-ENVELOPE_BYTES = 1024  # of a message beside the request
+ENVELOPE_BYTES = 1024  # of a message, without the request
 TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
 CLOSE_S = 2.0
 AHEAD = 64  # messages that a client of `control` may leave unread
@@ -204,7 +204,7 @@ class Control:
         try:
             return await self._handler(request)
         except Exception as problem:
-            # A fault of ours: the client is told, the loop's exception handler logs the rest.
+            # A fault of ours: the client gets an error, the loop's exception handler logs the rest.
             text = f'cannot do "{request.op[:64]}": {type(problem).__name__} in caovand'
             asyncio.get_running_loop().call_exception_handler(
                 {"message": text, "exception": problem}

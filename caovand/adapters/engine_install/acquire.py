@@ -1,23 +1,23 @@
 """Install a Python with uv on a system that lacks the version that a lock needs.
 
-If uv is missing, it is installed too, from pip's index, into the root. The Python
-goes into the root as well, where a service of another user can read it. uv takes it from GitHub,
-or from `UV_PYTHON_INSTALL_MIRROR`, and knows the sha256 of every Python it offers. So a folder
-for a machine offline gets the archive and that uv, whose own sha256 came with caovan: whoever
-carries or owns the folder cannot put another Python there.
+If uv is missing, pip installs it for a while. The Python goes into the root, where a service of
+another user can read it. uv takes it from GitHub, or from `UV_PYTHON_INSTALL_MIRROR`, and knows the
+sha256 of every Python it offers. So a folder for an offline machine gets the archive and a uv whose
+own sha256 came with caovan: the folder's owner cannot put another Python there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from caovand.adapters import safe_files, trust
-from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.commands import Run, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import folders
 
@@ -42,19 +42,16 @@ def acquire(
 
     With `keep` its archive stays there, with the uv that knows its sha256, for `carry`.
     """
-    tool, aside = root / ".uv", root / ARCHIVES
+    if not keep and (own := trust.program("uv", environ)):
+        return _install(version, root, own, run)
+    archives = root / ARCHIVES if keep else None
     try:
-        if keep:
-            try:
-                uv = _acquire_uv(version, tool, run, keep=aside)
-                return _install(version, root, uv, run, ["--reinstall"], aside)
-            except EngineError:
-                shutil.rmtree(aside, ignore_errors=True)  # uv keeps what it refuses, too
-                raise
-        uv = trust.program("uv", environ) or _acquire_uv(version, tool, run)
-        return _install(version, root, uv, run)
-    finally:
-        shutil.rmtree(tool, ignore_errors=True)
+        with _locked_uv(version, root, run, archives) as uv:
+            return _install(version, root, uv, run, ["--reinstall"] * keep, archives)
+    except EngineError:
+        if archives:
+            shutil.rmtree(archives, ignore_errors=True)  # uv keeps what it refuses, too
+        raise
 
 
 def carry(version: str, folder: Path, root: Path, run: Run) -> Path:
@@ -67,18 +64,17 @@ def carry(version: str, folder: Path, root: Path, run: Run) -> Path:
             f"apt install python{version} python{version}-venv python{version}-dev, or name "
             "one with --python PATH, or fill the folder with: caovanctl engine fetch --with-python",
         )
-    tool, aside = root / ".uv", root / ARCHIVES
+    archives = root / ARCHIVES
     try:
-        # What is checked must not change meanwhile: a folder's owner could.
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        # The folder's owner could change the files between their check and their use.
+        shutil.rmtree(archives, ignore_errors=True)
+        archives.mkdir(parents=True)
         for file in (*found, *(folder / ARCHIVES).glob("uv-*.whl")):
-            safe_files.copy(file, aside / file.name)
-        uv = _acquire_uv(version, tool, run, offline=aside)
-        return _install(version, root, uv, run, ["--offline"], aside)
+            safe_files.copy(file, archives / file.name)
+        with _locked_uv(version, root, run, archives, download=False) as uv:
+            return _install(version, root, uv, run, ["--offline"], archives)
     finally:
-        shutil.rmtree(tool, ignore_errors=True)
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(archives, ignore_errors=True)
 
 
 def _install(
@@ -121,31 +117,33 @@ def strange(tree: Path) -> str:
     return ""
 
 
-def _acquire_uv(
-    version: str, tool: Path, run: Run, offline: Path | None = None, keep: Path | None = None
-) -> str:
-    """Install the uv whose sha256 came with caovan; `keep` is a folder that gets its wheel."""
+@contextlib.contextmanager
+def _locked_uv(
+    version: str, root: Path, run: Run, wheels: Path | None = None, *, download: bool = True
+) -> Iterator[str]:
+    """Install, for a while, the uv whose sha256 came with caovan, from a wheel in `wheels`.
+
+    With `download` pip gets that wheel first, from its index.
+    """
     wanted = next((path for one in folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:
         raise _failed(version, "uv is not installed")
-    made = run([sys.executable, "-I", "-m", "venv", str(tool)], {}, lambda: None)
-    if made.code == 0:
-        pip = [
-            str(tool / "bin" / "python"),
-            "-I",
-            "-m",
-            "pip",
-        ]
-        hashed = ["--disable-pip-version-check", "--require-hashes", "-r", str(wanted)]
-        if keep is not None:
-            made = run([*pip, "download", "--dest", str(keep), *hashed], {}, lambda: None)
-            offline = keep
-        here = ["--no-index", "--find-links", str(offline)] if offline else []
-        if made.code == 0:
-            made = run([*pip, "install", *here, *hashed], {}, lambda: None)
-    if made.code:
-        raise _failed(version, made.output)
-    return str(tool / "bin" / "uv")
+    tool, hashed = root / ".uv", ["--require-hashes", "-r", str(wanted)]
+    wheels = wheels or tool / "wheels"
+    tool_pip = pip(tool / "bin" / "python")
+    commands = [
+        [sys.executable, "-I", "-m", "venv", str(tool)],
+        *([[*tool_pip, "download", "--dest", str(wheels), *hashed]] if download else []),
+        [*tool_pip, "install", "--no-index", "--find-links", str(wheels), *hashed],
+    ]
+    try:
+        for command in commands:
+            done = run(command, {}, lambda: None)
+            if done.code:
+                raise _failed(version, done.output)
+        yield str(tool / "bin" / "uv")
+    finally:
+        shutil.rmtree(tool, ignore_errors=True)
 
 
 def _failed(version: str, output: str) -> EngineError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from caovand.adapters import trust
 from caovand.adapters.engine_install import pip_errors
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import World, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.wheels import Wheel, sha256
@@ -23,23 +23,24 @@ COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 def make_venv(python: Path, path: Path, world: World) -> None:
     """Make an empty virtual environment in an existing folder."""
-    _must(
-        world,
-        path,
-        [str(python), "-I", "-m", "venv", str(path)],
-        f"make {path}",
-        f"check that {python} -m venv works",
-    )
+    command = [str(python), "-I", "-m", "venv", str(path)]
+    _must(world, path, command, f"make {path}", f"check that {python} -m venv works")
 
 
 def add_plugin(plugin: Path, path: Path, world: World) -> None:
     """Install caovan's plugin, a wheel or a source folder, with what the environment has."""
-    command = [*_pip(path), "install", "--no-index", "--no-deps", "--force-reinstall"]
+    command = [
+        *pip(path / "bin" / "python"),
+        "install",
+        "--no-cache-dir",
+        "--no-index",
+        "--no-deps",
+        "--force-reinstall",
+    ]
     if plugin.is_dir():
         command.append("--no-build-isolation")
-    _must(
-        world, path, [*command, str(plugin)], f"add the plugin {plugin}", "check that it is whole"
-    )
+    what = f"add the plugin {plugin}"
+    _must(world, path, [*command, str(plugin)], what, "check that it is whole")
 
 
 def plugin_identity(plugin: Path) -> str:
@@ -68,20 +69,10 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> 
     uv = trust.program("uv", world.environ)
     if uv is not None:
         # a cache on the same disk lets uv link files rather than copy them
-        command = [
-            uv,
-            "pip",
-            "install",
-            "--python",
-            str(path / "bin" / "python"),
-            "--offline",
-            "--no-config",
-            "--cache-dir",
-            str(path / "uv-cache"),
-            "--no-progress",
-        ]
+        command = [uv, "pip", "install", "--python", str(path / "bin" / "python"), "--offline"]
+        command += ["--no-config", "--cache-dir", str(path / "uv-cache"), "--no-progress"]
     else:
-        command = [*_pip(path), "install", "--no-compile"]
+        command = [*pip(path / "bin" / "python"), "install", "--no-cache-dir", "--no-compile"]
     command += ["--no-deps", "--no-index", "--require-hashes", "-r", str(wanted)]
     total = lock.disk_mib * _MIB
     before, most = world.free_bytes(path), 0
@@ -130,17 +121,6 @@ _ALONE = {
     "UV_FIND_LINKS": "",
     "UV_CONFIG_FILE": "",
 }
-
-
-def _pip(path: Path) -> list[str]:
-    return [
-        str(path / "bin" / "python"),
-        "-I",
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-    ]
 
 
 def _must(world: World, path: Path, command: list[str], what: str, remedy: str) -> None:

@@ -55,7 +55,7 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
     whole = {key: value for key, value in whole.items() if value or key not in env}
     setpriv = trust.program("setpriv", os.environ)
     wrapper = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
-    said: list[bytes] = []
+    output: list[bytes] = []
     with subprocess.Popen(
         [*wrapper, *command],
         env=whole,
@@ -74,12 +74,17 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
                         data = os.read(child.stdout.fileno(), 65536)
                         if not data:
                             break
-                        said.append(data)
+                        output.append(data)
                     tick()
             except BaseException:
                 child.kill()
                 raise
-    return Finished(child.returncode, b"".join(said).decode(errors="replace"))
+    return Finished(child.returncode, b"".join(output).decode(errors="replace"))
+
+
+def pip(python: Path) -> list[str]:
+    """The command of this Python's pip."""
+    return [str(python), "-I", "-m", "pip", "--disable-pip-version-check"]
 
 
 def anchored(environ: Mapping[str, str]) -> dict[str, str]:

@@ -188,7 +188,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
         journal.add("fill")
         return
     lock = order.lock
-    world.say(f"[1/6] looking for Python {lock.python} and disk space")
+    world.say(f"[1/6] checking Python {lock.python} and disk space")
     if order.offline is not None:
         wheels.require_all(lock, folder)
     _check_disk(order, path, folder, world)

@@ -149,5 +149,5 @@ def _labels(folder: Path) -> frozenset[str]:
 def _last(output: str) -> str:
     """The line that tells why: a compiler's error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
-    told = [line for line in lines if "error" in line.lower() or "Killed" in line]
-    return (told or lines)[-1]
+    errors = [line for line in lines if "error" in line.lower() or "Killed" in line]
+    return (errors or lines)[-1]

@@ -11,7 +11,7 @@
     ROOT/.wheels/            what was downloaded for unfinished engines
     ROOT/.python/            Pythons that uv installed
     ROOT/.python-archives/   what they were unpacked from, in a folder for machines offline
-    ROOT/.lock               held while anything here is changed, also by the pip we started
+    ROOT/.lock               locked while anything here is changed, also by the pip we started
 
 Who may write here may run code as the service: the root belongs to root, mode 0755.
 """

@@ -48,7 +48,7 @@ def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """One line for each set of packages that own files together with other content in each.
 
     `owners`: file -> package -> what tells its content there, "" where nothing does. Which of them
-    lies there is chance. Of files beside all packages (left-overs of building, as
+    lies there is chance. Of files outside all packages (left-overs of building, as
     `build_backend.py`) nothing depends.
     """
     found: dict[tuple[str, ...], list[str]] = {}

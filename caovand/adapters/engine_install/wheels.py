@@ -19,7 +19,7 @@ from pathlib import Path
 
 from caovand.adapters import safe_files
 from caovand.adapters.engine_install import pip_errors
-from caovand.adapters.engine_install.commands import Progress, Run
+from caovand.adapters.engine_install.commands import Progress, Run, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonical
 
@@ -210,22 +210,8 @@ def _download_batch(
 ) -> None:
     wanted = part / "batch.txt"
     wanted.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")
-    command = [
-        str(python),
-        "-I",
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--require-hashes",
-        "--no-cache-dir",
-        "--progress-bar=off",
-        "--disable-pip-version-check",
-        "--dest",
-        str(part / "done"),
-        "-r",
-        str(wanted),
-    ]
+    command = [*pip(python), "download", "--no-deps", "--require-hashes", "--no-cache-dir"]
+    command += ["--progress-bar=off", "--dest", str(part / "done"), "-r", str(wanted)]
     env = {"TMPDIR": str(part), "PYTHONPATH": "", "PIP_REQUIRE_VIRTUALENV": ""}
     if batch[0].name in lock.sources:
         command += ["--no-build-isolation", f"--no-binary={batch[0].name}"]

@@ -10,9 +10,14 @@ from caovand.adapters.model_folder.folder import (
     shards_of,
 )
 from caovand.adapters.model_folder.named import read_named
-from caovand.adapters.model_folder.tables import LARGEST, LARGEST_OTHER, MAX_VALUES, ModelProblem
+from caovand.adapters.model_folder.tables import (
+    MAX_BYTES,
+    MAX_OTHER_BYTES,
+    MAX_VALUES,
+    ModelProblem,
+)
 
 __all__ = [
-    "LARGEST", "LARGEST_OTHER", "MAX_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",
+    "MAX_BYTES", "MAX_OTHER_BYTES", "MAX_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",
     "identities", "read_model", "read_named", "shards_of",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 from caovand.adapters import safe_files
 from caovand.adapters.model_folder import gguf_files
 from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of
-from caovand.adapters.model_folder.tables import LARGEST_OTHER, ModelProblem, closed, read_table
+from caovand.adapters.model_folder.tables import MAX_OTHER_BYTES, ModelProblem, closed, read_table
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
 from caovand.core.checkpoint.tensors import weigh
@@ -204,7 +204,7 @@ def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) 
 def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> str | None:
     path = folder / "chat_template.jinja"
     try:
-        return safe_files.read(path, LARGEST_OTHER).decode(errors="replace")
+        return safe_files.read(path, MAX_OTHER_BYTES).decode(errors="replace")
     except OSError as problem:
         if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this one
             raise ModelProblem(

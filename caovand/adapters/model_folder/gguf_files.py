@@ -76,10 +76,10 @@ def _parts(path: Path) -> list[str]:
 
 def _check_counts(files: list[tuple[str, GgufFile]]) -> None:
     """Raise BadParts unless the files are as many, and have as many tensors, as the first says."""
-    told = files[0][1].values.get("split.count", 1)
-    if told not in (len(files), 0) and not (told == 1 and len(files) == 1):
+    declared = files[0][1].values.get("split.count", 1)
+    if declared not in (len(files), 0) and not (declared == 1 and len(files) == 1):
         raise BadParts(
-            f"{files[0][0]} is the first of {told} parts, and its name says {len(files)}"
+            f"{files[0][0]} is the first of {declared} parts, and its name says {len(files)}"
         )
     wanted = files[0][1].values.get("split.tensors.count")
     have = sum(len(file.tensors) for _, file in files)

@@ -12,8 +12,8 @@ from caovand.core.problem import ProblemError
 
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
 # tensors. Parsing blocks every thread, for a time proportional to the number of values.
-LARGEST = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
-LARGEST_OTHER = 2 << 20
+MAX_BYTES = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
+MAX_OTHER_BYTES = 2 << 20
 MAX_VALUES = 500_000
 
 
@@ -25,7 +25,7 @@ def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None
     """Read the table in this file; None if there is no such file."""
     path = folder / name
     try:
-        data = safe_files.read(path, LARGEST.get(name, LARGEST_OTHER))
+        data = safe_files.read(path, MAX_BYTES.get(name, MAX_OTHER_BYTES))
         content = budget.json(data, MAX_VALUES)
     except FileNotFoundError:
         return None

@@ -37,7 +37,7 @@ def download(
                 if wrong >= MAX_WRONG:
                     raise PullError(
                         cannot,
-                        f"{file.path} came {wrong} times without the publisher's hash",
+                        f"{file.path} did not match the publisher's hash {wrong} times",
                         "check the endpoint and the proxy; nothing of it is kept",
                     )
                 world.say(f"      {file.path} does not have the publisher's hash; once more")
@@ -86,7 +86,7 @@ def _write(answer: Answer, file: RemoteFile, part: Part, meter: Meter, cannot: s
         if len(piece) > left:
             raise PullError(
                 cannot,
-                f"the server sends more of {file.path} than the {file.size_bytes} bytes it has",
+                f"the server sent more than the {file.size_bytes} bytes of {file.path}",
                 "check the endpoint and the proxy, or try later",
             )
         part.append(piece)

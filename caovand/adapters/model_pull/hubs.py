@@ -116,7 +116,7 @@ def _endpoint(text: str, origin: str) -> str:
     except ValueError:
         host = None
     if not host or not text.isprintable() or parts.query or parts.fragment:
-        raise PullError(f"use {origin}", "it is no address of a hub", remedy)
+        raise PullError(f"use {origin}", "that is not the address of a hub", remedy)
     if parts.username is not None or parts.password is not None:
         raise PullError(f"use {origin}", "it has a password in it", remedy)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):

@@ -20,7 +20,7 @@ from caovand.core.model_source.gguf import Variant
 from caovand.core.model_source.listing import BadListing, RemoteFile
 from caovand.core.model_source.selection import Offer
 
-LARGEST_LISTING = 16 << 20
+MAX_LISTING_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read(client: Client, world: World, wanted: Wanted) -> Offer:
     url = hub.listing(name, revision)
 
     def listed() -> Any:
-        answer, document = client.json(url, LARGEST_LISTING)
+        answer, document = client.json(url, MAX_LISTING_BYTES)
         require_success(client, answer, cannot, f"{hub.title} has no {name} at {revision}")
         return document
 
@@ -98,7 +98,7 @@ def _variant(found: tuple[Variant, ...], wanted: Wanted, cannot: str) -> Variant
 def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes:
     """The content of a small file, checked. Raises PullError."""
     cannot = f"pull {offer.title}"
-    most = model_folder.LARGEST.get(file.path, model_folder.LARGEST_OTHER)
+    most = model_folder.MAX_BYTES.get(file.path, model_folder.MAX_OTHER_BYTES)
     if file.size_bytes > most:
         raise PullError(
             cannot, f"its {file.path} is larger than {most >> 20} MiB", "choose another checkpoint"

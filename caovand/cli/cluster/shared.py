@@ -54,7 +54,7 @@ def host_of(endpoint: str, what: str) -> str:
         fact = "that is neither an address nor the name of a host"
         raise CommandError(Exit.USAGE, f"cannot {what}: {fact}", example)
     if host in ("0.0.0.0", "::"):
-        fact = f"{host} is every address of a machine, and the workers need one"
+        fact = f"{host} stands for every address of a machine, and workers need a specific one"
         raise CommandError(Exit.USAGE, f"cannot {what}: {fact}", example)
     return host
 

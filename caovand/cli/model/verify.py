@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
         here.say(line)
     for line in strange:
         here.say(f"note: {line}")
-    again = f"caovanctl model pull {made.name} downloads what is wrong"
+    again = f"caovanctl model pull {made.name} downloads the damaged files"
     show(
         args,
         {"name": made.name, "path": str(place.folder), "damage": damage, "strange": strange},

@@ -128,7 +128,9 @@ def decode_request(frame: bytes) -> Request:
         )
     model = document.get("model", "")
     if not isinstance(model, str):
-        raise WireError("bad-frame", "cannot read the request: model is no string", id=request_id)
+        raise WireError(
+            "bad-frame", "cannot read the request: model is not a string", id=request_id
+        )
     return Request(op, args, request_id, model=model)
 
 

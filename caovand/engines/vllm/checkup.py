@@ -16,7 +16,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
-from caovand.engines.common.checks import cache_checks, driver_checks, port_checks
+from caovand.engines.common.checks import cache_checks, driver_checks, link_checks, port_checks
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.all_reduce import all_reduce_check
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
@@ -169,7 +169,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("engine", "FAIL", text, "sudo apt install gcc")
     elif found.build == "cuda" and found.python_h is None:
         release = ".".join(found.python_version.split(".")[:2])
-        text = f"there is no Python.h of Python {release}: Triton cannot build its launchers"
+        text = f"Python.h is missing for Python {release}: Triton cannot build its launchers"
         yield CheckResult("engine", "FAIL", text, f"sudo apt install python{release}-dev")
     elif found.build == "cuda" and found.nvcc and found.cxx is None:
         text = "there is no C++ compiler: nvcc cannot build FlashInfer's kernels"
@@ -368,7 +368,7 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
-    python_release, wsl, shared_memory, open_files, driver_checks, cards, orphans, foreign_memory,
-    all_reduce_check, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory,
-    fit, choices, warnings, port_checks, caches,
+    python_release, wsl, shared_memory, open_files, driver_checks, cards, link_checks,
+    orphans, foreign_memory, all_reduce_check, engine, flashinfer, built_kernels, plugin, gdn,
+    states, model, host_memory, fit, choices, warnings, port_checks, caches,
 )  # fmt: skip

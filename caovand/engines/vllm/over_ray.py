@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 
+import caovand
 from caovand.core.engine import Package, Place
 from caovand.core.facts.inventory import EngineInfo, Inventory, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
@@ -44,7 +45,7 @@ NODES = "CAOVAN_RAY_NODES"
 HOST_IP = "VLLM_HOST_IP"
 
 
-LAUNCHER = str(Path(__file__).parents[3] / "adapters" / "ray_in_env")
+LAUNCHER = str(Path(caovand.__file__).parent / "adapters" / "ray_in_env")
 
 
 CANNOT = "serve from several nodes over Ray"

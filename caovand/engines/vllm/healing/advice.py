@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.advice import blames_nothing, of_ladder, sentences
+from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
@@ -92,29 +93,30 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A process of the engine stopped answering: end the whole process group and start again.",
     ),
     "draft-collapse": (
-        "No draft is accepted, or hardly any where many were before, so drafting only costs "
-        "time: start again.",
+        "Drafts are no longer accepted, or hardly ever, so drafting only costs time: start "
+        "again.",
     ),
     "answers-changed": (
-        "A fixed prompt is not answered as at the plan's first start, so the engine computes "
-        "wrongly: start again.",
+        "The answer to a fixed prompt differs from that at the plan's first start, so the engine "
+        "computes wrongly: start again.",
         "Check the card's memory, overclocking and peer access: `nvidia-smi -q -d ECC`, "
         "`journalctl -k`.",
     ),
     "answers-degenerate": (
-        "A fixed prompt is answered with logits that are not numbers, or with one token again and "
-        "again, so the engine computes wrongly: start again.",
+        "The answer to a fixed prompt has logits that are not numbers, or repeats one token, so "
+        "the engine computes wrongly: start again.",
         "If every start does so, try other kernels, an 8-bit cache off, or another data type: "
         "float16 overflows where a model was trained in bfloat16.",
     ),
     "allreduce-wrong": (
-        "Sums over the cards come back wrong before the engine starts, so its answers would be "
-        "nonsense: move data through the host.",
+        "An all-reduce over the cards gave wrong sums before the engine started, so its answers "
+        "would be nonsense: move data through the host.",
         "Check peer access: `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe "
         "bridges, and any patch of the driver that enables peer-to-peer.",
     ),
     "allreduce-hung": (
-        "Sums over the cards do not end, so the engine would hang: move data through the host.",
+        "An all-reduce over the cards hangs, so the engine would, too: move data through the "
+        "host.",
         "Check peer access as `nvidia-smi topo -p2p r` shows it, and /dev/shm.",
     ),
     "node-missing": (
@@ -123,7 +125,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "node-unfit": (
         "A check keeps another node of the cluster out: `caovanctl cluster check` on the head "
-        "names what is wrong, each with its fix. After that the engine starts.",
+        "names each problem with its fix. After that the engine starts.",
     ),
     "node-lost": (
         "A node of the cluster left while it served: all nodes end their ranks and start again "
@@ -138,6 +140,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
+    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
@@ -258,6 +261,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
     ),
+    "start.timeout": (
+        "The start took longer than the engine waits for its own processes: kernels are still "
+        "compiled, or the disk is slow. Start again, which finds them compiled, or set "
+        "VLLM_ENGINE_READY_TIMEOUT_S to more seconds.",
+    ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
         "whole process group and start again.",
@@ -309,9 +317,7 @@ def usable_context(fits: str) -> int:
 
 def _passed(finding: Finding, plan: Plan) -> list[str]:
     """Which of the settings that matter here were passed to the engine."""
-    if blames_nothing(finding, HEALING):
-        return []
-    rungs = [rung for rung in HEALING.against(finding) if rung.step(plan, finding)]
+    rungs = [rung for rung in suspects(finding, HEALING) if rung.step(plan, finding)]
     names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
     passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]
     if not passed:

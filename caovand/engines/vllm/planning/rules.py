@@ -316,8 +316,8 @@ def compilation_config(draft: Draft) -> Setting | None:
     if draft.warms_up_stages:
         return policy(
             {"mode": STOCK_COMPILE, "backend": "eager"},
-            "a later stage makes its buffers in a warm-up, which vLLM's CPU build runs in a compile"
-            " mode only; in this one it compiles nothing",
+            "later stages allocate buffers in a warm-up, which vLLM's CPU build runs only in a"
+            " compile mode; this one compiles nothing",
         )
     if not draft.cuda or draft.value("enforce_eager"):
         return None

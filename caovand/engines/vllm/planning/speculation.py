@@ -165,7 +165,7 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
     depths = {"off": 0, "none": 0, **{str(n): n for n in range(DEEPEST + 1)}}
     if text not in depths:
         raise Unplannable(
-            f'cannot use {AUTO_SPEC}="{text}": it is no depth and no mode; '
+            f'cannot use {AUTO_SPEC}="{text}": it is neither a depth nor a mode; '
             f"set it to 0-{DEEPEST}, off, auto, stable or fast, or unset it"
         )
     return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")
