@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from caovand.core.gateway.events import (
@@ -422,7 +422,7 @@ class Shell(World):
         effects = super().take(make, **more)
         for effect in effects:
             self.follow(effect)
-            joined = isinstance(effect, Forward) and alone is not None
+            joined = isinstance(effect, Forward) and alone not in (None, effect.number)
             assert not joined or policy._alone != alone, "a suspect is not alone"
         assert policy.at_engine + policy.waiting <= len(self.open), "none is counted twice"
         for number in self.open:
@@ -520,6 +520,7 @@ orders = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 999)), max_si
 
 @examples(2000)
 @given(orders)
+@example([("arrive", 0), ("engine", 1), ("engine", 1), ("engine", 2)])  # the suspect alone, twice
 def test_in_any_order_no_request_is_forgotten_starved_or_begun_twice(
     steps: list[tuple[str, int]],
 ) -> None:
