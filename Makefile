@@ -216,6 +216,7 @@ bench: engine $(MODELS)/hybrid_copy ## what daemon, page, gateway and planning c
 	$(PY) -m tests.bench.page
 	$(PY) -m tests.bench.gateway
 	$(PY) -m tests.bench.planner
+	$(PY) -m tests.bench.explain
 
 .PHONY: kernels
 kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels

@@ -18,6 +18,7 @@ CODE = re.compile(r"^(?:def |async def |class |@|[A-Za-z_]\w* *[:=]|if )", re.M)
 
 FACES: Mapping[str, str] = {
     "caovand.__main__": "tests/scenarios",
+    "caovand.adapters.admitted": "tests/page tests/gateway",
     "caovand.adapters.daemon_socket": "tests/page tests/gateway",
     "caovand.adapters.free_port": "tests/adapters/test_environment_install.py",
     "caovand.adapters.engine_install": "tests/adapters/test_environment_install.py",

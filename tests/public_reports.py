@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Literal
 
 from caovand.core.log import Explanation
+from caovand.engines.common import public_reports
 from caovand.engines.writer import explained
 
 FOLDER = Path(__file__).parent / "samples" / "public"
 SETS = ("first", "working", "aside", "later")
 Verdict = Literal["right", "not known", "wrong"]
 NOT_A_LOG = "none"
+UNCITED = ("", "exception")
+"""Signatures that say nothing of what failed."""
+MAX_CITED = 2
+CITED = Path(public_reports.__file__)
 
 
 @dataclass
@@ -110,11 +115,41 @@ def table(every: Iterable[Judged], cause: bool) -> Iterator[str]:
         yield f"| {name} | {' | '.join(map(str, cells))} |"
 
 
+def cited() -> str:
+    """The module with the table that `explain` cites: right reports by what was found in them.
+
+    The set aside is left out, so that nobody learns from the table what is in it.
+    """
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for report in (report for name in SETS if name != "aside" for report in reports(name)):
+        found = explained(report.text)
+        finding = found[1].finding if found else None
+        if found is None or finding is None or finding.signature in UNCITED:
+            continue
+        if finding.failure == "unknown":
+            continue
+        if judged(report).verdict == "right":
+            key = (finding.failure, finding.signature, found[0].name or report.writer)
+            rows.setdefault(key, []).append(report.source.split(", ")[0])
+    lines = [
+        " ".join((*key, source))
+        for key, cell in sorted(rows.items())
+        for source in cell[:MAX_CITED]
+    ]
+    head, mark, rest = CITED.read_text(encoding="utf-8").partition('_LINES = """\n')
+    return "".join((head, mark, *(f"{line}\n" for line in lines), rest[rest.index('"""') :]))
+
+
 def main() -> None:
     """Print the scores; of the set aside, the counts alone."""
     parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--cite", action="store_true", help="write the table of cited reports")
     parser.add_argument("sets", nargs="*", default=SETS, metavar="SET")
-    for name in parser.parse_args().sets:
+    args = parser.parse_args()
+    if args.cite:
+        CITED.write_text(cited(), encoding="utf-8")
+        return
+    for name in args.sets:
         every = [judged(report) for report in reports(name)]
         counts = Counter(one.verdict for one in every)
         print(f"\n## {name}: {len(every)} reports, {dict(counts)}")

@@ -46,6 +46,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/node_facts/rdma.py": ("read_text", KERNEL),
     "adapters/oom_kills.py": ("read_text", KERNEL),
     "adapters/ports.py": ("open", KERNEL),
+    "adapters/pcie_errors.py": ("read_text", KERNEL),
     "adapters/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/stale_files.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),

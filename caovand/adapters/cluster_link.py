@@ -224,7 +224,7 @@ class HeadLink(_Link):
                 follower.heard()
 
     async def send(self, identity: bytes, frame: bytes) -> bool:
-        """Send a frame to the worker with this identity; False where its connection has ended."""
+        """Send a frame to the worker with this identity; False if its connection has ended."""
         return await self._send([identity, frame])
 
     def close(self) -> None:

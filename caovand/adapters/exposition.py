@@ -50,6 +50,9 @@ def metrics(status: Document) -> Iterator[Metric]:
     yield _family(
         GaugeMetricFamily, "gpu_memory_part_bytes", parts, [*LABELS, "gpu", "part"], _parts(slots)
     )
+    if gateway := status.get("gateway"):
+        for name, help, key in GATEWAY:
+            yield _family(GaugeMetricFamily, name, help, [], iter([((), gateway[key])]))
 
 
 def _figures(name: str) -> Callable[[Document], Value]:
@@ -170,6 +173,11 @@ def _hertz(mhz: float | None) -> Value:
     return None if mhz is None else mhz * 1e6
 
 
+GATEWAY = (
+    ("gateway_up", "Whether the gateway serves.", "serving"),
+    ("gateway_requests_waiting", "Requests that wait for an engine.", "waiting"),
+    ("gateway_requests_running", "Requests that the engine has from the gateway.", "at_engine"),
+)
 TIMES = (
     ("time_to_first_token_seconds", "From a request to its first token.", "first_token_s"),
     ("time_per_output_token_seconds", "Time per token of each finished request.", "token_s"),

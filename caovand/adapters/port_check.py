@@ -50,13 +50,19 @@ async def listening(
         clients.append(client)
 
     loop = asyncio.get_running_loop()
-    (*_, end), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    server = await asyncio.start_server(
-        accept, str(end[0]), port, limit=LINE_BYTES, backlog=BACKLOG, reuse_address=True
-    )
+    (family, *_, end), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        bound = server.sockets[0].getsockname()
-        yield plain(bound), int(bound[1])
+        # asyncio's own bind hides the kernel's reason
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(end)
+        server = await asyncio.start_server(accept, sock=bound, limit=LINE_BYTES, backlog=BACKLOG)
+    except BaseException:
+        bound.close()
+        raise
+    try:
+        own = bound.getsockname()
+        yield plain(own), int(own[1])
     finally:
         server.close()
         for client in clients:

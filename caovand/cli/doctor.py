@@ -20,6 +20,7 @@ from caovand.adapters import (
     host,
     memory_speed,
     model_folder,
+    pcie_errors,
     ports,
     processes,
     server_process,
@@ -212,6 +213,7 @@ def gather(
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
         engine_env=frozenset(name for name, _ in config.engine.env),
+        link_errors={} if saved else pcie_errors.corrected(machine.gpus),
     )
     if machine.engine is None or model is None or worker:
         return facts

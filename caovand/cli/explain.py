@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, BinaryIO
+from dataclasses import asdict, replace
+from typing import Any
 
+from caovand.adapters.log_excerpt import excerpt_of
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
+from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
 from caovand.core.log import Explanation
-from caovand.engines.writer import engines, explained
+from caovand.core.reporting import answer_text
+from caovand.engines.common.answer import answer_of
+from caovand.engines.common.whole_log import planned
+from caovand.engines.writer import engines, explained, starts
 
-# Logs grow for months; a failure stands at the end, and the start that it is of not far from it.
-MAX_BYTES = 64 << 20
-MAX_LINES = 500_000
-PIECE_BYTES = 1 << 20
 # Figures for people, in this order, with what they are.
 SHOWN = (
     ("machine", "machine", ""),
@@ -51,53 +51,34 @@ def run(args: argparse.Namespace) -> int:
     """Explain the log that `args` names."""
     try:
         with sys.stdin.buffer if args.logfile == "-" else open(args.logfile, "rb") as log:
-            raw, skipped = _end_of(log)
+            excerpt = excerpt_of(log, starts())
     except OSError as problem:
         message = f"cannot read {args.logfile}: {problem.strerror}"
         raise CommandError(
             Exit.FAILED, message, "name a log file, or - for standard input"
         ) from None
-    if skipped:
-        text = f"only the end of {args.logfile} is explained: {skipped} earlier lines are skipped"
+    if excerpt.left_out:
+        text = f"{args.logfile} is large: {excerpt.left_out} lines of normal work are left out"
         print(text, file=sys.stderr)
-    found = explained(raw.decode("utf-8", errors="replace"))
+    found = explained(excerpt.text)
     if found is None:
         message = f"{args.logfile} is not the log of an engine, nor the kernel's"
         raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
     writer, explanation = found
+    answer = None
     if explanation.finding is not None:
-        finding = replace(explanation.finding, line=explanation.finding.line + skipped)
+        finding = replace(explanation.finding, line=excerpt.number(explanation.finding.line))
         explanation = replace(explanation, finding=finding)
+        answer = answer_of(writer.engine, finding, planned(explanation.configured))
     if args.json:
-        print(json.dumps(as_json(explanation, writer.name), indent=2, default=str))
+        told = as_json(explanation, writer.name, answer)
+        print(json.dumps(told, indent=2, default=str))
     else:
-        print("\n".join(page(explanation, writer.title)))
+        print("\n".join(page(explanation, writer.title, answer)))
     return Exit.DONE
 
 
-def _end_of(log: BinaryIO) -> tuple[bytes, int]:
-    """The last `MAX_BYTES` and `MAX_LINES`, and how many lines there are before them."""
-    pieces: deque[bytes] = deque()
-    size = skipped = 0
-    while piece := log.read(PIECE_BYTES):
-        pieces.append(piece)
-        size += len(piece)
-        while size - len(pieces[0]) >= MAX_BYTES:
-            size -= len(pieces[0])
-            skipped += pieces.popleft().count(b"\n")
-    raw = b"".join(pieces)
-    if size > MAX_BYTES or skipped:
-        begin = raw.find(b"\n", max(size - MAX_BYTES, 0)) + 1
-        skipped += raw.count(b"\n", 0, begin)
-        raw = raw[begin:]
-    many = raw.count(b"\n") - MAX_LINES
-    if many > 0:
-        raw = raw.split(b"\n", many)[-1]
-        skipped += many
-    return raw, skipped
-
-
-def as_json(explanation: Explanation, writer: str) -> dict[str, Any]:
+def as_json(explanation: Explanation, writer: str, answer: Answer | None = None) -> dict[str, Any]:
     """The explanation for programs; absent things are null or empty."""
     finding = explanation.finding
     return {
@@ -111,13 +92,14 @@ def as_json(explanation: Explanation, writer: str) -> dict[str, Any]:
         "text": finding.text if finding else None,
         "captures": dict(finding.captures) if finding else {},
         "advice": list(explanation.advice),
+        "answer": asdict(answer) if answer else None,
         "figures": dict(explanation.figures),
         "configured": dict(explanation.configured),
         "harmless": dict(explanation.harmless),
     }
 
 
-def page(explanation: Explanation, title: str) -> Iterator[str]:
+def page(explanation: Explanation, title: str, answer: Answer | None = None) -> Iterator[str]:
     """The explanation for people, line by line; `title` is the engine's."""
     yield _whose(explanation, title)
     finding = explanation.finding
@@ -125,6 +107,7 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         shown = explanation.phases or finding.phase == "serving"
         yield f"{finding.failure}{_when(finding) if shown else ''}"
         yield f"  line {finding.line}: {finding.text}"
+        yield from answer_text.evidence(asdict(answer)) if answer else ()
     elif explanation.reached == "serving":
         yield "no failure: the engine served"
     elif explanation.reached:
@@ -135,6 +118,10 @@ def page(explanation: Explanation, title: str) -> Iterator[str]:
         yield ""
         yield "What to do"
         yield from (f"  {number}. {text}" for number, text in enumerate(explanation.advice, 1))
+    if answer:
+        yield ""
+        yield "Remedy"
+        yield from answer_text.remedy(asdict(answer))
     yield from _table("Phases", {p.phase: _seconds(p.seconds) for p in explanation.phases})
     yield from _table("Figures", _figures(explanation))
     yield from _table("Configured", {k: str(v) for k, v in explanation.configured.items()})

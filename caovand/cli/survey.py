@@ -179,6 +179,13 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     return path
 
 
+def file_to_edit(args: argparse.Namespace) -> Path:
+    """The configuration that advice names: the typed one, the running daemon's, the system's."""
+    with contextlib.suppress(CommandError):
+        return args.config or daemon_config(running(args.runtime)) or SYSTEM_CONFIG
+    return SYSTEM_CONFIG
+
+
 def cache_of(daemon: Mapping[str, Any]) -> Path:
     """The cache folder of the running daemon, else of one that would be started here."""
     told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not report it

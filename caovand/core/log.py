@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from caovand.core.healing.failure import Finding
@@ -77,5 +77,9 @@ class Log:
     """Matches the beginnings of lines that no other program prints."""
     embeds: str = ""
     """The engine whose program is this one's runner, and whose lines are in this log."""
+    begins: tuple[str, ...] = ()
+    """Texts of a start's first lines."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """How far each text of the engine explains a failure, by its id."""
     launches: frozenset[str] = frozenset()
     """Phases after whose last line another process is launched and loads the engine."""

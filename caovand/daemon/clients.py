@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from caovand.adapters.http import Endpoint
 from caovand.core.config import Config, ConfigError
 from caovand.core.engine import Planning
+from caovand.core.gateway.record import MAX_KEPT
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
@@ -52,6 +54,8 @@ class Clients:
 
     def __init__(self, slot: Slot) -> None:
         self.counts = {"waiting": 0, "at_engine": 0}
+        self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
+        """The latest requests that have ended."""
         self._slot = slot
         self._seq, self._said = 0, dict[str, Any]()
         self._known = 0  # the latest seq that the gateway has acted on

@@ -8,8 +8,11 @@ from typing import Any
 
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.kernel_log import without_other_cards
+from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import rules_of
 from caovand.core.lifecycle.state import Snapshot
+from caovand.core.plan import Plan
 from caovand.core.reporting import incident
 from caovand.core.reporting.incident import Case
 from caovand.daemon.chronicle import Recorder, Then
@@ -18,6 +21,7 @@ from caovand.daemon.machine import Machine
 from caovand.daemon.planning import SlotPlanner
 from caovand.daemon.shared import Shared
 from caovand.daemon.watching import Watching
+from caovand.engines.common.answer import answer_of
 
 
 class FailureRecords:
@@ -56,6 +60,7 @@ class FailureRecords:
             status=describe(),
             plan=plan,
             decision=snapshot.remedy if child else None,
+            answer=self._answer(snapshot.finding, plan),
             inventory=self._planner.inventory,
             argv=run.argv if child else (),
             extra_args=self._machine.engine.arguments.shown(plan.extra_args) if plan else (),
@@ -63,6 +68,12 @@ class FailureRecords:
             nodes=nodes,
         )
         self.recorder.take(case, run.members(), self._engine_python, then)
+
+    def _answer(self, finding: Finding, plan: Plan | None) -> Answer:
+        """What the failure means, and what helps."""
+        engine, policy = self._machine.engine, self._machine.config.policy
+        rules = rules_of(engine.healing, policy, self._planner.conflicts)
+        return answer_of(engine, finding, plan, rules)
 
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None:
         """Gather what a failure on another node left here, or this one's own `finding`."""

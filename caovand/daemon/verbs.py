@@ -13,11 +13,9 @@ from caovand.core import secrets
 from caovand.core.config import MODES, ConfigError, Mode
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
-from caovand.core.printable import one_line
-from caovand.core.problem import ProblemError
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon import evidence_verbs, keys
+from caovand.daemon import evidence_verbs, gateway_verbs
 from caovand.daemon.arguments import VerbError, argument
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.slot import Slot
@@ -242,54 +240,6 @@ async def _endpoint(slot: Slot, args: Mapping[str, Any]) -> Result:
     }
 
 
-async def _gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Return the engine's state for the gateway once it is newer than `since`, with the API key."""
-    since = argument(args, "since", int, 0)
-    wait_s: float = argument(args, "wait_s", float, 0.0)
-    if not 0 <= wait_s <= MAX_OPEN_WAIT_S:
-        raise VerbError("bad-argument", f"cannot wait {wait_s} s: from 0 to {MAX_OPEN_WAIT_S}")
-    return await slot.clients.next(since, wait_s)
-
-
-async def _gateway_report(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Take the gateway's counts, and the requests that it refuses because they end engines."""
-    counts = {name: argument(args, name, int, 0) for name in ("waiting", "at_engine")}
-    endings = argument(args, "endings", list, [])
-    slot.clients.report(argument(args, "seq", int, 0), counts, [one_line(str(e)) for e in endings])
-    return {}
-
-
-async def _gateway_used(supervisor: Supervisor, request: Request) -> Result:
-    """Take what the keys have used since the gateway's last report."""
-    try:
-        is_time = supervisor.keys.take(argument(request.args, "used", list, []))
-    except (TypeError, ValueError) as problem:
-        raise VerbError("bad-argument", "argument used must be rows of usage") from problem
-    if is_time:
-        await asyncio.to_thread(supervisor.keys.save)
-    return {}
-
-
-async def _keys(supervisor: Supervisor, request: Request) -> Result:
-    return supervisor.keys.describe()
-
-
-async def _key_add(supervisor: Supervisor, request: Request) -> Result:
-    """Make a key; its secret is in this answer alone."""
-    try:
-        return {"key": supervisor.keys.add(keys.wanted(request.args))}
-    except ProblemError as found:
-        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
-
-
-async def _key_revoke(supervisor: Supervisor, request: Request) -> Result:
-    try:
-        supervisor.keys.revoke(argument(request.args, "name", str, ""))
-    except ProblemError as found:
-        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
-    return supervisor.keys.describe()
-
-
 async def _cluster(slot: Slot, args: Mapping[str, Any]) -> Result:
     if argument(args, "probe", bool, False):
         await slot.part.check_links()
@@ -301,10 +251,10 @@ OF_DAEMON: Mapping[str, OfDaemon] = {
     "version": _version,
     "reload": _reload,
     "events": evidence_verbs.events,
-    "gateway_used": _gateway_used,
-    "keys": _keys,
-    "key_add": _key_add,
-    "key_revoke": _key_revoke,
+    "gateway_used": gateway_verbs.used,
+    "keys": gateway_verbs.keys,
+    "key_add": gateway_verbs.key_add,
+    "key_revoke": gateway_verbs.key_revoke,
 }
 OF_SLOT: Mapping[str, OfSlot] = {
     "plan": _plan,
@@ -321,8 +271,10 @@ OF_SLOT: Mapping[str, OfSlot] = {
     "recent": evidence_verbs.recent,
     "history": evidence_verbs.history,
     "endpoint": _endpoint,
-    "gateway": _gateway,
-    "gateway_report": _gateway_report,
+    "gateway": gateway_verbs.gateway,
+    "gateway_report": gateway_verbs.report,
+    "gateway_requests": gateway_verbs.ended,
+    "requests": gateway_verbs.requests,
     "cluster": _cluster,
 }
 VERBS = (*OF_DAEMON, *OF_SLOT)
@@ -335,6 +287,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "retry": frozenset({"full"}),
     "gateway": frozenset({"since", "wait_s"}),
     "gateway_report": frozenset({"seq", "waiting", "at_engine", "endings"}),
+    "gateway_requests": frozenset({"requests"}),
     "gateway_used": frozenset({"used"}),
     "key_add": frozenset({"name", "models", "rpm", "tokens_per_day", "band"}),
     "key_revoke": frozenset({"name"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,10 @@ from caovand.engines import registry
 from caovand.engines.common.advice import GENERAL, sentences
 from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
 from caovand.engines.common.whole_log import lines_of, public
+from caovand.engines.common.wrapping import joined
 
+_UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
+"""journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 
@@ -25,6 +29,11 @@ class Writer:
     name: str
     title: str
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, None for the kernel and where it is not certain."""
+        return registry.engine_of(self.name) if self.name in registry.MODULES else None
+
 
 HOST = Writer("host", "Kernel and driver")
 UNCERTAIN = Writer("", "Engine not certain")
@@ -35,11 +44,18 @@ def engines() -> str:
     return ", ".join(registry.engine_of(name).title for name in registry.MODULES)
 
 
+def starts() -> tuple[str, ...]:
+    """Texts of the first lines of a start, of every engine."""
+    engines = map(registry.engine_of, registry.MODULES)
+    return tuple(text for engine in engines for text in engine.log.begins)
+
+
 def explained(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is no engine's and not the kernel's."""
+    text = joined(text)
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
-    counts = Counter(_written_by(engines, lines))
+    counts = Counter(_written_by(engines, lines, text.split("\n")))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return Writer(engine.name, engine.title), engine.explain(text)
@@ -48,14 +64,22 @@ def explained(text: str) -> tuple[Writer, Explanation] | None:
     return _by_its_words([(engine, engine.explain(text)) for engine in engines.values()])
 
 
-def _written_by(engines: Mapping[str, Engine], lines: Sequence[str]) -> list[str]:
-    """The engine of each line that has one; the runner's lines are its server's."""
+def _written_by(
+    engines: Mapping[str, Engine], lines: Sequence[str], printed: Sequence[str]
+) -> list[str]:
+    """The engine of each line that has one; the runner's lines are its server's.
+
+    Where lines show no engine, or only one that another embeds, the names of units decide.
+    """
     found = [
         name
         for line in lines
         for name, engine in engines.items()
         if engine.log.fingerprint.match(line)
     ]
+    if {engines[name].log.embeds for name in engines} >= set(found):
+        units = (_UNIT.match(line[:200]) for line in printed)
+        found += [unit[1] for unit in units if unit and unit[1] in engines]
     servers = {e.log.embeds: name for name, e in engines.items() if e.log.embeds and name in found}
     return [servers.get(name, name) for name in found]
 

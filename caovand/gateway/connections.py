@@ -11,6 +11,8 @@ import asyncio
 import resource
 from collections.abc import Callable
 
+from caovand.adapters.admitted import Admitted, abort
+
 MAX_CONNECTIONS = 4096
 HEAD_S = 15.0
 IDLE_S = 75.0
@@ -42,7 +44,7 @@ class Connections:
                 return False
             oldest = next(iter(self._idle))
             self.closed(oldest)
-            _abort(oldest)
+            abort(oldest)
         self._open[transport] = connection
         self._wait(transport, HEAD_S)
         return True
@@ -73,18 +75,13 @@ class Connections:
 
     def _wait(self, transport: Transport, limit_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._idle[transport] = loop.call_later(limit_s, _abort, transport)
+        self._idle[transport] = loop.call_later(limit_s, abort, transport)
 
 
-def _abort(transport: Transport) -> None:
-    assert isinstance(transport, asyncio.Transport)
-    transport.abort()
-
-
-class _Connection(Protocol):
+class _Connection(Admitted):
     def __init__(self, connections: Connections, inside: Protocol) -> None:
-        self._connections, self._inside = connections, inside
-        self._transport: asyncio.Transport | None = None
+        super().__init__(inside)
+        self._connections = connections
         self._ahead = b""
         self.task: asyncio.Task[object] | None = None
         self.busy = False
@@ -97,21 +94,16 @@ class _Connection(Protocol):
             # The library parses it once the request before is done.
             asyncio.get_running_loop().call_soon(self.data_received, ahead)
 
-    def connection_made(self, transport: Transport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        if not self._connections.opened(transport, self):
-            transport.abort()
-            return
-        self._transport = transport
-        self._inside.connection_made(transport)
+    def admit(self, transport: asyncio.Transport) -> bool:
+        return self._connections.opened(transport, self)
+
+    def gone(self, transport: asyncio.Transport) -> None:
+        self._connections.closed(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self._connections.closed(self._transport)
-            self._transport = None
-            self._inside.connection_lost(exc)
-            if self.task is not None:
-                self.task.cancel()
+        super().connection_lost(exc)
+        if self.task is not None:  # after the library, which cancels none
+            self.task.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
@@ -122,12 +114,3 @@ class _Connection(Protocol):
         self._ahead += data
         if len(self._ahead) > AHEAD_BYTES:
             self._transport.abort()
-
-    def eof_received(self) -> bool | None:
-        return self._inside.eof_received() if self._transport is not None else None
-
-    def pause_writing(self) -> None:
-        self._inside.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inside.resume_writing()

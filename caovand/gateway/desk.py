@@ -18,13 +18,16 @@ from caovand.core.gateway.events import (
     OfRequest,
     Refuse,
     Release,
+    Spent,
     Tick,
     Why,
 )
+from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
 from caovand.core.gateway.protocol import Fault
+from caovand.core.gateway.record import MAX_KEPT, Record
 from caovand.core.gateway.usage import Ledger, Quotas, Used
 from caovand.core.problem import Problem
 from caovand.gateway.facts import Facts
@@ -49,8 +52,11 @@ class Ticket:
     write to the client waits for it to read.
     """
 
-    def __init__(self, number: int, transport: asyncio.Transport | None) -> None:
-        self.number, self.transport, self.shape = number, transport, ""
+    def __init__(
+        self, number: int, lane: Lane, record: Record, transport: asyncio.Transport | None
+    ) -> None:
+        self.number, self.lane, self.transport = number, lane, transport
+        self.shape, self.expected_tokens, self.record = "", 0.0, record
         self.writing_since: float | None = None
         self.aborted = False
         self._abort: Callable[[], None] | None = None
@@ -91,6 +97,8 @@ class Desk:
         """The names that the engine lists, those of adapters among them."""
         self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
         """The shapes of requests that were refused for ending engines, for the daemon."""
+        self.records: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
+        """The latest requests that have ended, for the daemon."""
         self.now = clock
         self.quotas, self.usage = Quotas(), Ledger()
         self.quotas.know(facts.used_day, facts.used)
@@ -136,11 +144,14 @@ class Desk:
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
         return doing if waits_s is None else f"{doing}, about {max(round(waits_s), 1)} s to go"
 
-    def arrive(self, size: int, transport: asyncio.Transport | None = None) -> Ticket:
+    def arrive(
+        self, size: int, lane: Lane, record: Record, transport: asyncio.Transport | None = None
+    ) -> Ticket:
         """Take a request whose head is there; raises Refused."""
         self._last += 1
-        ticket = self._tickets[self._last] = Ticket(self._last, transport)
-        self._apply(self._policy.take(Arrived(at=self.now(), number=ticket.number, size=size)))
+        ticket = self._tickets[self._last] = Ticket(self._last, lane, record, transport)
+        arrived = Arrived(at=self.now(), number=ticket.number, size=size, lane=lane)
+        self._apply(self._policy.take(arrived))
         self.check(ticket)
         return ticket
 
@@ -162,11 +173,17 @@ class Desk:
             problem = Problem("answer", spent.fact, "send it again later")
             raise Refused(Fault(429, "key_limit", problem, spent.retry_after_s))
 
-    def spend(self, name: str, used: Used) -> None:
-        """Count the tokens of a request of the key of this name, "" without one."""
-        at = wall_clock.now()
-        self.quotas.spend(name, used.tokens, at)
-        self.usage.add(name, used, at)
+    def spend(self, ticket: Ticket, used: Used) -> None:
+        """Count the tokens of a request that was at the engine."""
+        at, lane, ticket.record.used = wall_clock.now(), ticket.lane, used
+        self.quotas.spend(lane.key, used.tokens, at)
+        self.usage.add(lane.key, used, at)
+        more = used.tokens - ticket.expected_tokens
+        self._apply(self._policy.take(Spent(at=self.now(), lane=lane, tokens=more)))
+
+    def taken_records(self, most: int) -> list[dict[str, Any]]:
+        """The oldest records, up to `most`, which are no longer here."""
+        return [self.records.popleft() for _ in range(min(len(self.records), most))]
 
     def leave(self, ticket: Ticket) -> None:
         """Nobody waits for an answer any more."""

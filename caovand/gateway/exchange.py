@@ -62,7 +62,6 @@ class Call:
     body: bytes
     fields: Fields
     form: Form
-    key: str = ""  # the name of the client's
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,7 @@ class Exchange:
         """The head of the engine's answer; None where there is none, and the policy knows."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # Which model a name means may have changed while the request waited.
+        ticket.record.sent = self._desk.now()
         body = rewritten(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
         if facts.key:
@@ -195,6 +195,7 @@ class Exchange:
             desk.tell(ticket, Faulted)
             return False
         desk.tell(ticket, Begun)
+        ticket.record.first = desk.now()
         return await self._stream(got, head)
 
     async def _rest(self, got: ClientResponse, read: int) -> bytes:
@@ -210,7 +211,7 @@ class Exchange:
         try:
             return await self._pass(got, head)
         finally:
-            self._desk.spend(self._call.key, self._meter.used(len(self._call.body)))
+            self._desk.spend(self._ticket, self._meter.used(len(self._call.body)))
 
     async def _pass(self, got: ClientResponse, head: _Head) -> bool:
         response = await self._begin(head.status, head.headers, got.content_length)
@@ -278,7 +279,7 @@ class Exchange:
 
     async def _end(self, fault: Fault) -> web.StreamResponse:
         """End with an error: in the stream where one has begun, else as the whole answer."""
-        response = self._response
+        response, self._ticket.record.outcome = self._response, fault.code
         if response is None:
             raise Refused(fault)
         if not response.headers.get("Content-Type", "").startswith(STREAM):

@@ -24,6 +24,7 @@ AGAIN_S = 0.5
 REPORT_S = 0.25  # between two reports at least
 USAGE_S = 1.0
 MAX_ROWS = 20  # of usage: a request to the daemon is one short line
+MAX_RECORDS = 8
 
 
 Listed = Callable[[Facts], Awaitable[tuple[str, ...]]]
@@ -88,6 +89,9 @@ class Link:
                 if await self._ask("gateway_used", used=used) is None:
                     desk.usage.put_back(used)
                     break
+            while records := desk.taken_records(MAX_RECORDS):
+                if await self._ask("gateway_requests", requests=records) is None:
+                    break  # they are for people: a few may be missing
 
     async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:
         try:

@@ -15,11 +15,15 @@ from pathlib import Path
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 
+from caovand.adapters import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, Engine, Grew
+from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
 from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.gateway.record import CLIENT_GONE, Record
+from caovand.core.gateway.usage import expected
 from caovand.core.problem import Problem
 from caovand.gateway import names
 from caovand.gateway.connections import Connections
@@ -166,16 +170,35 @@ class Gateway:
     # -- the engine's -----------------------------------------------------------------------
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
+        desk, key = self._desk, self._key_of(request)
+        record = Record(wall_clock.now(), desk.now(), key.name, request.path)
+        try:
+            response = await self._answered(request, key, record)
+            record.status = response.status
+            return response
+        except Refused as problem:
+            record.status, record.outcome = problem.fault.status, problem.fault.code
+            raise
+        except (ConnectionError, asyncio.CancelledError):
+            record.outcome = CLIENT_GONE
+            raise
+        finally:
+            desk.records.append(record.row(desk.now()))
+
+    async def _answered(
+        self, request: web.Request, key: ClientKey, record: Record
+    ) -> web.StreamResponse:
         path = request.path
         if not path.startswith(PASSED) or ".." in path.split("/"):
             told = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
             raise Refused(Fault(404, "not_found", told))
-        desk, most, key = self._desk, self._desk.facts.max_body_bytes, self._key_of(request)
+        desk, most = self._desk, self._desk.facts.max_body_bytes
         desk.admit(key)
         announced = request.content_length or 0
         if announced > most:
             raise Refused(_too_large(most))
-        ticket = desk.arrive(announced, request.transport)
+        lane = Lane(key.name, key.band)
+        ticket = desk.arrive(announced, lane, record, request.transport)
         try:
             body, digest = await self._body(request, ticket, announced, most)
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
@@ -184,6 +207,7 @@ class Gateway:
                 fact = "the key is for some models, and the body names none that can be read"
                 told = Problem("answer", fact, "send plain JSON as application/json")
                 raise Refused(Fault(403, "model_unknown", told))
+            record.model = found.model or ""
             self._check_model(request, found.model)
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
@@ -196,11 +220,11 @@ class Gateway:
                 body,
                 found,
                 _form(request),
-                key.name,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
-            desk.tell(ticket, Complete, digest=digest)
+            ticket.expected_tokens = expected(len(body), found.max_tokens)
+            desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
             return await Exchange(desk, self._session, request, ticket, call).run()
         finally:
             desk.leave(ticket)

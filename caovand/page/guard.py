@@ -13,6 +13,8 @@ import asyncio
 import re
 from collections.abc import Callable
 
+from caovand.adapters.admitted import Admitted, abort
+
 MAX_CONNECTIONS = 192
 REQUEST_S = 10.0
 EXCHANGE_S = 60.0
@@ -55,7 +57,7 @@ class Guard:
                 return False
             oldest = next(iter(self._strangers))
             self.closed(oldest)
-            _abort(oldest)
+            abort(oldest)
         self._open[transport] = self._limit(transport, REQUEST_S)
         self._strangers[transport] = None
         return True
@@ -93,38 +95,26 @@ class Guard:
 
     @staticmethod
     def _limit(transport: Transport, limit_s: float) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(limit_s, _abort, transport)
+        return asyncio.get_running_loop().call_later(limit_s, abort, transport)
 
 
-def _abort(transport: Transport) -> None:
-    assert isinstance(transport, asyncio.Transport)
-    transport.abort()
-
-
-class _Guarded(Protocol):
+class _Guarded(Admitted):
     """Passes one request to the protocol inside, if the guard admits the connection.
 
     What follows it is dropped: the library would parse any number of requests ahead.
     """
 
     def __init__(self, guard: Guard, inside: Protocol) -> None:
-        self._guard, self._inside = guard, inside
-        self._transport: asyncio.Transport | None = None
+        super().__init__(inside)
+        self._guard = guard
         self._head = b""
         self._body_left: int | None = None  # before the head is complete
 
-    def connection_made(self, transport: Transport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        if not self._guard.opened(transport):
-            transport.abort()
-            return
-        self._transport = transport
-        self._inside.connection_made(transport)
+    def admit(self, transport: asyncio.Transport) -> bool:
+        return self._guard.opened(transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self._guard.closed(self._transport)
-            self._inside.connection_lost(exc)
+    def gone(self, transport: asyncio.Transport) -> None:
+        self._guard.closed(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
@@ -149,15 +139,6 @@ class _Guarded(Protocol):
         self._body_left -= len(data)
         if data:
             self._inside.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inside.eof_received() if self._transport is not None else None
-
-    def pause_writing(self) -> None:
-        self._inside.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inside.resume_writing()
 
 
 def _length(head: bytes) -> int:

@@ -18,6 +18,7 @@ from aiohttp import web
 from caovand.adapters import wall_clock
 from caovand.adapters.daemon_socket import Declined
 from caovand.core.problem import Problem, ProblemError
+from caovand.core.reporting.answer_text import evidence, remedy
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
 from caovand.page import charts, files, live
 from caovand.page.access import COOKIE, Access
@@ -226,12 +227,13 @@ class Page:
             name: json.loads(await self._daemon.file(name, number, model))
             for name in node_files(report, found["files"])
         }
-        decision = report["decision"] or {}
+        decision, answer = report["decision"] or {}, report.get("answer")
         return _json({
             "number": report["number"],
             "at": report["at"],
             "failure": report["failure"],
             "text": "\n".join(lines(report, found["files"], nodes)),
+            "answer": [*evidence(answer), *remedy(answer)] if answer else [],
             "cause": report["cause"],
             "remedy": decision.get("text", ""),
             "obstacles": decision.get("obstacles", []),

@@ -141,7 +141,7 @@ def test_nothing_that_the_page_may_ask_changes_anything() -> None:
     """A new op has to be put into one of these lists."""
     changing = {"mode", "reload", "reset", "restart", "retry", "start", "stop"}
     changing |= {"key_add", "key_revoke"}
-    not_for_it = {"keys"}  # names and usage of clients
+    not_for_it = {"keys", "requests"}  # names of clients, and what each has asked for
     assert {*verbs.VERBS} == {*changing, *not_for_it, "wait", *READING, *lines.OF_THE_GATEWAY}
     assert lines.OF_THE_PAGE == READING
 

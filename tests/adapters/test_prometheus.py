@@ -75,6 +75,7 @@ def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
     told = status(
         figures=figures, rungs=["mtp 2"], degraded={"why": []}, failed={"hang": 3},
         gpus=[hot, card(2, fault="GPU is lost")], log_bytes_lost=7,
+        gateway={"serving": True, "waiting": 3, "at_engine": 2},
         forecast={"weights_gib": {"forecast": 2, "reported": 2**-20, "off": 0.5}},
     )  # fmt: skip
 
@@ -88,6 +89,9 @@ def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
             'caovan_state{model="/srv/m",slot="main",state="SERVING"} 1.0',
             'caovan_state{model="/srv/m",slot="main",state="HOLD"} 0.0',
             'caovan_engine_up{model="/srv/m",slot="main"} 1.0',
+            "caovan_gateway_up 1.0",
+            "caovan_gateway_requests_waiting 3.0",
+            "caovan_gateway_requests_running 2.0",
             'caovan_mtp_depth{model="/srv/m",slot="main"} 3.0',
             'caovan_degraded{model="/srv/m",slot="main"} 1.0',
             'caovan_rung_in_force{model="/srv/m",rung="mtp 2",slot="main"} 1.0',

@@ -777,7 +777,7 @@ COMPLETIONS = [
     (("engine", "list", "--bu"), set()),
     (("engine", "--root", "x", "inst"), {"install"}),
     (("--ru",), {"--runtime"}),
-    (("--runtime", "mode", "re"), {"restart", "reset", "retry", "reload"}),
+    (("--runtime", "mode", "re"), {"restart", "reset", "retry", "reload", "requests"}),
     (("incidents", "sh"), {"show"}),
     (("incidents", "show", "--"), {"--help", "--json"}),
     (("cluster", ""), {"init", "join", "leave", "nodes", "check"}),

@@ -28,6 +28,8 @@ PROMPT = (
         ("0.41.568.358 E CUDA error: an illegal memory access was encountered", "llamacpp"),
         ("[46009] /x/ggml/src/ggml-cuda/fattn.cu:579: fatal error", "llamacpp"),
         ("[ 1843.3] NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", "host"),
+        ("arch ollama[115]: llama_model_load: error loading model: x", "ollama"),
+        ("ollama-1  | CUDA error: out of memory", "ollama"),
         # No line of any engine: a text that one alone knows decides, what several know does not.
         ("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856).", "vllm"),
         (OOM, ""),

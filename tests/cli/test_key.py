@@ -1,4 +1,4 @@
-"""`caovanctl key`: what it asks for, and what it shows."""
+"""`caovanctl key` and `requests`: what they ask for, and what they show."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def test_a_revoked_key_is_gone(daemon: FakeDaemon, ctl: Ctl) -> None:
     assert said.code == 0
     assert "nobody can use" in said.out
     assert daemon.asked[0].args == {"name": "alice"}
+
+
+def test_the_latest_requests_are_listed(daemon: FakeDaemon, ctl: Ctl) -> None:
+    row = {
+        "at": 0.0, "key": "alice", "path": "/v1/messages", "model": "tiny", "status": 200,
+        "outcome": "", "waited_s": 0.5, "first_s": 0.75, "whole_s": 12.25, "read": 1234,
+        "written": 56, "estimated": True,
+    }  # fmt: skip
+    lost = {**row, "status": 503, "outcome": "no_engine", "first_s": None, "key": ""}
+    daemon.answers["requests"] = {"requests": [row, lost]}
+    said = ctl("requests").out
+    for text in ("alice", "/v1/messages", "0.50 s", "0.75 s", "12.25 s", "~1,234", "503 no_engine"):
+        assert text in said
+    assert ctl("requests", "--failed", "--json").json == [lost]
+    assert ctl("requests", "-n", "1", "--json").json == [lost]
+    assert ctl("requests", "-n", "0").code == 2
+    daemon.answers["requests"] = {"requests": []}
+    assert "no such requests" in ctl("requests").out

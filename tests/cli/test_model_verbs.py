@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.model_pull import folders
+from caovand.cli import survey
 from caovand.core.facts.inventory_file import render
 from caovand.core.model_source.selection import MANIFEST
 from tests import tiny_gguf
@@ -53,6 +56,23 @@ def words(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> tu
     for name in ("RUNTIME", "STATE", "CACHE", "LOGS"):
         monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
     return ("model", "pull", NAME, "--inventory", str(saved))
+
+
+def test_the_file_to_edit_is_the_running_daemons(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running = tmp_path / "caovan.toml"
+    running.touch()
+    typed = argparse.Namespace(runtime=None, config=Path("/x.toml"))
+    untyped = argparse.Namespace(runtime=None, config=None)
+    monkeypatch.setattr(survey, "running", lambda _: {"daemon": {"config": str(running)}})
+    assert survey.file_to_edit(typed) == Path("/x.toml")
+    assert survey.file_to_edit(untyped) == running
+    running.chmod(0o666)
+    if os.geteuid() == 0:  # root is not sent to a file that anybody can write
+        assert survey.file_to_edit(untyped) == survey.SYSTEM_CONFIG
+    monkeypatch.setattr(survey, "running", lambda _: {})
+    assert survey.file_to_edit(untyped) == survey.SYSTEM_CONFIG
 
 
 def test_from_pull_to_remove(

@@ -462,6 +462,11 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         ),
         (replace(GOOD, gpus=()), "FAIL", "no NVIDIA GPU"),
         (
+            replace(GOOD, link_errors={0: 3, 1: 4711}),
+            "WARN",
+            "1: 4,711 corrected errors",
+        ),
+        (
             replace(GOOD, gpus=tuple(replace(gpu, persistence=False) for gpu in GOOD.gpus)),
             "WARN",
             "persistence",

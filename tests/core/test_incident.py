@@ -16,6 +16,7 @@ from caovand.core.plan import Plan, Setting
 from caovand.core.reporting import incident, incident_text
 from caovand.core.reporting.incident import Case
 from caovand.core.secrets import hide, hide_in, secrets_of
+from caovand.engines.common.answer import answer_of
 from caovand.engines.registry import engine_of
 
 FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)
@@ -42,6 +43,15 @@ def test_the_causing_line_stands_with_what_is_around_it() -> None:
 def test_a_failure_no_line_tells_of_has_no_causing_line() -> None:
     assert report(Case(replace(FINDING, line=0), LINES, {}))["cause"] is None
     assert report(Case(replace(FINDING, line=99), LINES, {}))["cause"] is None
+
+
+def test_the_answer_is_kept_and_shown_and_an_older_incident_has_none() -> None:
+    told = {**report(Case(FINDING, LINES, {}, answer=answer_of(engine_of(), FINDING))), "number": 1}
+    text = "\n".join(incident_text.lines(told, {}, {}))
+    assert "  how sure  certain\n" in text
+    assert "  by itself yes: " in text
+    del told["answer"]
+    assert "by itself" not in "\n".join(incident_text.lines(told, {}, {}))
 
 
 def test_no_secret_is_in_it_wherever_it_stands() -> None:

@@ -58,6 +58,7 @@ class FakeSupervisor:
         self.engine = engine_of()
         self.part = Part()
         self.environ: dict[str, str] = {}
+        self.requests: deque[dict[str, Any]] = deque()
         self.keys = Keys(folder, lambda _kind, _text: None, lambda: None)
 
     async def read(

@@ -345,12 +345,19 @@ def test_json_has_the_fields_programs_are_promised(capsys: pytest.CaptureFixture
     assert told["phases"][0] == {"phase": "resolve", "seconds": 14.0}
     assert told["advice"][0].startswith("Set max_model_len = 175552")
     assert told["figures"]["weights_gib"] == 51.02
+    answer = told["answer"]
+    assert (answer["certainty"], answer["heals"]) == ("certain", "yes")
+    assert answer["changes"][0] == {
+        "key": "max_model_len", "option": "--max-model-len", "value": 175552,
+        "does": "shorten the context",
+    }  # fmt: skip
 
 
 def test_json_of_a_log_that_served_has_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     run(str(LOGS / "vllm-0.32.0-cpu-hybrid_mtp.log"), "--json")
     told = json.loads(capsys.readouterr().out)
     assert (told["failure"], told["line"], told["advice"]) == (None, None, [])
+    assert told["answer"] is None
 
 
 def test_the_page_for_people_begins_with_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -359,7 +366,12 @@ def test_the_page_for_people_begins_with_what_matters(capsys: pytest.CaptureFixt
     assert lines[0] == "vLLM 0.21.0, model /models/tiny35"
     assert lines[1] == "vram-busy in phase engine"
     assert lines[2].startswith("  line 57: ValueError: Free memory on device cuda:0")
-    assert lines[4:6] == [
+    assert lines[3] == "  how sure  certain"
+    assert lines[6:8] == [
         "What to do",
         "  1. Another process uses memory: 78.77 of 139.8 GiB are free, 125.82 GiB are wanted.",
     ]
+    remedy = lines[lines.index("Remedy") + 1 :]
+    assert "gpu_memory_utilization in caovan.toml, --gpu-memory-utilization 0.559" in remedy[0]
+    assert remedy[1].startswith("  by itself yes: the same plan again, up to 3 times; then GPU")
+    assert "vllm-project/vllm#20305, https://github.com/vllm-project/vllm/issues/20305" in remedy[2]

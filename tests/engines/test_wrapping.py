@@ -8,7 +8,9 @@ import pytest
 
 from caovand.engines import registry
 from caovand.engines.common.whole_log import lines_of
-from caovand.engines.common.wrapping import unwrapped
+from caovand.engines.common.wrapping import joined, unwrapped
+from caovand.engines.writer import explained
+from tests.daemon_process import ROOT
 
 LINE = "ERROR 11-20 09:13:16 [core.py:1140] ValueError: x"
 AS_PASTED = (
@@ -50,3 +52,35 @@ def test_borders_colours_and_records_of_docker_are_taken_off() -> None:
 @pytest.mark.parametrize("name", registry.MODULES)
 def test_the_daemon_takes_the_same_off_for_every_engine(name: str) -> None:
     assert list(registry.engine_of(name).log.plain(f"[46009] {LINE}")) == [LINE]
+
+
+def folded(text: str, width: int) -> str:
+    """As a terminal of this width shows it; tmux copies no blank at the edge."""
+    return "\n".join(
+        piece.rstrip(" ")
+        for line in text.split("\n")
+        for piece in ([line[n : n + width] for n in range(0, len(line), width)] or [""])
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_lines_that_a_terminal_broke_are_whole_again(width: int) -> None:
+    path = ROOT / "tests/samples/logs/vllm-0.21.0-h200-kv_short.log"
+    text = path.read_text(encoding="utf-8")
+    found = explained(folded(text, width))
+    assert found is not None
+    writer, explanation = found
+    assert writer.name == "vllm"
+    assert explanation.finding is not None
+    assert explanation.finding.failure == "kv-cache-short"
+    assert explanation.finding.captures["fits"] == "175552"
+    number = explanation.finding.line
+    assert "ValueError: To serve" in folded(text, width).split("\n")[number - 1]
+
+
+def test_other_lines_of_one_length_stay_as_they_are() -> None:
+    line = "INFO 11-20 09:00:00 [x.py:1] " + "x" * 60
+    table = "+----+" * 15
+    assert joined("\n".join([line] * 9)) == "\n".join([line] * 9)
+    assert joined("\n".join([table] * 9)) == "\n".join([table] * 9)
+    assert joined("") == ""

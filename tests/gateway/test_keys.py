@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from caovand.core.gateway.keys import ClientKey, digest_of, to_document
+from caovand.core.gateway.record import usable
 from caovand.gateway import link
 from tests.gateway.test_server import run
-from tests.gateway.world import CHAT, HELLO, World, for_ever
+from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever
 from tests.patience import soon
 
 KEYS = to_document([
@@ -29,6 +30,11 @@ def bearer(secret: str) -> dict[str, str]:
 
 async def post(one: World, secret: str, path: str = CHAT, **more: Any) -> tuple[int, Any]:
     return await one.post(path, headers=bearer(secret), **(more or {"json": HELLO}))
+
+
+def waiting(one: World) -> tuple[int, int]:
+    last = one.daemon.reports[-1] if one.daemon.reports else {"waiting": 0, "at_engine": 0}
+    return last["waiting"], last["at_engine"]
 
 
 def test_only_a_client_s_own_key_opens_and_the_engine_gets_the_engine_s(tmp_path: Path) -> None:
@@ -71,6 +77,23 @@ def test_a_key_for_some_models_knows_no_others(tmp_path: Path) -> None:
     run(tmp_path, test, keys=KEYS, aliases={"gpt-4o": "tiny"})
 
 
+def test_a_key_with_many_requests_lets_another_s_pass(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        go_on = asyncio.Event()
+        one.engine.answer = events("one", then=go_on.wait)
+        asked = one.engine.asked
+        posts = []
+        for count, (secret, number) in enumerate([("a", 1), ("a", 2), ("a", 3), ("b", 4)]):
+            body = {**STREAMED, "n": number}
+            posts.append(asyncio.ensure_future(post(one, secret, json=body)))
+            await soon(lambda count=count: waiting(one) == (count, 1))
+        go_on.set()
+        await asyncio.gather(*posts)
+        assert [json.loads(body)["n"] for *_, body in asked] == [1, 4, 2, 3]
+
+    run(tmp_path, test, keys=KEYS, at_once=1)
+
+
 def test_limits_are_said_with_when_they_end_and_use_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,5 +111,33 @@ def test_limits_are_said_with_when_they_end_and_use_is_reported(
         await soon(lambda: len(one.daemon.used) == 2)
         assert [row[1:3] for row in one.daemon.used] == [["carol", 1], ["dave", 1]]
         assert one.daemon.used[0][3] == -(-len(json.dumps(HELLO)) // 4)
+
+    run(tmp_path, test, keys=KEYS)
+
+
+def test_each_request_that_ended_is_reported_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "USAGE_S", 0.01)
+
+    async def test(one: World) -> None:
+        assert (await post(one, "c"))[0] == 200
+        assert (await post(one, "c"))[0] == 429
+        assert (await post(one, "a", json={**HELLO, "model": "gpt"}))[0] == 404
+        one.engine.answer = events("one", then=for_ever)
+        got = await one.session.post(one.url + CHAT, json=STREAMED, headers=bearer("a"))
+        await got.content.readany()
+        got.close()
+        await soon(lambda: len(one.daemon.requests) == 4)
+        rows = one.daemon.requests
+        assert all(map(usable, rows))
+        assert [(row["key"], row["model"], row["status"], row["outcome"]) for row in rows] == [
+            ("carol", "tiny", 200, ""),
+            ("carol", "", 429, "key_limit"),
+            ("alice", "gpt", 404, "model_not_found"),
+            ("alice", "tiny", 0, "client gone"),
+        ]
+        assert 0 <= rows[0]["waited_s"] <= rows[0]["first_s"] <= rows[0]["whole_s"]
+        assert "hello" not in json.dumps(rows)
 
     run(tmp_path, test, keys=KEYS)

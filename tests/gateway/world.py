@@ -38,6 +38,7 @@ class FakeDaemon:
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self.used: list[list[Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.deaf = 0
         """How many reports it does not take."""
         self._news = asyncio.Event()
@@ -72,6 +73,8 @@ class FakeDaemon:
             self.reports.append(dict(request.args))
         elif request.op == "gateway_used":
             self.used += request.args["used"]
+        elif request.op == "gateway_requests":
+            self.requests += request.args["requests"]
         else:
             if request.args["since"] == self.seq:
                 with contextlib.suppress(asyncio.TimeoutError):

@@ -32,6 +32,8 @@ REPORT = {
         "verdict": "retry", "text": "the same plan again", "obstacles": ["memory"],
     },
     "finding": {"phase": "serving", "text": "no progress"}, "plan": None, "processes": [],
+    "answer": {"certainty": "likely", "why": "it fits", "changes": [], "heals": "yes",
+               "how": "the same plan again", "resembles": ["a/b#1"]},
     "cause": {"line": "it hung", "before": ["a"], "after": []},
     "nodes": [{"name": "n2", "rank": 1, "file": "node-1.json"},
               {"name": "n3", "rank": 2, "file": "node-2.json"}],

@@ -255,6 +255,8 @@ def test_plan_and_incidents_are_the_daemon_s(folder: Path) -> None:
         status, found = await one.get("/api/incidents/1")
         assert status == 200
         assert found["remedy"] == "the same plan again"
+        assert "  how sure  likely" in found["answer"]
+        assert "  resembles a/b#1, https://github.com/a/b/issues/1" in found["answer"]
         assert "> it hung" in found["text"]
         assert "node n2, rank 1: no evidence: nothing is heard of it" in found["text"]
         assert "node n3, rank 2: its evidence has not come" in found["text"]

@@ -30,14 +30,19 @@ class Client:
 
     def __init__(self, url: str, pool: ThreadPoolExecutor, model: str = "hybrid") -> None:
         self.url, self._pool, self._model = url, pool, model
+        self.key = ""
         self.begun: set[int] = set()
         """The streams that have begun since this was cleared, by their numbers."""
         self._numbers = itertools.count()
 
+    @property
+    def _headers(self) -> dict[str, str]:
+        key = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return {"Content-Type": "application/json", **key}
+
     def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}{path}", data, headers)
+        request = urllib.request.Request(f"{self.url}{path}", data, self._headers)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
                 return got.status, json.loads(got.read())
@@ -54,7 +59,7 @@ class Client:
         body = {"model": self._model, "messages": messages, "max_tokens": 100, "stream": True}
         request = urllib.request.Request(
             f"{self.url}v1/chat/completions", json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            self._headers,
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
             for line in got:
@@ -123,6 +128,23 @@ def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
         assert said(slow.result()) == WORDS
         assert said(late.result()) == "five six"
         assert one.until_state("SERVING")["restarts"] == 2
+
+        # Their use and their ends are known, and a key closes the gateway to all others at once.
+        def ended() -> list[str]:
+            rows = json.loads(one.ctl("requests", "--json").stdout)
+            return [row["outcome"] for row in rows if row["path"] == "/v1/chat/completions"]
+
+        until(lambda: sorted(ended()) == [*[""] * 5, *["engine_ended"] * 2], "all requests")
+        (used,) = json.loads(one.ctl("key", "list", "--json").stdout)["usage"]
+        assert (used["key"], used["requests"]) == ("", 7)
+        client.key = one.ctl("key", "add", "alice").stdout.strip()
+        until(lambda: client.ask("v1/models")[0] == 200, "the key")
+        assert said(client.chat("seven").result()) == "seven"
+        assert one.ctl("key", "revoke", "alice").returncode == 0
+        until(lambda: client.ask("v1/models")[0] == 401, "the end of the key")
+        assert one.ctl("key", "add", "bob").stdout.strip() != client.key
+        client.key = one.ctl("key", "add", "carol").stdout.strip()
+        until(lambda: client.ask("v1/models")[0] == 200, "another key")
 
         # Stopped: nothing waits for what nobody expects.
         one.ctl("stop")

@@ -510,6 +510,10 @@ def test_each_failure_leaves_an_incident_that_can_be_read_and_packed(
         assert "kv-cache-short" in one.ctl("incidents").stdout
         report = json.loads(one.ctl("incidents", "show", "1", "--json").stdout)
         assert "estimated maximum model length is 1030" in report["cause"]["line"]
+        answer = report["answer"]
+        assert (answer["certainty"], answer["heals"]) == ("certain", "yes")
+        assert answer["changes"][0]["value"] == 1024
+        assert answer["how"].startswith("context 2048 -> 1024")
         assert report["plan"]["settings"]["max_model_len"]["value"] == 2048
         assert report["processes"][0]["pid"] > 1
         assert "> (EngineCore" in one.ctl("incidents", "show", "1").stdout

@@ -16,7 +16,7 @@ from dataclasses import replace
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request, WireError
 
-OF_THE_GATEWAY = frozenset({"gateway", "gateway_report", "gateway_used"})
+OF_THE_GATEWAY = frozenset({"gateway", "gateway_report", "gateway_requests", "gateway_used"})
 FOR_SERVERS_ALONE = OF_THE_GATEWAY | {"endpoint"}
 """Their results contain the API key, which not even the control group is shown."""
 OF_THE_PAGE = frozenset({

@@ -15,7 +15,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.cli.doctor import SERVICE_USER
 from caovand.cli.family import show
 from caovand.cli.model.shared import gib, world
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, file_to_edit, look
 from caovand.core.engine import Engine
 from caovand.engines import registry
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
     show(
         args,
         found,
-        f"{args.model} is complete: {gib(card.gguf.size)}\nin {args.config or SYSTEM_CONFIG}:"
+        f"{args.model} is complete: {gib(card.gguf.size)}\nin {file_to_edit(args)}:"
         f' [model] path = "{args.model}" and [engine] kind = "{engine.name}"',
     )
     return 0

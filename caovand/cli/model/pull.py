@@ -15,7 +15,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.family import show
 from caovand.cli.model import forecast, named
 from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
-from caovand.cli.survey import SYSTEM_CONFIG, add_config
+from caovand.cli.survey import add_config, file_to_edit
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import split_name
 from caovand.core.model_source.selection import Offer
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         args,
         facts(place.folder, made),
         f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each with the"
-        f" publisher's hash\nin {args.config or SYSTEM_CONFIG}, under [model]:"
+        f" publisher's hash\nin {file_to_edit(args)}, under [model]:"
         f' path = "{model}"',
     )
     return Exit.DONE

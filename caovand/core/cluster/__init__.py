@@ -1,1 +1,1 @@
-"""Several machines that serve one model: what their daemons tell each other, and what follows."""
+"""Several machines that serve one model: their daemons' reports, and what follows."""

@@ -41,7 +41,7 @@ def compare(
     package: Package | None = None,
     tcp_only: bool = False,
 ) -> tuple[CheckResult, ...]:
-    """Everything that differs or is bad; one PASS where nothing is.
+    """Everything that differs or is bad; one PASS if nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
     ahead of the head's. `link` is whether they reach each other; `sums`: layers will be summed over
@@ -85,7 +85,7 @@ def deaf(problem: Problem) -> CheckResult:
 
 
 def unread(name: str, fact: object) -> CheckResult:
-    """That the report of a worker cannot be read; its name is "" where that cannot be, either."""
+    """That the report of a worker cannot be read; its name is "" if that cannot be read, either."""
     who = f"node {name}" if name else "a worker"
     return finding("FAIL", f"cannot read what {who} reports: {fact}", SAME_CAOVAN)
 

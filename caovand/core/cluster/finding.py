@@ -22,7 +22,7 @@ def pair(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> str:
 
 
 def older(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> NodeFacts:
-    """Which of the two has the older release, the worker where the numbers do not tell."""
+    """Which of the two has the older release, the worker if the numbers do not show it."""
     return head if version_numbers(theirs) < version_numbers(own) else worker
 
 

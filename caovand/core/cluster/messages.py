@@ -1,4 +1,4 @@
-"""What the head and its workers tell each other, about once a second: their whole state.
+"""The messages between the head and its workers, about once a second: their whole state.
 
 The head sends each worker its *order*: the plan and rank to run now, or none. A worker sends a
 *report*: its facts, what it runs, and how that failed. Nobody asks and nobody answers: a lost,
@@ -22,7 +22,7 @@ from caovand.core.printable import one_line
 VERSION = 1
 MAX_BYTES = 256 * 1024
 EACH_S = 1.0
-"""How often a message is sent; at once where something has changed."""
+"""How often a message is sent; at once if something has changed."""
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
 MAX_GPUS = 1024  # far more than a machine has
@@ -139,7 +139,7 @@ def decode_report(frame: bytes) -> Report:
 
 
 def name_in(frame: bytes) -> str:
-    """The name of whoever sent a report that cannot be read, "" where not even that can."""
+    """The name of whoever sent a report that cannot be read, "" if not even that can be read."""
     if len(frame) > MAX_BYTES:
         return ""
     try:

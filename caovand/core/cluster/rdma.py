@@ -25,7 +25,7 @@ def no_rdma(nodes: Collection[NodeFacts]) -> str:
 
 
 def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
-    """What NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" where that is TCP.
+    """What NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" if that is TCP.
 
     `tcp_only` as in `checks.compare`.
     """

@@ -29,7 +29,7 @@ class BrokenBlock(Exception):
 
 
 def is_written(text: str) -> bool:
-    """Whether the block is there; raises BrokenBlock where only a part of it is."""
+    """Whether the block is there; raises BrokenBlock if only a part of it is."""
     markers = _MARKER.findall(text)
     if markers not in ([], [BEGIN, END]):
         raise BrokenBlock

@@ -122,7 +122,7 @@ def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _executor(head: NodeFacts, worker: NodeFacts, package: Package) -> Iterator[CheckResult]:
-    """Its nodes refuse each other where its release differs."""
+    """Its nodes refuse each other if its release differs."""
     theirs, own = package.release(head), package.release(worker)
     for node, here, there in ((head, theirs, own), (worker, own, theirs)):
         if not here:

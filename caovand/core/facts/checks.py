@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from caovand.core.facts.all_reduce import Sums
@@ -33,7 +34,8 @@ class DoctorFacts:
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
     `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth,
     `tokens_s` its modelled speed, None where that is not modelled. `sums` is the
-    result of the last all-reduce check.
+    result of the last all-reduce check. `link_errors` are PCIe errors that were corrected since
+    boot, by card.
     """
 
     gpus: tuple[Gpu, ...]
@@ -63,3 +65,4 @@ class DoctorFacts:
     tokens_s: float | None = None
     sums: Sums | None = None
     own_port: bool = False
+    link_errors: Mapping[int, int] = field(default_factory=dict)

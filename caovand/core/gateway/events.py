@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from caovand.core.gateway.fair import ANYBODY, Lane
+
 
 class Stage(Enum):
     """How far a request is."""
@@ -39,6 +41,7 @@ class Why(Enum):
     TOO_LONG = "waited too long"
     WOULD_WAIT = "would wait too long"
     QUEUE_FULL = "queue full"
+    KEY_FULL = "key full"
     BYTES_FULL = "bytes full"
     ENGINE_ENDED = "the engine ended"
     KILLER = "killer"
@@ -80,6 +83,7 @@ class Arrived(OfRequest):
     """The head of a request is there, with `size` bytes of body announced."""
 
     size: int = 0
+    lane: Lane = ANYBODY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +95,13 @@ class Grew(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(OfRequest):
-    """Its body is there; `digest` identifies it when the same request comes again."""
+    """Its body is there; `digest` identifies it when the same request comes again.
+
+    `tokens` is what it is expected to cost.
+    """
 
     digest: bytes
+    tokens: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +132,14 @@ class Faulted(OfRequest):
 @dataclass(frozen=True, kw_only=True)
 class Left(OfRequest):
     """The client is gone, or the request was answered without an engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent(Event):
+    """A request of `lane` has cost so many tokens more than expected."""
+
+    lane: Lane
+    tokens: float
 
 
 @dataclass(frozen=True, kw_only=True)

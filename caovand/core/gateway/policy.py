@@ -1,6 +1,6 @@
 """Decides about every request at the gateway: pure, an event in, effects out.
 
-Requests wait in the order of their arrival. At an engine's unplanned end all that it had not
+Requests wait in a fair order (`fair`). At an engine's unplanned end all that it had not
 begun to answer are suspects: each is sent again alone, and one that ends an engine a second time is
 refused. An engine that drains gets nothing new.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from caovand.core.gateway.events import (
@@ -30,11 +31,14 @@ from caovand.core.gateway.events import (
     Recall,
     Refuse,
     Release,
+    Spent,
     Stage,
     Tick,
     Unsent,
     Why,
 )
+from caovand.core.gateway.fair import FairQueue, Lane
+from caovand.core.gateway.requests import Cut, OpenRequest
 from caovand.core.gateway.suspects import Suspects
 
 CONFIRM_S = 5.0
@@ -58,45 +62,23 @@ class GatewayRules:
     max_bytes: int = 512 << 20
 
 
-@dataclass
-class _Request:
-    number: int
-    size: int
-    since: float  # in its stage
-    stage: Stage = Stage.READING
-    digest: bytes = b""
-    suspect: bool = False
-    tries: int = 0
-    forwarded_at: float = 0.0
-    broken: type[Lost] | type[Faulted] | None = None
-    """What its attempt ended with, until it is known whether the engine died."""
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A begun answer that the engine cut off, until it is known whether it died of that request."""
-
-    digest: bytes
-    at: float
-    alone: bool
-
-
 class Policy:
     """The requests of one engine's clients; `take` is the only way anything changes."""
 
     def __init__(self, rules: GatewayRules) -> None:
         self.rules = rules
         self.engine = EngineIs(at=0.0, engine=Engine.STARTING, generation=0)
-        self._requests: dict[int, _Request] = {}
-        self._queue: list[int] = []  # those that wait, suspects apart
+        self._requests: dict[int, OpenRequest] = {}
+        self._queue = FairQueue()  # those that wait, suspects apart
         self._suspects_waiting: list[int] = []
         self._at_engine: dict[int, None] = {}
+        self._away = Counter[Lane]()  # how many of each lane are not there
         self._alone: int | None = None
         self._doubtful_until = -math.inf
         self._bytes = 0
         self._mean_s = 0.0
         self._known = Suspects()
-        self._cut: list[_Cut] = []
+        self._cut: list[Cut] = []
         self._effects: list[Effect] = []
 
     @property
@@ -121,6 +103,8 @@ class Policy:
             self._hear(event)
         elif isinstance(event, Arrived):
             self._arrive(event)
+        elif isinstance(event, Spent):
+            self._queue.charge(event.lane, event.tokens)
         elif isinstance(event, Tick):
             self._tick(event.at)
         elif isinstance(event, OfRequest) and event.number in self._requests:
@@ -136,15 +120,20 @@ class Policy:
             self._refuse(event.number, Why.NO_ENGINE)
         elif len(self._requests) - len(self._at_engine) >= self.rules.max_waiting:
             self._refuse(event.number, Why.QUEUE_FULL)
+        elif event.lane.key and self._away[event.lane] >= max(self.rules.max_waiting // 2, 1):
+            self._refuse(event.number, Why.KEY_FULL)
         elif self._bytes + event.size > self.rules.max_bytes:
             self._refuse(event.number, Why.BYTES_FULL)
         elif waits_s is not None and waits_s > self.rules.hold_s:
             self._refuse(event.number, Why.WOULD_WAIT)
         else:
-            self._requests[event.number] = _Request(event.number, event.size, event.at)
+            self._requests[event.number] = OpenRequest(
+                event.number, event.size, event.at, event.lane
+            )
             self._bytes += event.size
+            self._away[event.lane] += 1
 
-    def _of_request(self, event: OfRequest, request: _Request) -> None:
+    def _of_request(self, event: OfRequest, request: OpenRequest) -> None:
         at, stage = event.at, request.stage
         if isinstance(event, Left):
             self._remove(request)
@@ -169,22 +158,22 @@ class Policy:
             self._doubtful_until = at + RECONNECT_S
             self._wait_again(request, at)
         elif isinstance(event, Lost) and stage is Stage.BEGUN:
-            self._cut.append(_Cut(request.digest, at, self._alone == request.number))
+            self._cut.append(Cut(request.digest, at, self._alone == request.number))
             self._end(request, Why.ENGINE_ENDED)
         elif isinstance(event, (Lost, Faulted)) and stage is Stage.FORWARDED:
             request.broken, request.since = type(event), at
             if isinstance(event, Lost):
                 self._doubtful_until = at + CONFIRM_S
 
-    def _grow(self, request: _Request, size: int) -> None:
+    def _grow(self, request: OpenRequest, size: int) -> None:
         self._bytes += size - request.size
         request.size = size
         if self._bytes > self.rules.max_bytes:
             self._remove(request)
             self._refuse(request.number, Why.BYTES_FULL)
 
-    def _complete(self, request: _Request, event: Complete) -> None:
-        request.digest = event.digest
+    def _complete(self, request: OpenRequest, event: Complete) -> None:
+        request.digest, request.tokens = event.digest, event.tokens
         if self._known.is_killer(event.digest, event.at):
             self._remove(request)
             self._refuse(request.number, Why.KILLER)
@@ -195,28 +184,36 @@ class Policy:
             request.suspect = self._known.is_suspect(event.digest, event.at)
             self._wait_again(request, event.at)
 
-    def _wait_again(self, request: _Request, at: float) -> None:
+    def _wait_again(self, request: OpenRequest, at: float) -> None:
+        if request.number in self._at_engine:
+            self._queue.charge(request.lane, -request.tokens)
         self._leave_engine(request)
         request.stage, request.since, request.broken = Stage.WAITING, at, None
-        bisect.insort(self._suspects_waiting if request.suspect else self._queue, request.number)
+        if request.suspect:
+            bisect.insort(self._suspects_waiting, request.number)
+        else:
+            self._queue.push(request.number, request.lane, request.tokens)
 
-    def _leave_engine(self, request: _Request) -> None:
-        self._at_engine.pop(request.number, None)
+    def _leave_engine(self, request: OpenRequest) -> None:
+        if request.number in self._at_engine:
+            del self._at_engine[request.number]
+            self._away[request.lane] += 1
         if self._alone == request.number:
             self._alone = None
 
-    def _remove(self, request: _Request) -> None:
+    def _remove(self, request: OpenRequest) -> None:
         self._leave_engine(request)
         if request.stage is Stage.WAITING:
             (self._suspects_waiting if request.suspect else self._queue).remove(request.number)
         self._bytes -= request.size
+        self._away -= Counter((request.lane,))
         del self._requests[request.number]
 
     def _refuse(self, number: int, why: Why) -> None:
         after_s = None if why is Why.KILLER else self.retry_after_s()
         self._effects.append(Refuse(number, why, after_s))
 
-    def _end(self, request: _Request, why: Why) -> None:
+    def _end(self, request: OpenRequest, why: Why) -> None:
         """End a begun answer."""
         self._remove(request)
         after_s = None if why is Why.KILLER else self.retry_after_s()
@@ -255,7 +252,7 @@ class Policy:
             else:
                 self._blame(request, at, alone=killer)
 
-    def _blame(self, request: _Request, at: float, *, alone: bool) -> None:
+    def _blame(self, request: OpenRequest, at: float, *, alone: bool) -> None:
         """An engine ended while it had this request, and had not begun to answer it."""
         request.tries += 1
         if alone or request.tries >= MAX_ATTEMPTS:
@@ -265,7 +262,7 @@ class Policy:
         request.suspect = True
         self._again(request, at)
 
-    def _again(self, request: _Request, at: float) -> None:
+    def _again(self, request: OpenRequest, at: float) -> None:
         self._wait_again(request, at)
         self._effects.append(Recall(request.number))
 
@@ -290,7 +287,7 @@ class Policy:
                 self._alone, request.suspect = None, False
                 self._known.clear(request.digest)
 
-    def _settle(self, request: _Request, at: float) -> None:
+    def _settle(self, request: OpenRequest, at: float) -> None:
         """The engine lives although it broke this request's connection, or faulted."""
         if request.broken is Faulted:
             self._remove(request)
@@ -313,14 +310,19 @@ class Policy:
             if self._alone is not None or (number := self._next(at)) is None:
                 return
             request = self._requests[number]
-            (self._suspects_waiting if request.suspect else self._queue).remove(number)
+            if request.suspect:
+                self._suspects_waiting.remove(number)
+                self._queue.charge(request.lane, request.tokens)
+            else:
+                self._queue.take(number)
             self._alone = number if request.suspect else None
             request.stage, request.since, request.forwarded_at = Stage.FORWARDED, at, at
             self._at_engine[number] = None
+            self._away -= Counter((request.lane,))
             self._effects.append(Forward(number, engine.generation))
 
     def _next(self, at: float) -> int | None:
-        """Whose turn it is: where clients have keys, this is where their order is decided."""
+        """Whose turn it is."""
         if self._suspects_waiting:
             first = self._suspects_waiting[0]
             if not self._at_engine:
@@ -329,7 +331,7 @@ class Policy:
             if at - self._requests[first].since >= patience_s:
                 return None  # the engine becomes free for it
         room = self.engine.at_once is None or len(self._at_engine) < self.engine.at_once
-        return self._queue[0] if self._queue and room else None
+        return self._queue.first() if room else None
 
     def expected_wait_s(self) -> float | None:
         """How long a request that comes now is expected to wait, None if nobody knows."""

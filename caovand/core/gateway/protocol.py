@@ -122,6 +122,8 @@ _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
         "answer", "the request would wait longer than [gateway] hold_s", _AGAIN)),
     Why.QUEUE_FULL: (429, "queue_full", Problem(
         "answer", "as many requests wait as [gateway] max_waiting allows", _AGAIN)),
+    Why.KEY_FULL: (429, "key_queue_full", Problem(
+        "answer", "half of [gateway] max_waiting are requests of this key", _AGAIN)),
     Why.BYTES_FULL: (429, "queue_full", Problem(
         "answer", "the bodies that wait take eight times [gateway] max_body_mib", _AGAIN)),
     Why.ENGINE_ENDED: (503, "engine_ended", Problem(

@@ -15,6 +15,8 @@ MINUTE_S = 60.0
 DAY_S = 86_400
 TAIL_BYTES = 4096
 BYTES_PER_TOKEN = 4
+WRITTEN = 256
+"""Tokens that an answer has until more is known of it, or as many as the request allows."""
 _READ = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _WRITTEN = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 
@@ -31,6 +33,12 @@ class Used:
     def tokens(self) -> int:
         """All of them."""
         return self.read + self.written
+
+
+def expected(body_bytes: int, max_tokens: int | None) -> float:
+    """The tokens that a request with such a body is expected to cost."""
+    written = WRITTEN if max_tokens is None else min(max_tokens, WRITTEN)
+    return body_bytes / BYTES_PER_TOKEN + written
 
 
 class Meter:

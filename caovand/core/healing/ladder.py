@@ -167,7 +167,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
     # If the engine's text names a remedy, apply it at once, whatever else the failure calls for.
     kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
-    if kind == "fatal" or finding.captures.get("component") == CONFIGURATION:
+    if is_final(finding, rules.healing):
         return Decision("fail", text="starting again cannot help")
     if kind == "hold":
         return Decision("hold", text="waiting until it has passed", excused=True)
@@ -187,6 +187,14 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if kind == "rung":
         return Decision("fail", text=text, obstacles=obstacles)
     return Decision("hold" if kind == "wait" else "again", text=text, obstacles=obstacles)
+
+
+def is_final(finding: Finding, healing: Healing) -> bool:
+    """Whether only a person can end this failure: no start can succeed before that."""
+    if finding.captures.get("component") == CONFIGURATION:
+        return True
+    precise = healing.precise.get(finding.signature)
+    return REACTIONS[finding.failure].kind == "fatal" and not precise
 
 
 def worth_remembering(plan: Plan) -> bool:

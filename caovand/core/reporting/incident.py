@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from caovand.core.facts.inventory import Inventory
+from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
@@ -35,6 +36,7 @@ class Case:
     status: Mapping[str, Any]
     plan: Plan | None = None
     decision: Decision | None = None
+    answer: Answer | None = None
     inventory: Inventory | None = None
     argv: Sequence[str] = ()
     extra_args: Sequence[str] = ()
@@ -59,6 +61,7 @@ def draft(
         "finding": asdict(case.finding),
         "cause": None,
         "decision": _decision(case.decision),
+        "answer": asdict(case.answer) if case.answer else None,
         "plan": _plan(case.plan, case.extra_args),
         "argv": list(case.argv),
         "inventory": _inventory(case.inventory) if case.inventory else None,

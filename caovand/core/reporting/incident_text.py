@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.core.reporting import card_text
+from caovand.core.reporting import answer_text, card_text
 
 REPORT = "incident.json"
 """The file of an incident with its report."""
@@ -25,11 +25,14 @@ def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: Nodes) -> 
     yield f"incident {report['number']}, {report['at']}: {report['failure']}"
     yield f"  phase     {finding['phase'] or '-'}"
     yield f"  what      {finding['text']}"
+    answer = report.get("answer")  # an incident from before an upgrade has none
+    yield from answer_text.evidence(answer) if answer else ()
     decision = report["decision"]
     if decision:
         yield f"  action    {decision['text'] or decision['verdict']}"
         for obstacle in decision["obstacles"]:
             yield f"            {obstacle}"
+    yield from answer_text.remedy(answer) if answer else ()
     plan = report["plan"]
     if plan:
         yield f"  plan      {plan['model']}, rungs: {', '.join(plan['rungs']) or 'none'}"

@@ -84,7 +84,7 @@ class Collection:
         return f"incident {incident}: {'; '.join([*has, *lacks])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
-        """Store what is known of a node; why not, "" where that succeeded."""
+        """Store what is known of a node; why not, "" on success."""
         file, text = node_file(self._ranks[name]), json.dumps(document, indent=1) + "\n"
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
@@ -146,7 +146,7 @@ class Witness:
         """An incident of this start is begun here: its evidence is what the head will want."""
         return lambda gathered: self._take(start, True, gathered)
 
-    def look(self, order: Order, failed: tuple[str, Finding | None]) -> None:
+    def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:
         """Gather what the head asks for, unless it is here; `failed` is what failed here last."""
         start = order.evidence
         if not start or self._gathering or (self._found and self._found.start == start):

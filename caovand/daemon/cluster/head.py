@@ -29,7 +29,7 @@ from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.links import Links
-from caovand.daemon.cluster.part import Changed, NextPlan, Part, Slot, Told, linked
+from caovand.daemon.cluster.part import Changed, NextPlan, Notices, Part, Slot, linked
 from caovand.daemon.cluster.selection import Quorum, Selection
 from caovand.daemon.cluster.workers import Member, Team, Workers, unended
 from caovand.daemon.shared import now
@@ -63,7 +63,7 @@ class Head(Part):
         )
         self._start, self._generation = "", 0
         self._plan: Plan | None = None
-        self._told = Told(slot.notice)
+        self._notices = Notices(slot.notice)
         self._since = now()
         self._own_ranks = here.Ranks(slot)
         self._latest = ""  # the last start, also once it has ended
@@ -71,12 +71,12 @@ class Head(Part):
 
     async def begin(self) -> None:
         """Hear the workers and send each its order, until cancelled."""
-        link = await linked(self._listen, self._told)
+        link = await linked(self._listen, self._notices)
         try:
             while True:
                 self._check_presence()
                 self._selection.reconsider(bool(self._start))
-                self._own_ranks.look()
+                self._own_ranks.refresh()
                 refusals = dict(self._workers.refusals())
                 for name, member in list(self._workers.by_name.items()):
                     if member.identity in refusals:
@@ -119,7 +119,7 @@ class Head(Part):
             report = messages.decode_report(frame)
             facts = from_document(report.facts) if report.facts else None
         except (BadDocument, ValueError) as problem:
-            self._told.tell(in_words(self._workers.note_unread(identity, frame, problem)))
+            self._notices.publish(in_words(self._workers.note_unread(identity, frame, problem)))
             return
         self._workers.note_read(identity)
         self._hear(identity, report, facts)
@@ -130,7 +130,7 @@ class Head(Part):
             try:
                 self._evidence.take(name, frame)
             except BadDocument as problem:
-                self._told.tell(f"cannot read the evidence of node {name}: {problem}")
+                self._notices.publish(f"cannot read the evidence of node {name}: {problem}")
 
     def _hear(self, identity: bytes, report: Report, facts: NodeFacts | None) -> None:
         if self._workers.is_rival(report):

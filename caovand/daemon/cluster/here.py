@@ -112,8 +112,8 @@ class Ranks:
         self._reading: asyncio.Task[None] | None = None
         self._by_log: dict[int, str] = {}
 
-    def look(self) -> None:
-        """Read them anew, now and then."""
+    def refresh(self) -> None:
+        """Read the titles again, at most every RANKS_S."""
         if now() < self._next or (self._reading is not None and not self._reading.done()):
             return
         self._next = now() + RANKS_S

@@ -119,7 +119,7 @@ class Part:
         return await coming.plan()
 
     def outdated(self) -> str:
-        """Why the plan just made cannot start any more, "" where it can."""
+        """Why the plan just made cannot start any more, "" if it can."""
         return ""
 
     def own(self, plan: Plan) -> Plan:
@@ -158,7 +158,7 @@ class Part:
         return {"role": self.role}
 
 
-class Told:
+class Notices:
     """Publishes each distinct text once, and a bounded number of them.
 
     A text that has not come for a long time is forgotten: it is new again, and frees its place.
@@ -168,7 +168,7 @@ class Told:
         self._notice = notice
         self._came: dict[str, float] = {}
 
-    def tell(self, text: str) -> None:
+    def publish(self, text: str) -> None:
         """Publish this text if it is new."""
         at = now()
         self._came = {one: came for one, came in self._came.items() if at - came < FORGOTTEN_S}
@@ -179,13 +179,13 @@ class Told:
             self._notice("cluster", text)
 
 
-async def linked(link: Callable[[], Awaitable[Link]], told: Told) -> Link:
-    """The link, made as soon as that is possible; a ProblemError of an attempt is told."""
+async def linked(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
+    """Make the link, as soon as that is possible; publish the ProblemError of an attempt."""
     while True:
         try:
             return await link()
         except ProblemError as problem:
-            told.tell(str(problem))
+            notices.publish(str(problem))
         await asyncio.sleep(RETRY_S)
 
 
@@ -201,7 +201,7 @@ class Changed:
 
     async def within(self, seconds: float) -> None:
         """Wait for a change, at most so long."""
-        # Before Python 3.12 wait_for forgets that it was cancelled where a change came as well.
+        # Before Python 3.12 wait_for forgets that it was cancelled if a change came as well.
         timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
         try:
             await self._event.wait()

@@ -15,7 +15,7 @@ from caovand.daemon.cluster.worker import Worker
 
 
 def part_of(slot: Slot) -> Part:
-    """The slot's part. Raises ConfigError where [cluster] cannot be used."""
+    """The slot's part. Raises ConfigError if [cluster] cannot be used."""
     section = slot.config().cluster
     if section.role == "off":
         return Part()

@@ -32,9 +32,9 @@ from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
     NextPlan,
+    Notices,
     Part,
     Slot,
-    Told,
     is_stopped,
     linked,
     state_of,
@@ -74,7 +74,7 @@ class Worker(Part):
         self._shown: Stage = ("", None, "")
         self._link: WorkerLink | None = None
         self._waits = ""  # for a silent head, as its state says
-        self._told = Told(slot.notice)
+        self._notices = Notices(slot.notice)
         self._since = now()
         self._changed = Changed()
         self._ranks = here.Ranks(slot)
@@ -82,16 +82,16 @@ class Worker(Part):
         self._prober = Prober(name, head, self._changed)
 
     async def begin(self) -> None:
-        """Tell the head how this node is, and do what it orders, until cancelled."""
-        link = self._link = await linked(self._connect, self._told)
+        """Report to the head and follow its orders, until cancelled."""
+        link = self._link = await linked(self._connect, self._notices)
         try:
             while True:
                 self._reword()
-                # Before it ends a rank: the living one has more to tell.
-                self._witness.look(self._order, self._failed)
+                # Before it ends a rank: the living one has more evidence.
+                self._witness.follow(self._order, self._failed)
                 self._follow()
                 self._check_ports()
-                self._ranks.look()
+                self._ranks.refresh()
                 await link.send(messages.encode_report(self._report()))
                 if found := self._witness.frame(self._order):
                     await link.send(found)
@@ -107,7 +107,7 @@ class Worker(Part):
         try:
             order = messages.decode_order(frame)
         except BadDocument as problem:
-            self._told.tell(f"cannot read the head's order: {problem}")
+            self._notices.publish(f"cannot read the head's order: {problem}")
             self._unread = (str(problem), now())
             return
         if self._lost:
@@ -125,7 +125,7 @@ class Worker(Part):
 
     @property
     def _silence(self) -> str:
-        """What is known of a head that is lost."""
+        """Why the head is lost, as far as that is known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
         problem, at = self._unread
@@ -142,7 +142,7 @@ class Worker(Part):
         return order.start
 
     def _follow(self) -> None:
-        """Do what the order asks for, one step at a time."""
+        """Follow the order, one step at a time."""
         snapshot, wanted, order = self._slot.snapshot(), self._wanted, self._order
         if self._running and wanted != self._running:
             if snapshot.state in ALIVE and snapshot.generation == self._generation:
@@ -172,13 +172,13 @@ class Worker(Part):
             self._slot.apply(step)
 
     def _try_again(self) -> None:
-        """The head refuses this node, or no longer does: the reason to wait is another."""
+        """Inspect again: the reason to wait has changed."""
         snapshot = self._slot.snapshot()
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _reword(self) -> None:
-        """Say anew why this node waits for a silent head, where more of it is known by now."""
+        """Update why this node waits for a silent head, once more is known of it."""
         if self._waits and self._lost and self._waits != self._silence:
             self._try_again()
 
@@ -223,7 +223,7 @@ class Worker(Part):
         return self._slot.adopt(plan, inventory)
 
     def _forget(self, living: bool) -> None:
-        """What cannot be inspected cannot serve, but for a rank that does so already."""
+        """Drop the facts: what cannot be inspected cannot serve, except for a living rank."""
         if not living:
             self._facts = None
 
@@ -244,7 +244,7 @@ class Worker(Part):
         self._changed.wake()
 
     async def ended(self, *, left: bool) -> None:
-        """The rank is ended; where the head still wants it, it has to start all anew."""
+        """The rank is ended; if the head still wants it, it has to start all ranks again."""
         if self._running and self._running == self._wanted:
             changed = self._slot.snapshot().reason == PLAN_CHANGED
             why = ", as its configuration changed there" if changed else " by an operator there"
@@ -255,7 +255,7 @@ class Worker(Part):
             self._ended()
 
     def _ended(self) -> None:
-        """Nothing of the rank is left here: the head may start another."""
+        """Note that nothing of the rank is left here: the head may start another."""
         self._running = ""
         self._changed.wake()
 
@@ -324,7 +324,7 @@ class Worker(Part):
 
 
 def _news(order: Order) -> tuple[Any, ...]:
-    """What of an order is not left to the next look."""
+    """The parts of an order that are followed at once."""
     return (
         order.head, order.start, order.proven, order.refusal, order.evidence, order.probe
     )  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.ladder import DISK, LIMIT, REACTIONS
+from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 
@@ -116,6 +117,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "--flash-attn off (Ollama: OLLAMA_FLASH_ATTENTION=0) with a cache of f16, and "
         "--split-mode layer where tensors are split.",
     ),
+    "nvrm.init": (
+        "The driver cannot start the card: power the machine off and on. If that does not help, "
+        "install another driver release, update the firmware, and check the card's seat, power "
+        "and, in a virtual machine, how it is passed through.",
+    ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
         "PCIe generation in the firmware; reboot to get the card back.",
@@ -168,9 +174,7 @@ def of_ladder(
     `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
     that apply to it.
     """
-    if finding.signature in DISK or LIMIT in finding.captures or blames_nothing(finding, healing):
-        return []
-    rungs = healing.against(finding)
+    rungs = suspects(finding, healing)
     if plan is not None:
         rungs = tuple(rung for rung in rungs if rung.step(plan, finding))
     changes = "; ".join(f"{rung.does} ({way(rung)})" for rung in rungs)
@@ -178,12 +182,6 @@ def of_ladder(
         return []
     at_once = REACTIONS[finding.failure].kind == "rung"
     return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
-
-
-def blames_nothing(finding: Finding, healing: Healing) -> bool:
-    """Whether no setting is suspected: the ladder may try some, but advice names none."""
-    blamed = healing.blamed.get(finding.captures.get("component", ""))
-    return finding.failure == "unknown" and blamed is None
 
 
 def _fill(sentence: str, known: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from caovand.core.facts.shortfalls import old_driver
 from caovand.core.problem import Problem
 
 PLAN, SERVER, ENGINE, MODEL, CARD = "plan", "server", "engine", "model", "GPU"
+MIN_LINK_ERRORS = 1000  # a sound link has a few, when it trains
 Check = Callable[[DoctorFacts], Iterator[CheckResult]]
 
 
@@ -56,6 +57,17 @@ def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("driver", "FAIL", lack.fact, lack.remedy)
     else:
         yield CheckResult("driver", "PASS", f"driver {name} serves CUDA {has}")
+
+
+def link_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Cards whose PCIe link corrects errors all the time, until one of them is fatal."""
+    for index, count in facts.link_errors.items():
+        if count >= MIN_LINK_ERRORS:
+            yield CheckResult(
+                CARD, "WARN", f"{index}: {count:,} corrected errors of its PCIe link since boot",
+                "check the card's seat, riser or cable, or lower the slot's PCIe generation in the "
+                "firmware; pcie_aspm=off on the kernel's command line if the link sleeps",
+            )  # fmt: skip
 
 
 def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -15,9 +15,11 @@ MAX_TEXT = 500  # characters kept of a line
 
 CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
-         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>48|62|63|64|74|79|94|95|119|120),"),
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
+         r"(?P<xid>48|62|63|64|74|79|94|95|109|119|120"
+         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|Drain))),"),
     signature("gpu.lost", "cause", "gpu-lost",
-         r"fallen off the bus|GPU is lost"
+         r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
          r"|CUDA-capable device\(s\) is/are busy or unavailable"
          r"|Unable to determine the device handle"),
@@ -31,7 +33,9 @@ XID_APP = signature("xid.app", "consequence", "illegal-access",
 HOST_KILLED = signature("host.killed", "cause", "host-oom",
     r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
     r"\((?P<name>[^)]*)")  # fmt: skip
-ROWS = (*CARD_LOST, XID_APP, HOST_KILLED)
+NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
+    r"RmInitAdapter failed|NVRM: No NVIDIA (?:graphics adapter|GPU) found")  # fmt: skip
+ROWS = (*CARD_LOST, XID_APP, HOST_KILLED, NOT_STARTED)
 
 # How a line of the kernel begins, also when an engine's log repeats it.
 KERNEL_LINE = re.compile(

@@ -11,6 +11,7 @@ from typing import Any
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, FindCause, PhaseTime
+from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.common.wrapping import unwrapped, without_colours
@@ -85,6 +86,14 @@ def public(finding: Finding, line: int) -> Finding:
         text=hide(finding.text, mark=HIDDEN),
         captures={name: hide(value, mark=HIDDEN) for name, value in finding.captures.items()},
     )
+
+
+def planned(configured: Mapping[str, Any]) -> Plan | None:
+    """The plan that the arguments in a log make, None without any."""
+    if not configured:
+        return None
+    settings = {name: Setting(value, "user", "") for name, value in configured.items()}
+    return Plan(str(configured.get("model", "")), settings, {}, device="cuda")
 
 
 def durations(times: Mapping[str, Sequence[float]]) -> tuple[PhaseTime, ...]:

@@ -24,10 +24,19 @@ _PREFIX = re.compile(
     rf"|\[{_DAY}\] (?=[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"
     r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
     rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
+    r"|[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)"
     r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: |> (?=\S)|[│|] "
 )
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"
+_WIDTHS, _MIN_BROKEN = (60, 400), 3
+"""Columns of a terminal, and how many broken lines are no coincidence."""
+_BEGINS = re.compile(
+    r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
+    r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
+    r"|[\w.]{0,80}(?:Error|Exception)\b|\w{1,40}: |[-=+|]{3}"
+)
+"""How a line of its own begins; the rest of a broken one may begin with anything."""
 
 
 def unwrapped(line: str) -> str:
@@ -42,6 +51,28 @@ def unwrapped(line: str) -> str:
             line = line.rstrip(_BORDER)
         line = line[prefix.end() :]
     return line
+
+
+def joined(text: str) -> str:
+    """Text whose lines a terminal broke at its width, as tmux copies them, with whole lines.
+
+    The rest of a broken line becomes an empty one, so that every line keeps its number.
+    """
+    lines = text.split("\n")
+    width = max(map(len, lines), default=0)
+    if not _WIDTHS[0] <= width <= _WIDTHS[1]:
+        return text
+    broken = [
+        n for n, line in enumerate(lines[:-1])
+        if len(line) >= width - 1 and lines[n + 1] and not _BEGINS.match(lines[n + 1])
+    ]  # fmt: skip
+    if len(broken) < _MIN_BROKEN:
+        return text
+    for n in reversed(broken):
+        # A blank at the edge is not copied.
+        lines[n] += (" " if len(lines[n]) < width else "") + lines[n + 1]
+        lines[n + 1] = ""
+    return "\n".join(lines)
 
 
 def one_text(line: str) -> Sequence[str]:

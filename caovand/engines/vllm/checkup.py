@@ -16,7 +16,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.core.problem import Problem
-from caovand.engines.common.checks import cache_checks, driver_checks, port_checks
+from caovand.engines.common.checks import cache_checks, driver_checks, link_checks, port_checks
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.all_reduce import all_reduce_check
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
@@ -368,7 +368,7 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
-    python_release, wsl, shared_memory, open_files, driver_checks, cards, orphans, foreign_memory,
-    all_reduce_check, engine, flashinfer, built_kernels, plugin, gdn, states, model, host_memory,
-    fit, choices, warnings, port_checks, caches,
+    python_release, wsl, shared_memory, open_files, driver_checks, cards, link_checks,
+    orphans, foreign_memory, all_reduce_check, engine, flashinfer, built_kernels, plugin, gdn,
+    states, model, host_memory, fit, choices, warnings, port_checks, caches,
 )  # fmt: skip

@@ -62,10 +62,13 @@ async function open(one, model) {
   }
 }
 
-function report({ remedy, obstacles, cause, text }) {
+function report({ remedy, obstacles, answer, cause, text }) {
   const shown = [];
   if (remedy) shown.push(el("p", { lang: "en" }, t("remedy", { text: remedy })));
   for (const one of obstacles) shown.push(el("p", { lang: "en" }, t("obstacle", { text: one })));
+  if (answer.length > 0) {
+    shown.push(el("h3", {}, t("answer")), el("pre", { lang: "en" }, answer.map((line) => `${line.trim()}\n`).join("")));
+  }
   if (cause) {
     shown.push(el("h3", {}, t("cause-line")), el("pre", { class: "cause", translate: false },
       ...cause.before.slice(-5).map((line) => `${line}\n`), el("mark", {}, `${cause.line}\n`),

@@ -80,7 +80,7 @@ export const english = {
   "no-plan": "There is no plan yet.", "no-events": "Nothing has happened yet.",
   "no-incidents": "No failure so far: nothing to show.",
   action: "Action",
-  "in-phase": "in phase {phase}", "cause-line": "The causing line, in the log", "whole-report": "The report",
+  "in-phase": "in phase {phase}", "answer": "What it means, and what helps", "cause-line": "The causing line, in the log", "whole-report": "The report",
   "report-title": "Incident {n}: {failure}",
 
   "follow": "{n} new lines · to the end", "to-end": "To the end", "no-log": "The engine has printed nothing yet.",

@@ -79,7 +79,7 @@ export const chinese = {
 
   "no-plan": "还没有计划。", "no-events": "还没有事件。", "no-incidents": "至今没有故障。",
   action: "处理",
-  "in-phase": "阶段 {phase}", "cause-line": "日志里出错的一行", "whole-report": "完整报告",
+  "in-phase": "阶段 {phase}", "answer": "含义与对策", "cause-line": "日志里出错的一行", "whole-report": "完整报告",
   "report-title": "故障记录 {n}：{failure}",
 
   "follow": "{n} 行新日志 · 跳到末尾", "to-end": "跳到末尾", "no-log": "引擎还没有输出。",

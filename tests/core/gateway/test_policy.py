@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from caovand.core.gateway.events import (
@@ -26,11 +26,13 @@ from caovand.core.gateway.events import (
     Recall,
     Refuse,
     Release,
+    Spent,
     Stage,
     Tick,
     Unsent,
     Why,
 )
+from caovand.core.gateway.fair import ANYBODY, Lane
 from caovand.core.gateway.policy import (
     ALONE_BEGUN_S,
     ALONE_S,
@@ -59,10 +61,12 @@ class World:
         self.generation += engine is Engine.SERVING
         return self.take(EngineIs, engine=engine, generation=self.generation, **more)
 
-    def arrive(self, digest: bytes = b"", size: int = 10) -> tuple[int, list[Effect]]:
+    def arrive(
+        self, digest: bytes = b"", size: int = 10, lane: Lane = ANYBODY
+    ) -> tuple[int, list[Effect]]:
         """A request whose body is there at once; its number."""
         self.last += 1
-        effects = self.take(Arrived, number=self.last, size=size)
+        effects = self.take(Arrived, number=self.last, size=size, lane=lane)
         if not effects:
             digest = digest or b"%d" % self.last
             effects = self.take(Complete, number=self.last, digest=digest)
@@ -117,7 +121,42 @@ def test_late_events_of_an_attempt_that_was_given_up_change_nothing() -> None:
     assert world.policy.stage(number) is Stage.WAITING
 
 
+def test_keys_take_turns_at_an_engine_without_room_and_pay_for_what_they_really_used() -> None:
+    world, (a, b) = serving(at_once=1), (Lane("a"), Lane("b"))
+    numbers = [world.arrive(lane=lane)[0] for lane in (a, a, a, b, b)]
+    assert world.take(Spent, lane=a, tokens=9.0) == []
+    assert world.take(Done, number=numbers[0]) == [Forward(numbers[3], 1)]
+    assert world.take(Done, number=numbers[3]) == [Forward(numbers[4], 1)], "a owes more"
+    assert world.take(Done, number=numbers[4]) == [Forward(numbers[1], 1)]
+
+
+def test_what_an_engine_took_with_it_is_not_paid_for() -> None:
+    world, (a, b) = serving(at_once=1), (Lane("a"), Lane("b"))
+    first, _ = world.arrive(lane=a)
+    world.engine(Engine.DRAINING)
+    world.engine(Engine.STARTING)
+    second, _ = world.arrive(lane=b)
+    assert world.engine(Engine.SERVING, at_once=1) == [Forward(first, 2)]
+    assert world.take(Done, number=first) == [Forward(second, 2)]
+
+
 # -- bounds ---
+
+
+def test_one_key_fills_half_of_the_queue_at_most() -> None:
+    world, flood = World(), Lane("flood")
+    half = RULES.max_waiting // 2
+    numbers = [world.arrive(lane=flood)[0] for _ in range(half)]
+    number, effects = world.arrive(lane=flood)
+    assert effects == [Refuse(number, Why.KEY_FULL, RETRY_S)]
+    assert world.arrive(lane=Lane("other"))[1] == []
+    world.engine(Engine.SERVING, at_once=1)
+    assert world.arrive(lane=flood)[1] == [], "one is at the engine"
+    world.engine(Engine.STARTING)
+    assert world.arrive(lane=flood)[1] != []
+    for number in numbers[:2]:
+        world.take(Left, number=number)
+    assert world.arrive(lane=flood)[1] == []
 
 
 def test_the_queue_is_bounded_by_count() -> None:
@@ -383,7 +422,7 @@ class Shell(World):
         effects = super().take(make, **more)
         for effect in effects:
             self.follow(effect)
-            joined = isinstance(effect, Forward) and alone is not None
+            joined = isinstance(effect, Forward) and alone not in (None, effect.number)
             assert not joined or policy._alone != alone, "a suspect is not alone"
         assert policy.at_engine + policy.waiting <= len(self.open), "none is counted twice"
         for number in self.open:
@@ -428,7 +467,8 @@ class Shell(World):
         if what == "arrive":
             self.last += 1
             self.since[self.last] = self.at
-            refused = self.take(Arrived, number=self.last, size=which % 300)
+            lane = Lane("abc"[which % 3], "background" if which % 3 else "interactive")
+            refused = self.take(Arrived, number=self.last, size=which % 300, lane=lane)
             if not refused:
                 self.take(Complete, number=self.last, digest=b"%d" % (which % 5))
         elif what == "wait":
@@ -480,6 +520,7 @@ orders = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 999)), max_si
 
 @examples(2000)
 @given(orders)
+@example([("arrive", 0), ("engine", 1), ("engine", 1), ("engine", 2)])  # the suspect alone, twice
 def test_in_any_order_no_request_is_forgotten_starved_or_begun_twice(
     steps: list[tuple[str, int]],
 ) -> None:
@@ -490,3 +531,4 @@ def test_in_any_order_no_request_is_forgotten_starved_or_begun_twice(
     assert shell.open == set(), "each has its answer, or its error"
     policy = shell.policy
     assert (policy.at_engine, policy.waiting, policy._bytes) == (0, 0, 0)
+    assert not policy._away

@@ -181,10 +181,10 @@ FOUND = Gathered(REPORT, {"log.txt": "a line\n", "stacks.txt": "main\n"})
 def test_a_worker_gathers_once_what_the_head_asks_for_and_sends_it_until_it_is_there() -> None:
     slot, one = witness()
     one.started("s")
-    one.look(ORDER, ("", None))
+    one.follow(ORDER, ("", None))
     assert slot.asked == []
-    one.look(ASKS, ("", None))
-    one.look(ASKS, ("", None))
+    one.follow(ASKS, ("", None))
+    one.follow(ASKS, ("", None))
     ((finding, stacks, then),) = slot.asked
     assert (finding, stacks) == (None, True)
     assert one.frame(ASKS) == b""
@@ -196,7 +196,7 @@ def test_a_worker_gathers_once_what_the_head_asks_for_and_sends_it_until_it_is_t
         ("main",),
         "",
     )
-    one.look(ASKS, ("", None))
+    one.follow(ASKS, ("", None))
     assert len(slot.asked) == 1
     assert one.frame(ASKS) == one.frame(ASKS) != b""
     assert one.frame(ORDER) == b""
@@ -204,10 +204,10 @@ def test_a_worker_gathers_once_what_the_head_asks_for_and_sends_it_until_it_is_t
 
 def test_what_could_not_be_gathered_is_tried_again() -> None:
     slot, one = witness()
-    one.look(ASKS, ("s", DIED))
+    one.follow(ASKS, ("s", DIED))
     slot.asked[0][2](Gathered(problem="no more threads"))
     assert one.frame(ASKS) == b""
-    one.look(ASKS, ("s", DIED))
+    one.follow(ASKS, ("s", DIED))
     assert [finding for finding, _, _ in slot.asked] == [DIED, DIED]
 
 
@@ -215,7 +215,7 @@ def test_the_evidence_of_its_own_incident_is_what_it_sends() -> None:
     slot, one = witness()
     one.started("s")
     one.recorded("s")(FOUND)
-    one.look(ASKS, ("s", DIED))
+    one.follow(ASKS, ("s", DIED))
     assert slot.asked == []
     found = evidence.read_frame(one.frame(ASKS))
     assert found.finding is not None
@@ -225,7 +225,7 @@ def test_the_evidence_of_its_own_incident_is_what_it_sends() -> None:
 def test_the_log_of_another_start_is_not_sent_for_one_that_never_ran_here() -> None:
     slot, one = witness()
     one.started("another")
-    one.look(ASKS, ("", None))
+    one.follow(ASKS, ("", None))
     slot.asked[0][2](FOUND)
     found = evidence.read_frame(one.frame(ASKS))
     assert found.log == ()

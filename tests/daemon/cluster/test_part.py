@@ -7,26 +7,26 @@ import asyncio
 import pytest
 
 from caovand.daemon.cluster import part
-from caovand.daemon.cluster.part import MAX_TEXTS, Changed, Told
+from caovand.daemon.cluster.part import MAX_TEXTS, Changed, Notices
 from tests.patience import turns
 
 
-def test_a_text_is_told_once_and_a_flood_of_them_silences_nothing_for_ever(
+def test_a_text_is_notices_once_and_a_flood_of_them_silences_nothing_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at, told = 0.0, list[str]()
     monkeypatch.setattr(part, "now", lambda: at)
-    telling = Told(lambda kind, text: told.append(text))
+    telling = Notices(lambda kind, text: told.append(text))
     for number in range(2 * MAX_TEXTS):
-        telling.tell(f"text {number}")
+        telling.publish(f"text {number}")
     assert len(told) == MAX_TEXTS
     for _ in range(2):
         at += 3000.0
-        telling.tell("text 0")
-        telling.tell("another")
+        telling.publish("text 0")
+        telling.publish("another")
     assert told[MAX_TEXTS:] == ["another"], "text 0 never ceased to come"
     at += 3600.0
-    telling.tell("text 0")
+    telling.publish("text 0")
     assert told[-1] == "text 0"
 
 

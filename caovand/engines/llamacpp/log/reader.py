@@ -8,6 +8,7 @@ from caovand.core.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces, find_cause
 from caovand.engines.llamacpp.log.phases import PHASES, read
+from caovand.engines.llamacpp.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -29,4 +30,6 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("llama_server: initializing", "main: starting", "main: build"),
+    kinds={row.id: row.kind for row in SIGNATURES},
 )

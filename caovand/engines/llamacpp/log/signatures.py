@@ -26,7 +26,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
+         r"unable to allocate backend buffer"
+         r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
@@ -55,11 +56,12 @@ SIGNATURES: tuple[Signature, ...] = (
     kernel.XID_APP,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
-         r"failed to open GGUF file '(?P<path>[^']{1,400})' \(No such file"),
+         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
-         r"invalid magic characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"),
+         r"invalid magic (?:characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"
+         r"|number (?P<number>[\da-f]{1,8}))"),
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
@@ -111,7 +113,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|CUDA error)"),
+         r"GGML_ABORT|CUDA error)|^GGML_ASSERT: (?P<path>\S{1,300}:\d{1,6}): "
+         r"|: Assertion [`'].{1,300}' failed"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),

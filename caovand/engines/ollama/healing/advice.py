@@ -47,6 +47,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "reboot. This is common after suspend.",
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
+    "ollama.discovery": (
+        "Ollama found no card that its libraries can use, so it serves on the processor: run "
+        "nvidia-smi; update the driver, or install another release of Ollama.",
+    ),
     "ollama.ram.killed": (
         "The kernel killed the model's runner, most likely for lack of memory: journalctl -k | grep"
         " -i oom",

@@ -24,8 +24,11 @@ _DRIVER = "ollama.driver"
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
     r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|SIG[A-Z]{3,5}: |\"?llama[ -](?:runner|server) process |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
+_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
+_CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
+"""Some library could use a card, whatever the others could not."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """How a line without a level begins that can be evidence."""
 
@@ -70,6 +73,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         parts = take_apart(line)
         text = _whole(parts)
         announced = announced or announces(line)
+        if _CARD_FOUND.match(text):
+            hits = [hit for hit in hits if hit.row.id != "ollama.discovery"]
         if not _is_evidence(parts, line) or first(HARMLESS, text):
             continue
         found = first(SIGNATURES, text)
@@ -89,4 +94,6 @@ def _is_evidence(parts: Parts, line: str) -> bool:
         return parts.level == "ERROR" or driver or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
-    return bool(_RAW.match(line) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line))
+    return bool(
+        _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line)
+    )

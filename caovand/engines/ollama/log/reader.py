@@ -8,6 +8,7 @@ from caovand.core.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.ollama.log.cause import NEAR, announces, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
+from caovand.engines.ollama.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -16,7 +17,7 @@ _FINGERPRINT = re.compile(
     r"|[\w./-]{0,200}(?:/ollama/|/llama-server-cuda_v\d|//ml/backend/)|ollama\b"
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
-    r"|llama (?:runner|server) process has terminated"
+    r"|\"?llama[ -](?:runner|server) process has terminated"
     r")"
 )
 
@@ -30,5 +31,7 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("server config",),
+    kinds={row.id: row.kind for row in SIGNATURES},
     embeds="llamacpp",
 )

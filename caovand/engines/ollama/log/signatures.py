@@ -42,6 +42,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"),
+    signature("ollama.discovery", "generic", "gpu-absent", r"failure during .{0,20}GPU discovery"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
     signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),

@@ -13,6 +13,7 @@ from caovand.engines.common.checks import (
     engine_checks,
     failed,
     gguf_size,
+    link_checks,
     memory_checks,
     orphan_checks,
     plan_checks,
@@ -45,6 +46,7 @@ checkup = checks.checkup(
         lambda engine: f"Ollama {engine.version or 'of unknown version'}, {engine.executable}"
     ),
     _cards,
+    link_checks,
     _model,
     memory_checks,
     plan_checks,

@@ -27,7 +27,8 @@ _REPORTS = re.compile(
 )
 """How a message of SGLang begins that reports a failure: others may quote a request."""
 _RAW = re.compile(
-    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$)|[\w./-]{0,80}launch_server\.py: "
+    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
+    r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}launch_server\.py: "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): |ERROR: {1,8}\[Errno"
     r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error): |\[E\d{3} "
 )

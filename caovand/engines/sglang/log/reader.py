@@ -8,6 +8,7 @@ from caovand.core.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.sglang.log.cause import NEAR, announces, find_cause
 from caovand.engines.sglang.log.phases import PHASES, read
+from caovand.engines.sglang.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -31,4 +32,6 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("server_args=",),
+    kinds={row.id: row.kind for row in SIGNATURES},
 )

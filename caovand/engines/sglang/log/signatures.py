@@ -52,7 +52,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
-         r"Could not find nvcc|cuda_fp8\.h: No such file or directory"
+         r"Could not find nvcc|fatal error: (?P<header>\S{1,100}): No such file or directory"
          r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),

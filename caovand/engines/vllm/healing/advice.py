@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.advice import blames_nothing, of_ladder, sentences
+from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.rungs import BLOCK
@@ -139,6 +140,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
+    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
@@ -259,6 +261,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
     ),
+    "start.timeout": (
+        "The start took longer than the engine waits for its own processes: kernels are still "
+        "compiled, or the disk is slow. Start again, which finds them compiled, or set "
+        "VLLM_ENGINE_READY_TIMEOUT_S to more seconds.",
+    ),
     "watchdog.dump": (
         "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
         "whole process group and start again.",
@@ -310,9 +317,7 @@ def usable_context(fits: str) -> int:
 
 def _passed(finding: Finding, plan: Plan) -> list[str]:
     """Which of the settings that matter here were passed to the engine."""
-    if blames_nothing(finding, HEALING):
-        return []
-    rungs = [rung for rung in HEALING.against(finding) if rung.step(plan, finding)]
+    rungs = [rung for rung in suspects(finding, HEALING) if rung.step(plan, finding)]
     names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
     passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]
     if not passed:

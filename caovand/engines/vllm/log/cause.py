@@ -22,6 +22,7 @@ from caovand.engines.vllm.log.component import (
     Traces,
     component_of,
     keeps_drafted_states,
+    phase_behind,
     place,
     unnamed,
 )
@@ -46,6 +47,8 @@ _TEXT = 500  # characters kept of a causing line
 
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
+_CALLED = re.compile(r"while processing method (\w{1,60})")
+MAX_CALL = 200
 _UNEVEN = BY_ID["drafts.uneven"]
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
 _STOPPING = re.compile(
@@ -105,7 +108,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """Lines that may be the cause; and whether the engine was asked to stop."""
     hits: list[Hit] = []
     aside, traces, texts = Aside(), Traces(), _Texts(lines)
-    shown = last = ""  # the phase that the log has shown so far, the line before
+    shown = last = call = ""  # the phase that the log has shown, the line before, what was called
     stopped = False
     went_on, answered = 0, True
     for index, line in enumerate(lines):
@@ -122,6 +125,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
                 hits = []
             continue
         here, message = shown or phase, parts.message
+        called = _CALLED.search(message[:MAX_CALL])
+        call = called[1] if called else call
         told, last = last.startswith("Last error:"), message
         stopped = stopped or bool(_STOPPING.match(message))
         answered = answered or bool(parts.uvicorn and _ANSWERED.match(message))
@@ -139,7 +144,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             if here == "serving" and _is_a_requests(parts, row):
                 continue
             went_on = 0
-            hits.append(Hit(index, parts, here, text, row, captures, behind, not answered))
+            at = here if shown else phase_behind(behind, call) or here
+            hits.append(Hit(index, parts, at, text, row, captures, behind, not answered))
     return hits, stopped
 
 

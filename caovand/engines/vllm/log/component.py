@@ -41,6 +41,14 @@ _MISFIT = re.compile(
 )
 
 
+# Functions of vLLM's workers that belong to one phase of a start alone.
+_PHASE_OF = {
+    "load_model": "load", "determine_num_available_blocks": "profile",
+    "determine_available_memory": "profile", "profile_run": "profile",
+    "capture_model": "capture", "compile_or_warm_up_model": "warmup",
+}  # fmt: skip
+
+
 class Traces:
     """The frames of each process's latest traceback."""
 
@@ -90,6 +98,15 @@ def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
     mine = (whose.process, whose.pid)
     return raised_at(one.message for one in before if (one.process, one.pid) == mine)
+
+
+def phase_behind(frames: Sequence[str], call: str) -> str:
+    """The phase of a start whose code runs: by the frames, else by what the worker was called for.
+
+    "" if they tell none. For excerpts, which often begin with the failure.
+    """
+    names = (*(frame.rpartition(":")[2] for frame in reversed(frames)), call)
+    return next((_PHASE_OF[name] for name in names if name in _PHASE_OF), "")
 
 
 def keeps_drafted_states(frames: Sequence[str]) -> bool:

@@ -16,9 +16,9 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
-from caovand.core.plan import Plan, Setting, looks_up
+from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.whole_log import HIDDEN, public
+from caovand.engines.common.whole_log import HIDDEN, planned, public
 from caovand.engines.common.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
@@ -81,17 +81,9 @@ def explain(text: str) -> Explanation:
     seen.update(_over_windows(windows))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
-        tuple(advise(finding, seen, _plan(configured))) if finding else (), seen, configured,
+        tuple(advise(finding, seen, planned(configured))) if finding else (), seen, configured,
         harmless,
     )  # fmt: skip
-
-
-def _plan(configured: Mapping[str, Any]) -> Plan | None:
-    """The plan that the arguments in the log make, None without any."""
-    if not configured:
-        return None
-    settings = {name: Setting(value, "user", "") for name, value in configured.items()}
-    return Plan(model=str(configured.get("model", "")), settings=settings, env={}, device="cuda")
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:

@@ -8,6 +8,7 @@ from caovand.core.log import Log
 from caovand.engines.vllm.log.cause import NEAR, announces, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.phases import PHASES, read
+from caovand.engines.vllm.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -30,5 +31,7 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    begins=("non-default args: ", "█     █     █▄   ▄█"),
+    kinds={row.id: row.kind for row in SIGNATURES},
     launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
 )

@@ -21,7 +21,10 @@ ROWS: tuple[Signature, ...] = (
          r"divisible by tensor parallel size"
          r"|^AssertionError: \d+ is not divisible by \d+$"
          r"|is not divisible by\s+min_thread_[nk]|is not divisible by weight quantization block"
-         r"|input size is not aligned with the quantized weight shape"),
+         r"|(?:in|out)put size is not aligned with the quantized weight shape"),
+    # A text that names an argument that is too small, and how large it must be
+    signature("args.raise", "cause", "bad-arguments",
+         r"\b(?P<wanted>\d{1,9})\)? is (?:greater|larger) than (?P<argument>max_\w{1,40})"),
     # A text that names an argument and its limit
     signature("args.limit", "cause", "bad-arguments",
          r"(?:[Ll]ower|[Rr]educe|[Dd]ecrease|[Ll]imit|[Ss]et) [`'\"]?(?:--)?"
@@ -35,7 +38,6 @@ ROWS: tuple[Signature, ...] = (
          r"Quantization method specified in the model config|Unknown quantization method"
          r"|Unsupported speculative method|The supplied chat template string"
          r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
-         r"|LoRA rank \(?\d{1,6}\)? is greater than max_lora_rank"
          r"|(?:does not|doesn't) support (?:LoRA|pipeline parallel)|[Pp]ipeline parallelism is "
          r"not supported"
          r"|block_size \(\d+\) must be <= max_num_batched_tokens"

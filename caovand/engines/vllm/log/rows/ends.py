@@ -52,7 +52,7 @@ ROWS: tuple[Signature, ...] = (
     signature("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out|^TimeoutError at \S{1,100}shm_broadcast\.py:"),
     signature("start.timeout", "consequence", "start-stall",
-         r"Timed out waiting for engine core processes to"
+         r"Timed out waiting for engine(?:s| core processes) to"
          r"|Did not receive response from front-end"
          r"|DistStoreError: Timed out after \d+ seconds waiting for clients"),
     signature("watchdog.dump", "consequence", "hang",

@@ -1,0 +1,161 @@
+"""Reads what matters of a log file of any size in one pass and bounded memory.
+
+Kept are the end, the first lines of the last starts, and lines with a word of alarm, each with the
+lines around it. A file that is small enough is kept whole.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import BinaryIO
+
+PIECE_BYTES = 1 << 18
+MAX_END_BYTES = 4 << 20
+MAX_END_LINES = 30_000
+MAX_LINE_BYTES = 1 << 16
+MAX_STARTS, START_LINES, MAX_HEAD_BYTES = 4, 1500, 1 << 18
+SAME_START = 300  # lines: a start has several first lines
+MAX_ALARM_BYTES = 1 << 20
+BEFORE, AFTER = 60, 10  # lines around an alarm: the frames of a traceback stand before it
+ALARMS = (
+    b"ERROR", b"CRITICAL", b"rror:", b"raceback", b"xception", b"atal", b"Failed", b"failed ",
+    b"NVRM", b"Killed process", b"ASSERT", b"abort", b"panic", b"unable to", b"out of memory",
+    b"hutdown", b"startup complete",
+)  # fmt: skip
+"""Words that a failure, or the end of a start or of an engine, hardly ever goes without."""
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Kept lines, each with its number in the file from 1, and how many were left out."""
+
+    text: str
+    numbers: Sequence[int]
+    left_out: int
+
+    def number(self, line: int) -> int:
+        """The number in the file of a line of the excerpt; both count from 1."""
+        return self.numbers[line - 1] if 0 < line <= len(self.numbers) else line
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Whole lines, the first of which has this number."""
+
+    first: int
+    raw: bytes
+    lines: int
+
+
+def excerpt_of(log: BinaryIO, starts: Sequence[str]) -> Excerpt:
+    """What matters of a log; `starts` are texts that the first lines of a start contain."""
+    end: deque[_Piece] = deque()
+    sieve = _Sieve([text.encode() for text in starts])
+    size = lines = 0
+    for piece in _pieces(log):
+        end.append(piece)
+        size += len(piece.raw)
+        lines += piece.lines
+        while len(end) > 1 and (size > MAX_END_BYTES or lines > MAX_END_LINES):
+            old = end.popleft()
+            size -= len(old.raw)
+            lines -= old.lines
+            sieve.sift(old)
+    return _joined(sieve, end)
+
+
+def _joined(sieve: _Sieve, end: Sequence[_Piece]) -> Excerpt:
+    kept = sieve.kept()
+    texts, numbers = list(kept.values()), array("q", kept)
+    for piece in end:
+        texts.append(piece.raw)
+        numbers.extend(range(piece.first, piece.first + piece.lines))
+    total = end[-1].first + end[-1].lines - 1 if end else 0
+    text = b"".join(texts).decode("utf-8", errors="replace")
+    return Excerpt(text, numbers, total - len(numbers))
+
+
+def _pieces(log: BinaryIO) -> Iterator[_Piece]:
+    """The log in pieces of whole lines; of an endless line the beginning and the end are kept."""
+    number, rest = 1, b""
+    while raw := log.read(PIECE_BYTES):
+        whole, newline, part = raw.rpartition(b"\n")
+        if newline:
+            raw = _shortened(rest) + whole + newline
+            lines = raw.count(b"\n")
+            yield _Piece(number, raw, lines)
+            number, rest = number + lines, part
+        else:
+            rest = _shortened(rest + part)
+    if rest:
+        yield _Piece(number, _shortened(rest), 1)
+
+
+def _shortened(line: bytes) -> bytes:
+    half = MAX_LINE_BYTES // 2
+    return line if len(line) <= MAX_LINE_BYTES else line[:half] + line[-half:]
+
+
+class _Sieve:
+    """Keeps the lines of earlier pieces that matter."""
+
+    def __init__(self, starts: Sequence[bytes]) -> None:
+        self._starts = starts
+        self._heads: deque[dict[int, bytes]] = deque(maxlen=MAX_STARTS)
+        self._head_end = self._alarm_end = 0  # the first lines no longer kept
+        self._head_bytes = self._alarm_bytes = 0
+        self._alarms: deque[tuple[int, bytes]] = deque()
+
+    def sift(self, piece: _Piece) -> None:
+        """Keep what matters of the log's next piece."""
+        starts, alarms = _places(piece.raw, self._starts), _places(piece.raw, ALARMS)
+        if not starts and not alarms and piece.first >= max(self._head_end, self._alarm_end):
+            return
+        lines = [line + b"\n" for line in piece.raw.split(b"\n")[: piece.lines]]
+        ends = list(accumulate(map(len, lines)))
+        begun = {piece.first + bisect_right(ends, at) for at in starts}
+        alarmed = {piece.first + bisect_right(ends, at) for at in alarms}
+        for number, line in enumerate(lines, piece.first):
+            if number in begun and number >= self._head_end - START_LINES + SAME_START:
+                self._heads.append({})
+                self._head_end, self._head_bytes = number + START_LINES, 0
+            if number < self._head_end and self._head_bytes < MAX_HEAD_BYTES:
+                self._heads[-1][number] = line
+                self._head_bytes += len(line)
+            if number in alarmed:
+                before = max(number - BEFORE, self._alarm_end, piece.first)
+                for earlier in range(before, number):
+                    self._keep(earlier, lines[earlier - piece.first])
+                self._alarm_end = number + 1 + AFTER
+            if number < self._alarm_end:
+                self._keep(number, line)
+
+    def _keep(self, number: int, line: bytes) -> None:
+        self._alarms.append((number, line))
+        self._alarm_bytes += len(line)
+        while self._alarm_bytes > MAX_ALARM_BYTES:
+            self._alarm_bytes -= len(self._alarms.popleft()[1])
+
+    def kept(self) -> dict[int, bytes]:
+        """The lines kept, by number, in order."""
+        found = dict(self._alarms)
+        for head in self._heads:
+            found.update(head)
+        return dict(sorted(found.items()))
+
+
+def _places(raw: bytes, words: Sequence[bytes]) -> list[int]:
+    """Where lines contain one of these words, at most one place for each word and line."""
+    found = []
+    for word in words:
+        at = raw.find(word)
+        while at >= 0:
+            found.append(at)
+            line_end = raw.find(b"\n", at)
+            at = raw.find(word, line_end) if line_end >= 0 else -1
+    return found

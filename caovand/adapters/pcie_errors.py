@@ -1,0 +1,31 @@
+"""Errors of a card's PCIe link that the hardware corrected, as the kernel counts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from caovand.core.facts.inventory import Gpu
+
+DEVICES = Path("/sys/bus/pci/devices")
+_ADDRESS = re.compile(r"[0-9a-f]{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+_TOTAL = re.compile(r"TOTAL_ERR_COR (\d{1,20})\b")
+
+
+def corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
+    """Corrected errors since boot by card; without cards whose kernel or firmware counts none."""
+    found = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
+    return {index: count for index, count in found.items() if count is not None}
+
+
+def _corrected(bus: str, devices: Path) -> int | None:
+    address = _ADDRESS.fullmatch(bus.lower())  # NVML's domain has eight digits, the kernel's four
+    if address is None:
+        return None
+    try:
+        text = (devices / address[1] / "aer_dev_correctable").read_text(errors="replace")
+    except OSError:
+        return None
+    total = _TOTAL.search(text)
+    return int(total[1]) if total else None

@@ -1,0 +1,64 @@
+"""`caovanctl requests`: the latest requests at the gateway."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.cli.client import connect
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Verb
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n", "--count", type=int, default=20, metavar="N", help="how many (default 20, of 100)"
+    )
+    parser.add_argument("--failed", action="store_true", help="only those without a whole answer")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """requests."""
+    if args.count < 1:
+        raise CommandError(Exit.USAGE, f"cannot show {args.count} requests: use 1 or more")
+    with connect(args) as client:
+        rows = client.ask("requests")["requests"]
+    if args.failed:
+        rows = [row for row in rows if row["outcome"] or row["status"] >= 400]
+    rows = rows[-args.count :]
+    if args.json:
+        print(json.dumps(rows))
+        return Exit.DONE
+    for row in rows:
+        print(_line(row))
+    if not rows:
+        print("no such requests at the gateway since the daemon started")
+    return Exit.DONE
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    stamp = time.strftime("%H:%M:%S", time.localtime(row["at"]))
+    answer = f"{row['status'] or '-'} {row['outcome']}".strip()
+    about = "~" if row["estimated"] else ""
+    first = "" if row["first_s"] is None else f", first {row['first_s']:.2f} s"
+    return (
+        f"{stamp}  {answer}  {row['key'] or '-'}  {row['model'] or '-'}  {row['path']}"
+        f"  waited {row['waited_s']:.2f} s{first}, whole {row['whole_s']:.2f} s,"
+        f" read {about}{row['read']:,}, written {about}{row['written']:,}"
+    )
+
+
+VERB = Verb(
+    name="requests",
+    help="show the latest requests at the gateway",
+    description="Print the last requests at the gateway that have ended: whose, for which model,"
+    " the answer's status and error, how long each waited and took, and its tokens (~: estimated)."
+    " No texts are kept.",
+    epilog="examples: caovanctl requests; caovanctl requests --failed -n 100",
+    arguments=arguments,
+    run=run,
+)

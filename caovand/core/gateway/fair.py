@@ -1,0 +1,105 @@
+"""Whose request is next: bands share an engine by their weights, the keys of a band alike.
+
+What counts is tokens: a key pays for each of its requests when it goes to the engine, by estimate,
+and the difference when it is known. Whoever has paid least is next. One that comes back after a
+pause begins where the others are: pauses earn nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+ANY_BAND = "interactive"
+WEIGHTS = {"interactive": 8.0, "background": 1.0}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The requests of one key; that of clients without keys has no name."""
+
+    key: str = ""
+    band: str = ANY_BAND
+
+
+ANYBODY = Lane()
+
+
+@dataclass
+class _Share:
+    """What was paid for it, and by the one of its parts that was next last."""
+
+    paid: float = 0.0
+    level: float = 0.0
+    waiting: list[int] = field(default_factory=list)  # in the order of arrival
+
+    def join(self, level: float) -> None:
+        """It has something to do again."""
+        self.paid = max(self.paid, level)
+
+
+class FairQueue:
+    """Numbers of requests that wait, each in a lane, with what it is expected to cost."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, _Share] = {}
+        self._bands = {band: _Share() for band in WEIGHTS}
+        self._level = 0.0
+        self._known: dict[int, tuple[Lane, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[int]:
+        """All of them, in the order of arrival."""
+        return iter(sorted(self._known))
+
+    def push(self, number: int, lane: Lane, tokens: float) -> None:
+        """Let a request wait."""
+        band, share = self._bands[lane.band], self._lanes.setdefault(lane, _Share())
+        if not band.waiting:
+            band.join(self._level)
+        if not share.waiting:
+            share.join(band.level)
+        for part in (band, share):
+            bisect.insort(part.waiting, number)
+        self._known[number] = (lane, tokens)
+
+    def first(self) -> int | None:
+        """Whose turn it is."""
+        bands = [band for band in self._bands.values() if band.waiting]
+        if not bands:
+            return None
+        chosen = min(bands, key=lambda band: (band.paid, band.waiting[0]))
+        lanes = (
+            share
+            for lane, share in self._lanes.items()
+            if share.waiting and self._bands[lane.band] is chosen
+        )
+        return min(lanes, key=lambda share: (share.paid, share.waiting[0])).waiting[0]
+
+    def take(self, number: int) -> None:
+        """Let a request go to the engine: its lane pays for it."""
+        lane, tokens = self._known[number]
+        band, share = self._bands[lane.band], self._lanes[lane]
+        self._level, band.level = band.paid, share.paid
+        self.remove(number)
+        self.charge(lane, tokens)
+
+    def remove(self, number: int) -> None:
+        """Forget a request that waits no more."""
+        lane, _ = self._known.pop(number)
+        for part in (self._bands[lane.band], self._lanes[lane]):
+            part.waiting.remove(number)
+
+    def charge(self, lane: Lane, tokens: float) -> None:
+        """Let a lane pay more, or less where this is negative."""
+        band = self._bands[lane.band]
+        share = self._lanes.setdefault(lane, _Share(band.level))
+        band.paid += tokens / WEIGHTS[lane.band]
+        share.paid += tokens
+        for known, one in [*self._lanes.items()]:
+            # It would begin there anyway.
+            if not one.waiting and one.paid <= self._bands[known.band].level:
+                del self._lanes[known]

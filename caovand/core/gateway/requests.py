@@ -1,0 +1,35 @@
+"""What the policy knows of each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caovand.core.gateway.events import Faulted, Lost, Stage
+from caovand.core.gateway.fair import Lane
+
+
+@dataclass
+class OpenRequest:
+    """A request that has not ended."""
+
+    number: int
+    size: int
+    since: float  # in its stage
+    lane: Lane
+    tokens: float = 1.0
+    stage: Stage = Stage.READING
+    digest: bytes = b""
+    suspect: bool = False
+    tries: int = 0
+    forwarded_at: float = 0.0
+    broken: type[Lost] | type[Faulted] | None = None
+    """What its attempt ended with, until it is known whether the engine died."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A begun answer that the engine cut off, until it is known whether it died of that request."""
+
+    digest: bytes
+    at: float
+    alone: bool

@@ -1,0 +1,155 @@
+"""What a finding is worth to a person: how sure it is, what to change, what caovan does by itself.
+
+Pure, and the same for a log that `caovanctl explain` reads and for the daemon's incidents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import (
+    BEYOND_CARD,
+    DISK,
+    LIMIT,
+    MORE_PATIENCE,
+    REACTIONS,
+    Decision,
+    LadderRules,
+    decide,
+    is_final,
+)
+from caovand.core.healing.rung import Healing, Rung
+from caovand.core.plan import Plan
+
+# certain: the text belongs to this failure alone. likely: it fits, or only its component is known.
+# effect: the failure is real, its cause is not in the log. unknown: no known text matches.
+Certainty = Literal["certain", "likely", "effect", "unknown"]
+# waits: for the world, then it starts the same plan again. depends: the engine is unknown.
+Heals = Literal["yes", "waits", "no", "depends"]
+_FAILED = "the state is FAILED until you change something"
+_DEFAULTS = Plan("", {}, {}, device="cuda")
+"""For a log that does not show its arguments: the engine's own."""
+MAX_STEPS = 3  # rungs that a forecast of the ladder names
+
+_SURE: Mapping[str, Certainty] = {
+    "cause": "certain", "generic": "likely", "consequence": "effect", "wrapper": "effect",
+}  # fmt: skip
+_WHY: Mapping[Certainty, str] = {
+    "certain": "the first line that names a cause; what fails after it follows from that",
+    "likely": "the first line that fits, and no line near it explains the failure better",
+    "effect": "no line before it names a cause; it shows only how the engine ended",
+    "unknown": "the first failure reported, in words that no known cause matches",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting to change: the key of caovan.toml, the engine's flag or variable, its value.
+
+    `key` is empty if caovan.toml has none; a value of None leaves the option out.
+    """
+
+    key: str
+    option: str
+    value: Any
+    does: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`why` says why this line counts; `how` what caovan does by itself; `resembles` are public
+    reports of the same failure, as repository and number.
+    """
+
+    certainty: Certainty
+    why: str
+    changes: tuple[Change, ...]
+    heals: Heals
+    how: str
+    resembles: tuple[str, ...] = ()
+
+
+def answer(
+    finding: Finding,
+    kind: str,
+    plan: Plan | None,
+    rules: LadderRules,
+    resembles: Sequence[str] = (),
+) -> Answer:
+    """The answer for a plan, None if it is not known.
+
+    `kind` is that of the row that took the line, "" without one.
+    """
+    sure = _certainty(finding, kind)
+    heals, how = _forecast(plan, finding, rules)
+    why = _WHY[sure] if finding.line else "no single line: the log's course shows it"
+    changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
+    return Answer(sure, why, changes, heals, how, tuple(resembles))
+
+
+def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:
+    """The rungs that a person is advised to take; none where no setting is at fault."""
+    limited = finding.signature in DISK or LIMIT in finding.captures
+    blamed = healing.blamed.get(finding.captures.get("component", ""))
+    if limited or (finding.failure == "unknown" and blamed is None):
+        return ()
+    return healing.against(finding)
+
+
+def _certainty(finding: Finding, kind: str) -> Certainty:
+    if finding.failure == "unknown":
+        return "unknown"
+    return _SURE.get(kind, "likely")
+
+
+def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]:
+    for rung in suspects(finding, healing):
+        step = rung.step(plan, finding)
+        if step is None:
+            continue
+        changed = [(healing.option(name), value) for name, value in step.settings.items()]
+        for option, value in (*changed, *step.env.items()):
+            yield Change(rung.key, option, value, rung.does)
+
+
+def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
+    """What the ladder does if the failure comes back as often as it likes."""
+    known = plan or _DEFAULTS
+    at_once = decide(known, finding, 1, rules)
+    if is_final(finding, rules.healing):
+        return "no", f"{at_once.text}; {_FAILED}"
+    if at_once.excused:
+        return ("waits" if at_once.verdict == "hold" else "yes"), at_once.text
+    patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
+    times = "once" if patience == 1 else f"up to {patience} times"
+    first = f"the same plan again, {times}" if patience else ""
+    rungs = rules.healing.against(finding)
+    later = decide(known, finding, patience + 1, rules)
+    if plan is None and rungs:
+        steps = f"as far as the plan allows: {'; '.join(rung.does for rung in rungs)}"
+    elif later.verdict == "lower":
+        steps = _steps(later, finding, rules)
+    elif later.verdict == "hold":
+        return "waits", f"{first}, and on until it has passed"
+    else:
+        left = later.text if patience == 0 else "no rung of the ladder is left"
+        return "no", f"{first}; then {left}" if first else f"{left}; {_FAILED}"
+    return "yes", f"{first}; then {steps}" if first else steps
+
+
+def _patience(finding: Finding) -> int:
+    more = MORE_PATIENCE if finding.maybe_killed else 0
+    return (BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]).patience + more
+
+
+def _steps(decision: Decision, finding: Finding, rules: LadderRules) -> str:
+    """The changes of this decision and of those after it, the first ones by name."""
+    told: list[str] = []
+    while decision.verdict == "lower" and decision.plan is not None and len(told) < MAX_STEPS:
+        told.append(decision.text)
+        decision = decide(decision.plan, finding, _patience(finding) + 1, rules)
+    more = ", and so on" if decision.verdict == "lower" else ""
+    return "; then ".join(told) + more

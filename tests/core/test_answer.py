@@ -1,0 +1,102 @@
+"""The answer to a finding: how sure it is, what to change, and what caovan does by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from caovand.core.healing.answer import Answer
+from caovand.core.healing.failure import FAILURES, Failure, Finding
+from caovand.core.healing.ladder import REACTIONS, LadderRules
+from caovand.core.plan import Plan, Setting
+from caovand.engines.common.answer import answer_of
+from caovand.engines.registry import MODULES, engine_of
+
+VLLM = engine_of("vllm")
+
+
+def vllm(finding: Finding, **settings: object) -> Answer:
+    plan = Plan("/m", {k: Setting(v, "user", "") for k, v in settings.items()}, {}, device="cuda")
+    return answer_of(VLLM, finding, plan)
+
+
+@pytest.mark.parametrize(
+    ("failure", "signature", "certainty"),
+    [
+        ("kv-cache-none", "oom.kv.none", "certain"),
+        ("device-oom-run", "oom.cuda", "likely"),
+        ("engine-died", "engine.lost", "effect"),
+        ("unknown", "exception", "unknown"),
+        ("hang", "", "likely"),
+        ("gpu-lost", "xid.lost", "certain"),
+    ],
+)
+def test_how_sure_it_is_depends_on_the_text(
+    failure: Failure, signature: str, certainty: str
+) -> None:
+    assert vllm(Finding(failure, "x", signature=signature, line=7)).certainty == certainty
+
+
+def test_each_change_names_key_option_and_value() -> None:
+    found = vllm(Finding("sampler-oom", "x", "warmup", signature="oom.sampler"), max_num_seqs=256)
+    first, second, _ = found.changes
+    assert (first.key, first.option, first.value) == ("max_num_seqs", "--max-num-seqs", 128)
+    assert (second.key, second.value) == ("gpu_memory_utilization", 0.87)
+    assert found.heals == "yes"
+    assert found.how == (
+        "sequences 256 -> 128; then sequences 128 -> 64; then sequences 64 -> 32, and so on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "heals", "how"),
+    [
+        ("bad-arguments", "no", "starting again cannot help; the state is FAILED until"),
+        ("gpu-lost", "waits", "waiting until it has passed"),
+        ("network", "yes", "waiting for the network: the same plan again"),
+        ("illegal-access", "yes", "the same plan again, once; then CUDA graphs"),
+        ("vram-busy", "waits", "the same plan again, up to 3 times, and on until it has passed"),
+        ("jit-toolchain", "yes", "FlashInfer's sampler off; then"),
+        ("plugin-error", "yes", "caovan's kernels off"),
+    ],
+)
+def test_what_caovan_does_by_itself_is_what_the_ladder_decides(
+    failure: Failure, heals: str, how: str
+) -> None:
+    found = vllm(Finding(failure, "x", "serving"))
+    assert found.heals == heals
+    assert found.how.startswith(how)
+
+
+@pytest.mark.parametrize("name", ["llamacpp", "ollama", "sglang"])
+def test_without_a_plan_the_ladder_is_named_and_not_what_defaults_allow(name: str) -> None:
+    engine = engine_of(name)
+    finding = Finding("illegal-access", "x", "serving")
+    rungs = "; ".join(rung.does for rung in engine.healing.against(finding))
+    found = answer_of(engine, finding)
+    assert found.heals == "yes"
+    assert found.how == f"the same plan again, once; then as far as the plan allows: {rungs}"
+
+
+def test_a_pinned_key_is_no_remedy() -> None:
+    finding = Finding("kv-cache-short", "x", "kv", {"fits": "4096"}, "oom.kv.len", 3)
+    plan = Plan("/m", {"max_model_len": Setting(8192, "user", "")}, {})
+    keys = frozenset(rung.key for rung in VLLM.healing.rungs if rung.key)
+    found = answer_of(VLLM, finding, plan, LadderRules(VLLM.healing, pinned=keys))
+    assert found.heals == "no"
+    assert "[policy] pinned names max_model_len" in found.how
+
+
+def test_where_the_engine_is_not_certain_nothing_is_promised() -> None:
+    found = answer_of(None, Finding("device-oom-load", "x", signature="oom.cuda"))
+    assert (found.heals, found.changes) == ("depends", ())
+    assert answer_of(None, Finding("bad-arguments", "x")).heals == "no"
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_there_is_an_answer_for_every_failure_of_every_engine(name: str, failure: Failure) -> None:
+    found = answer_of(engine_of(name), Finding(failure, "x", "load"))
+    assert found.why
+    assert found.how
+    if REACTIONS[failure].kind == "fatal":
+        assert found.heals == "no"
