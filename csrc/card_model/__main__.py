@@ -4,6 +4,8 @@ python -m card_model                     the table of predictions
 python -m card_model gdn_chunk_scan FILE the cycles of a kernel of kernels.py; FILE is what
                                          `nvdisasm -hex -c` prints of its cubin (nvdisasm is
                                          PyPI's nvidia-cuda-nvdisasm)
+
+A new kernel gets a row in kernels.py, with the branches that the defaults of `sm.Path` get wrong.
 """
 
 from __future__ import annotations
