@@ -68,12 +68,12 @@ test: test-system .venv/ready ## all but the long tests
 .PHONY: test-needs
 test-needs: engine $(TEST_MODELS) oldest
 
-# Half of this time is waiting for daemons: three at a time, and the lane next to them, keep two
+# Half of this time is waiting for daemons: four at a time, and the lane next to them, keep two
 # cores busy.
 BRIEF := --hypothesis-profile=brief
 .PHONY: test-newest
 test-newest: .venv/ready ## the tests that start no real engine
-	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not long and not engine' $(BRIEF)
+	$(PY) -m pytest -q -n 4 --dist worksteal -m 'not long and not engine' $(BRIEF)
 
 .PHONY: test-engine
 test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
@@ -178,7 +178,7 @@ firewall:
 LONG := long and not exhaustive
 .PHONY: test-long
 test-long: .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
-	@packaging/parts.py test-fetched test-strangers test-real,llamacpp+test-made test-daemons
+	@packaging/parts.py test-fetched test-strangers test-real+test-gateway,llamacpp+test-made test-daemons
 
 .PHONY: test-all
 test-all: .venv/ready ## every test there is, with all examples of the properties; an hour and more
@@ -195,11 +195,16 @@ test-strangers: .venv/ready
 
 # llama-server loads a tiny model in a moment, and most of `make run` is pip's: neither needs a core
 # of its own.
-ELSEWHERE := $(addprefix tests/faults/test_,gateway_faults.py llamacpp_faults.py) tests/e2e/test_llamacpp.py \
-	tests/e2e/test_make_run.py
+GATEWAY := tests/faults/test_gateway_faults.py
+ELSEWHERE := tests/faults/test_llamacpp_faults.py tests/e2e/test_llamacpp.py tests/e2e/test_make_run.py
 .PHONY: test-real
 test-real: engine $(TEST_MODELS)
-	$(PY) -m pytest --durations=12 -m 'engine and ($(LONG))' tests/faults tests/e2e $(addprefix --ignore=,$(ELSEWHERE))
+	$(PY) -m pytest --durations=12 -m 'engine and ($(LONG))' tests/faults tests/e2e \
+		$(addprefix --ignore=,$(GATEWAY) $(ELSEWHERE))
+
+.PHONY: test-gateway
+test-gateway: llamacpp
+	$(PY) -m pytest -m '$(LONG)' $(GATEWAY)
 
 .PHONY: test-made
 test-made: .venv/ready
@@ -207,7 +212,7 @@ test-made: .venv/ready
 
 .PHONY: test-daemons
 test-daemons: .venv/ready
-	$(PY) -m pytest -q -n 3 --dist worksteal -m 'not engine and ($(LONG))' $(BRIEF) \
+	$(PY) -m pytest -q -n 4 --dist worksteal -m 'not engine and ($(LONG))' $(BRIEF) \
 		--ignore=tests/packaging --ignore=tests/kernels --ignore=tests/faults/test_strangers.py
 
 .PHONY: bench

@@ -189,7 +189,7 @@ def test_descendants_are_ended_when_the_first_process_is_dead_already(engine: En
         pids = await engine.pids(1 + len(KINDS))
         os.kill(started.pid, signal.SIGKILL)
         assert await started.ended() == -signal.SIGKILL
-        assert {p.pid for p in started.look()} == set(pids) - {started.pid}
+        await soon(lambda: {p.pid for p in started.look()} == set(pids) - {started.pid})
         assert await started.end(5.0) == ()
         assert not any(map(lives, pids))
 
@@ -392,7 +392,7 @@ def test_an_end_leaves_the_processes_of_another_engine_alone(
             os.kill(two.pid, signal.SIGKILL)
             await one.ended(), await two.ended()
             second.remove(two.pid)
-        assert {p.pid for p in two.look()} == set(second)
+        await soon(lambda: {p.pid for p in two.look()} == set(second))
         assert await one.end(5.0) == ()
         assert not any(map(lives, first))
         assert all(map(lives, second))
@@ -462,7 +462,7 @@ def test_in_cgroups_an_end_leaves_another_engines_processes_alone(
         first, second = await engine.pids(3), await other.pids(3)
         assert await one.end(5.0) == ()
         assert not any(map(lives, first))
-        assert {p.pid for p in two.look()} == set(second)
+        await soon(lambda: {p.pid for p in two.look()} == set(second))
         assert await two.end(5.0) == ()
         assert (one.unknown, two.unknown) == ((), ())
         assert not any(map(lives, second))
