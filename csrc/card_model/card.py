@@ -26,9 +26,7 @@ BARRIER_LATENCY = 20  # assumed
 
 LINE = 128  # bytes of code
 L0_LINES = 128  # of a partition: 16 KiB (Jia)
-LINE_FETCH = (
-    16  # cycles to fetch one from the SM's cache: 2 an instruction of 16 bytes (Jia, figure 3.7)
-)
+LINE_FETCH = 16  # cycles, from the SM's cache: 2 an instruction of 16 bytes (Jia, figure 3.7)
 
 
 def resident(threads: int, registers: int, shared: int) -> int:
