@@ -89,10 +89,10 @@ def test_the_command_runs_once_all_have_joined_and_ends_all(address: str, folder
 
 def test_asked_to_end_it_ends_the_command_first_and_then_ray(address: str, folder: Path) -> None:
     program = (
-        "import signal, sys, time\n"
-        "def end(*_): print('in good order', flush=True); sys.exit()\n"
+        "import os, signal, sys, time\n"
+        "def end(*_): os.write(1, b'in good order\\n'); sys.exit()\n"
         "signal.signal(signal.SIGTERM, end)\n"
-        "print('begun', flush=True)\n"
+        "os.write(1, b'begun\\n')\n"  # a print that is under way bears no other
         "time.sleep(600)"
     )
     with launcher(address, folder, sys.executable, "-c", program) as head:
