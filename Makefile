@@ -64,9 +64,13 @@ test-system:
 test: test-system .venv/ready ## all but the long tests
 	@packaging/parts.py lint,test-needs test-newest,test-engine+test-torch+test-oldest
 
+# A machine that cannot have vLLM's Python skips what needs vLLM, with the reason in the table.
+WITH_ENGINE := packaging/with-engine.sh
+
 # pip downloads while mypy runs.
 .PHONY: test-needs
-test-needs: engine $(TEST_MODELS) oldest
+test-needs: oldest
+	@$(WITH_ENGINE) $(MAKE) -s --no-print-directory $(TEST_MODELS)
 
 # Half of this time is waiting for daemons: four at a time, and the lane next to them, keep two
 # cores busy.
@@ -76,7 +80,11 @@ test-newest: .venv/ready ## the tests that start no real engine
 	$(PY) -m pytest -q -n 4 --dist worksteal -m 'not long and not engine' $(BRIEF)
 
 .PHONY: test-engine
-test-engine: engine $(TEST_MODELS) ## the core of the tests over a real vLLM
+test-engine: .venv/ready ## the core of the tests over a real vLLM
+	@$(WITH_ENGINE) $(MAKE) -s --no-print-directory test-over-engine
+
+.PHONY: test-over-engine
+test-over-engine: $(TEST_MODELS)
 	$(PY) -m pytest -m 'engine and not long'
 
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
@@ -100,8 +108,8 @@ test-oldest-all: .venv/ready
 
 # The plugin's operators need torch, which only the engine's Python has; pytest is lent to it.
 .PHONY: test-torch
-test-torch: engine kernels .caovan/pytest/ready
-	PYTHONPATH=.caovan/pytest $(ENGINE) -m pytest -q -p no:cacheprovider -c /dev/null \
+test-torch: kernels .caovan/pytest/ready
+	$(WITH_ENGINE) env PYTHONPATH=.caovan/pytest $(ENGINE) -m pytest -q -p no:cacheprovider -c /dev/null \
 		--rootdir tests/kernels --confcutdir tests/kernels tests/kernels/test_core_torch.py
 
 .caovan/pytest/ready: .venv/ready

@@ -126,3 +126,32 @@ def test_where_none_can_be_fetched_the_part_is_skipped_with_the_reason(
     assert skipped.startswith("skipped: no Python 3.10 is here, and uv could not fetch one: ")
     assert "UV_PYTHON_INSTALL_MIRROR" in skipped
     assert not (no_python_3_10 / ".venv-oldest").exists()
+
+
+NO_PYTHON = (
+    "caovanctl: cannot find Python 3.11: none with a working venv module is here and uv could not"
+    " install one (cause: no route)"
+)
+
+
+@pytest.mark.parametrize(
+    ("installs", "status", "last"),
+    [
+        ("true", 0, "tested"),
+        (f"echo '{NO_PYTHON}; apt install'; false", 0, "skipped: no Python 3.11 is here for vLLM,"),
+        ("echo 'caovanctl: cannot download torch'; false", 1, "no engine"),
+    ],
+    ids=["installed", "no Python", "broken"],
+)
+def test_a_machine_that_cannot_have_vllms_python_skips_what_needs_vllm(
+    tmp_path: Path, installs: str, status: int, last: str
+) -> None:
+    (tmp_path / "packaging").mkdir()
+    script = Path(shutil.copy(ROOT / "packaging/with-engine.sh", tmp_path / "packaging"))
+    engine = tmp_path / "packaging/engine.sh"
+    engine.write_text(f"#!/bin/sh\n{installs}\n")
+    engine.chmod(0o755)
+    done = subprocess.run([script, "echo", "tested"], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1].startswith(last)
+    assert list((tmp_path / ".caovan").iterdir()) == []
