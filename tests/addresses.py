@@ -31,7 +31,6 @@ FACES: Mapping[str, str] = {
     "caovand.cli.key": "tests/cli/test_key.py",
     "caovand.cli.model": "tests/cli/test_model_verbs.py",
     "caovand.core.api_key": "tests/core/test_config.py",
-    "caovand.core.toml_syntax": "tests/core/test_config.py",
     "caovand.core.tuning": "tests/core/test_tuning.py",
     "caovand.daemon.reading_process": "tests/daemon/test_reading.py",
     "caovand.engines.common": "tests/engines",

@@ -32,7 +32,8 @@ def _wrong(line: str, reason: str) -> str:
     assignment, section = ASSIGNMENT.match(line), SECTION.match(line)
     if section and "twice" in reason:
         return f"[{section[1]}] appears twice; move its keys to the first one"
-    if "backslash" in reason or "Unescaped" in reason:
+    # "hex value": TOML 1.1, which newer readers take, has \\x.
+    if any(mark in reason for mark in ("backslash", "Unescaped", "hex value")):
         return "a backslash in \"quotes\" begins an escape; write it twice, or use 'single quotes'"
     if assignment is None:
         return f"{reason}; {GENERAL}"

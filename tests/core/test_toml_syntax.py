@@ -1,0 +1,15 @@
+"""What is wrong with TOML is explained alike, whichever version of the reader words it."""
+
+from __future__ import annotations
+
+import pytest
+
+from caovand.core.toml_syntax import explained
+
+
+@pytest.mark.parametrize(
+    "message", ["Unescaped '\\' in a string", "Invalid hex value"], ids=["TOML 1.0", "TOML 1.1"]
+)
+def test_a_backslash_in_quotes_is_explained_by_both_grammars(message: str) -> None:
+    found = explained('[model]\npath = "C:\\x"\n', f"{message} (at line 2, column 13)")
+    assert found.startswith("line 2: a backslash in")
