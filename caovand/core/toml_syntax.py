@@ -32,7 +32,7 @@ def _wrong(line: str, reason: str) -> str:
     assignment, section = ASSIGNMENT.match(line), SECTION.match(line)
     if section and "twice" in reason:
         return f"[{section[1]}] appears twice; move its keys to the first one"
-    # "hex value": TOML 1.1, which newer readers take, has \\x.
+    # "hex value": TOML 1.1, which newer readers take, has the escape \x.
     if any(mark in reason for mark in ("backslash", "Unescaped", "hex value")):
         return "a backslash in \"quotes\" begins an escape; write it twice, or use 'single quotes'"
     if assignment is None:
