@@ -20,7 +20,7 @@ from caovand.core.problem import ProblemError
 from caovand.daemon import history_writer
 from caovand.daemon.history import History
 from caovand.daemon.history_writer import Writer
-from tests.patience import eventually, soon
+from tests.patience import LIMIT_S, eventually, soon
 
 MARK = Mark(1_800_000_000.0, "main", "mode", "fast")
 
@@ -191,7 +191,7 @@ def story(
             lambda: clock.steady,
         )  # fmt: skip
         try:
-            await act(one, clock)
+            await asyncio.wait_for(act(one, clock), LIMIT_S)
         finally:
             one.close(10)
 
