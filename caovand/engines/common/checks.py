@@ -14,9 +14,10 @@ MIN_LINK_ERRORS = 1000  # a sound link has a few, when it trains
 Check = Callable[[DoctorFacts], Iterator[CheckResult]]
 
 
-def checkup(*checks: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
-    """All results of these checks, in their order."""
-    return lambda facts: tuple(result for check in checks for result in check(facts))
+def checkup(*own: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
+    """All results of an engine's own checks and of those that each engine has, in this order."""
+    every = (*own, memory_checks, plan_checks, port_checks, orphan_checks, cache_checks)
+    return lambda facts: tuple(result for check in every for result in check(facts))
 
 
 def failed(check: str, problem: Problem) -> CheckResult:

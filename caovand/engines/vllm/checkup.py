@@ -15,8 +15,13 @@ from shlex import quote
 from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
-from caovand.core.problem import Problem
-from caovand.engines.common.checks import cache_checks, driver_checks, link_checks, port_checks
+from caovand.engines.common.checks import (
+    cache_checks,
+    driver_checks,
+    failed,
+    link_checks,
+    port_checks,
+)
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.all_reduce import all_reduce_check
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
@@ -55,10 +60,6 @@ def _turing(facts: DoctorFacts) -> bool:
 
 def _cuda(facts: DoctorFacts) -> str | None:
     return facts.engine.cuda if facts.engine else None
-
-
-def _failed(group: str, problem: Problem) -> CheckResult:
-    return CheckResult(group, "FAIL", problem.message, problem.remedy)
 
 
 def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -147,7 +148,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None:
         if facts.engine_problem:
-            yield _failed("engine", facts.engine_problem)
+            yield failed("engine", facts.engine_problem)
         return
     if releases.OLDEST_TESTED <= found.release[:2] <= releases.NEWEST_TESTED:
         yield CheckResult(
@@ -268,7 +269,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.model
     if found is None:
         if facts.model_problem:
-            yield _failed("model", facts.model_problem)
+            yield failed("model", facts.model_problem)
         return
     if not found.architecture:
         text = f"{found.path} is not on this machine yet"
@@ -323,7 +324,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory is None:
         return
     for conflict in memory.conflicts:
-        yield _failed("memory", conflict)
+        yield failed("memory", conflict)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
         yield CheckResult("memory", "WARN", text, "read the memory that vLLM logs when it starts")

@@ -10,16 +10,11 @@ from caovand.engines.common import checks
 from caovand.engines.common.checks import (
     CARD,
     MODEL,
-    cache_checks,
     driver_checks,
     engine_checks,
     failed,
     gguf_size,
     link_checks,
-    memory_checks,
-    orphan_checks,
-    plan_checks,
-    port_checks,
     usable_card,
 )
 
@@ -80,9 +75,4 @@ checkup = checks.checkup(
     _cards,
     link_checks,
     _model,
-    memory_checks,
-    plan_checks,
-    port_checks,
-    orphan_checks,
-    cache_checks,
 )

@@ -9,15 +9,10 @@ from caovand.engines.common import checks
 from caovand.engines.common.checks import (
     CARD,
     MODEL,
-    cache_checks,
     driver_checks,
     engine_checks,
     failed,
     link_checks,
-    memory_checks,
-    orphan_checks,
-    plan_checks,
-    port_checks,
     usable_card,
 )
 from caovand.engines.sglang.planning import cards
@@ -56,9 +51,4 @@ checkup = checks.checkup(
     _cards,
     link_checks,
     _model,
-    memory_checks,
-    plan_checks,
-    port_checks,
-    orphan_checks,
-    cache_checks,
 )
