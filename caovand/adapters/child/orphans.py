@@ -63,7 +63,7 @@ async def end_orphans(
 ) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
     """End what a killed daemon left; return what was found, and what of it outlived KILL.
 
-    `before_kill` gets the pids of what was found. `groups` are cgroups that hold nothing else, and
+    `before_kill` gets the pids found. `groups` are cgroups that hold nothing else, and
     `engines` are those whose processes are left alone.
     """
 

@@ -132,7 +132,7 @@ def probe_from(document: Any) -> Probe | None:
 
 
 def reached_to(reached: Reached | None) -> dict[str, Any] | None:
-    """The document of what was reached."""
+    """Return a probe's result as a document, None without one."""
     if reached is None:
         return None
     return {**vars(reached), "failures": dict(reached.failures)}

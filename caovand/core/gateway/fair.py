@@ -17,7 +17,7 @@ WEIGHTS = {"interactive": 8.0, "background": 1.0}
 
 @dataclass(frozen=True)
 class Lane:
-    """The requests of one key; that of clients without keys has no name."""
+    """The requests of one key; requests without a key share one without a name."""
 
     key: str = ""
     band: str = ANY_BAND

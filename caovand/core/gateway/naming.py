@@ -58,7 +58,7 @@ class Naming:
         return tuple(dict.fromkeys((*self.served, *known)))
 
     def meant(self, name: str) -> Meant | None:
-        """The model that `name` means, None where there is none; "" means the default."""
+        """Return the model that `name` means ("" the default), None if there is none."""
         if not name and self.served:
             return Meant(self.served[0])
         return self._served(name) or self._aliased(name) or self._with_effort(name)
