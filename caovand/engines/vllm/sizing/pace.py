@@ -81,6 +81,9 @@ STEP_TOKENS = 256
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
 """What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
 published runs show no loss by an fp8 cache, but not of every model."""
+WORTH_OF_CUT = 0.93
+"""What a context under the model's own limit is worth: clients that trust the model's card are
+refused. More sequences, or larger steps, are not worth the last tenth of it."""
 TOO_SHORT = 2
 """How steeply the worth of a context falls that does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
@@ -88,6 +91,13 @@ LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 part of the workload's users is there."""
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
 FOUR_BITS = 0.55
+
+
+def active_parameters(model: ModelCard) -> float:
+    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    active = model.experts_per_token / model.experts if model.experts else 0
+    held = model.size("layers") + model.size("experts") * active
+    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,7 @@ class Pace:
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1) ** TOO_SHORT
+        reached *= 1.0 if context >= self._model.max_model_len else WORTH_OF_CUT
         served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
         return self.seconds(candidate) / (reached * served * self._worth)
 
