@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import Gguf, Gpu, Host, ModelCard
+from caovand.core.facts.gguf import Gguf
+from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.sizes import (
     Load,
     cache_bytes,

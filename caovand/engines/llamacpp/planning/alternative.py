@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from caovand.core.facts.checks import CheckResult
-from caovand.core.facts.inventory import Gguf, GgufLayer, Gpu, Host, ModelCard, Part
+from caovand.core.facts.gguf import Gguf, GgufLayer
+from caovand.core.facts.inventory import Gpu, Host, ModelCard, Part
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.llamacpp.planning.planner import OLDEST_CARD
