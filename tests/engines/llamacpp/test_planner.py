@@ -16,6 +16,7 @@ from caovand.engines.llamacpp.memory.forecast import forecast
 from tests.core.machines import QWEN_27B
 from tests.engines.llamacpp.machines import (
     CPU,
+    CUDA,
     HOST,
     LLAMA_70B,
     MOE_30B,
@@ -273,3 +274,32 @@ def test_a_card_in_use_by_others_holds_fewer_layers() -> None:
     inventory = machine(QWEN_8B, 11264)
     busy = replace(inventory, gpus=(replace(card(0, 11264), free_mib=3000),))
     assert plan(busy).value("gpu_layers") < plan(inventory).value("gpu_layers")
+
+
+def test_only_cards_that_the_build_has_code_for_are_used() -> None:
+    built = replace(CUDA, kernels=(("sm75", ()),), cuda="13.0.96")
+    old = replace(card(1, 24576, "Tesla P40"), compute_capability=(6, 1))
+    new = replace(card(2, 24576, "NVIDIA H100 80GB HBM3"), compute_capability=(9, 0))
+    both = machine(QWEN_8B, 11264, engine=built)
+    both = replace(both, gpus=(*both.gpus, old, new))
+    found = plan(both)
+    assert found.cards == ("0",)
+    first, second = (text for text in found.warnings if "is not used" in text)
+    assert "no code for compute capability 6.1" in first
+    assert 'kind = "ollama"' in first
+    assert "engine install --kind llamacpp --again --capability 9.0" in second
+    with pytest.raises(Unplannable, match=r"cannot use GPU 1 .Tesla P40. with this llama\.cpp"):
+        plan(both, engine={"gpus": [0, 1]})
+    unnamed = replace(both, engine=replace(CUDA, cuda="13.0.96"))
+    assert plan(unnamed).cards == ("0", "2")
+    elsewhere = replace(both, engine=CUDA)  # a build of others, with CUDA 12
+    assert plan(elsewhere).cards == ("0", "1", "2")
+
+
+def test_weights_in_host_memory_are_read_into_it_where_a_card_waits_for_them() -> None:
+    assert plan(machine(MOE_30B, 8192)).value("load_mode") == "none"
+    assert plan(machine(QWEN_8B, 24576)).value("load_mode") == "mmap"
+    assert plan(machine(QWEN_8B)).value("load_mode") == "mmap"
+    unified = machine(QWEN_8B, 65536)
+    unified = replace(unified, gpus=(replace(unified.gpus[0], unified=True),))
+    assert plan(unified).value("load_mode") == "none"
