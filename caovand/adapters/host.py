@@ -9,6 +9,7 @@ from pathlib import Path
 from caovand.core.facts.inventory import Host
 
 MIB = 1 << 20
+NODES = Path("/sys/devices/system/node")
 EXTENSIONS = (
     "sse4_2", "avx", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",
     "asimd", "asimddp", "i8mm", "bf16", "sve",
@@ -16,7 +17,9 @@ EXTENSIONS = (
 """The vector extensions that engines have kernels for, by the kernel's names."""
 
 
-def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host:
+def read_host(
+    cache_dir: Path | None = None, proc: Path = Path("/proc"), nodes: Path = NODES
+) -> Host:
     """Memory, swap, shared memory, cores, limits, and free disk at `cache_dir`."""
     memory = _meminfo(proc)
     total, available = memory_mib(proc)
@@ -34,6 +37,7 @@ def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host
         shm_free_mib=shared[1],
         architecture=os.uname().machine,
         instructions=_instructions(proc),
+        numa_nodes=len(list(nodes.glob("node[0-9]*"))) or 1,
     )
 
 

@@ -322,6 +322,10 @@ def test_the_instruction_set_is_what_every_core_has(tmp_path: Path) -> None:
     host = read_host(proc=tmp_path)
     assert host.instructions == ("asimd", "i8mm", "sve")
     assert host.architecture == os.uname().machine
+    for name in ("node0", "node1", "possible"):
+        (tmp_path / name).touch()
+    counted = [read_host(nodes=nodes).numa_nodes for nodes in (tmp_path, tmp_path / "none")]
+    assert counted == [2, 1]
 
 
 def test_no_library_or_no_driver_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:

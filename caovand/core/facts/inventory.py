@@ -62,7 +62,8 @@ class Host:
 
     `memory_gb_s` is how fast all of them together read and write memory, None if not measured.
     `architecture` is the kernel's name for the processor, `instructions` those of its vector
-    extensions that engines have code for, by the kernel's names.
+    extensions that engines have code for, by the kernel's names. `numa_nodes` is how many parts
+    of it have memory of their own.
     """
 
     ram_mib: int
@@ -77,6 +78,7 @@ class Host:
     memory_gb_s: float | None = None
     architecture: str = ""
     instructions: tuple[str, ...] = ()
+    numa_nodes: int = 1
 
 
 @dataclass(frozen=True)

@@ -303,3 +303,36 @@ def test_weights_in_host_memory_are_read_into_it_where_a_card_waits_for_them() -
     unified = machine(QWEN_8B, 65536)
     unified = replace(unified, gpus=(replace(unified.gpus[0], unified=True),))
     assert plan(unified).value("load_mode") == "none"
+
+
+GPT_OSS_120B = model(
+    36, 1650, experts_mib=1600, context=131072, keys=512, experts=128, experts_per_token=4,
+    expert_size=2880, hidden_size=2880, sliding_window=128,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ram_gib", [48, 56, 64, 72, 96])
+def test_a_context_fits_by_its_reason_where_it_fits_by_the_forecast(ram_gib: int) -> None:
+    host = replace(HOST, ram_mib=ram_gib * 1024, available_mib=ram_gib * 1024 - 4500)
+    inventory = machine(GPT_OSS_120B, 12288, host=host)
+    found = plan(inventory)
+    fits = forecast(found, inventory).fits
+    assert fits == ("no context fits" not in found.settings["max_model_len"].reason)
+    assert fits == (ram_gib >= 64)
+    assert not fits or found.value("max_model_len") >= 16384
+
+
+def test_in_unified_memory_nothing_is_left_to_the_host_and_kept_prompts_are_few() -> None:
+    host = replace(HOST, ram_mib=124_546, available_mib=118_000, cpus=20)
+    unified = replace(
+        card(0, 124_546, "NVIDIA GB10"), compute_capability=(12, 1), unified=True,
+        free_mib=118_000 - 124_546 // 8,
+    )  # fmt: skip
+    inventory = replace(machine(GPT_OSS_120B, 1, host=host), gpus=(unified,))
+    found = plan(inventory)
+    assert found.value("n_cpu_moe") is None
+    assert found.value("gpu_layers") == 37
+    assert found.value("cache_ram") == 124_546 // 8 // 8
+    assert forecast(found, inventory).fits
+    small = replace(inventory, gpus=(replace(unified, free_mib=40_000),))
+    assert forecast(plan(small), small).fits is False

@@ -8,6 +8,7 @@ from typing import Any
 
 from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
@@ -53,7 +54,7 @@ def settings(
         "cache_type_k": kinds[0],
         "cache_type_v": kinds[1],
         "load_mode": _load_mode(sized, gpus),
-        "cache_ram": _cache_ram(inventory),
+        "cache_ram": _cache_ram(inventory, gpus),
         **_on_cards(sized, gpus),
     }
 
@@ -211,8 +212,12 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
     return found
 
 
-def _cache_ram(inventory: Inventory) -> Setting:
+def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu]) -> Setting:
     # Based on total memory: free memory changes from start to start, and the plan with it.
+    if any(gpu.unified for gpu in gpus):
+        spare = host_reserve_mib(inventory.host.ram_mib) // 8
+        reason = "MiB for prompts seen before: an eighth of what the cards leave to the host"
+        return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
     weights = inventory.model.gguf.size if inventory.model.gguf else 0
     spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
     if spare >= CACHE_RAM_MIB:
