@@ -216,7 +216,7 @@ def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu]) -> Setting:
     # Based on total memory: free memory changes from start to start, and the plan with it.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
-        reason = "MiB for prompts seen before: an eighth of what the cards leave to the host"
+        reason = "MiB for prompts seen before: an eighth of the host's reserve"
         return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
     weights = inventory.model.gguf.size if inventory.model.gguf else 0
     spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
