@@ -15,7 +15,7 @@ ROWS: tuple[Signature, ...] = (
          r"|is not a local folder and is not a valid model identifier"
          r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
          r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
-         r"|does not appear to have (?:a file named|files named)|outgoing traffic has been disabled"
+         r"|does not appear to have (?:a file named|files named)|Error no file named |outgoing traffic has been disabled"
          r"|OfflineModeIsEnabled|offline mode is enabled|is not a valid JSON file"
          r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
          r"|Unrecognized model in |No model architectures are specified"
