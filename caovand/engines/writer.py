@@ -13,7 +13,7 @@ from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common.advice import GENERAL, sentences
 from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
-from caovand.engines.common.python import LACKING, UNSUPPORTED
+from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
 from caovand.engines.common.wrapping import joined
 
@@ -21,8 +21,7 @@ _UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | 
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
-_ANY_PROGRAM = frozenset({LACKING.id, *(row.id for row in UNSUPPORTED)})
-"""Rows that read an exception of any Python program: an engine that knows its text decides."""
+_ANY_PROGRAM = frozenset(row.id for row in ANY_PROGRAM)
 
 
 @dataclass(frozen=True)

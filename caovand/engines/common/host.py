@@ -39,5 +39,5 @@ ROWS = (
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line begins like one of the kernel, the loader, a shell or a container's runtime."""
+    """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))

@@ -95,6 +95,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
         return parts.level == "ERROR" or driver or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
-    return bool(
-        _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or host.is_raw(line)
-    )
+    return bool(_RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or host.is_raw(line))

@@ -78,8 +78,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
     signature("ollama.runner", "wrapper", "engine-died",
          r"llama[ -](?:runner|server) process (?:has terminated|no longer running)"
-         r"|llama[ -](?:runner|server) (?:terminated|stopped with error)|(?:NewLlamaServer|Load) failed"
-         r"|error loading llama server"),
+         r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
+         r"|(?:NewLlamaServer|Load) failed|error loading llama server"),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (

@@ -86,7 +86,6 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.port", "cause", "port-busy",
          r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
          r"|port at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"),
-    python.LACKING,
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
@@ -96,7 +95,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
-    *python.UNSUPPORTED,
+    *python.ANY_PROGRAM,
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
     signature("sglang.sigquit", "wrapper", "engine-died",

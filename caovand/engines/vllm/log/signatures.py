@@ -20,8 +20,8 @@ from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.rows import arguments, cards, ends, memory, model
 
 SIGNATURES: tuple[Signature, ...] = (
-    *memory.ROWS, *cards.ROWS, *arguments.ROWS, *model.ROWS, python.LACKING, *ends.ROWS,
-    *python.UNSUPPORTED,
+    *memory.ROWS, *cards.ROWS, *arguments.ROWS, *model.ROWS, *ends.ROWS,
+    *python.ANY_PROGRAM,
 )  # fmt: skip
 
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
@@ -31,7 +31,7 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 # How a raw line must begin to be evidence: an exception's name, a program's error, a C++ log
 # prefix, the kernel. Source lines inside a traceback are indented and never match.
 _EXCEPTION = re.compile(
-    r"(?:socket\.gaierror|(?:\w+\.)+_?[A-Z]\w*"
+    r"(?:socket\.gaierror|Exception|(?:\w+\.)+_?[A-Z]\w*"
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))"
     r"(?:: |$| at \S{1,200}:\d{1,6}: )"
 )
@@ -42,7 +42,8 @@ _RAW = re.compile(
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
-    r"|Failed: Cuda error|Search for `cuda|Exception in worker VllmWorker|The model's max seq len \("
+    r"|Failed: Cuda error|Search for `cuda|Exception in worker VllmWorker"
+    r"|The model's max seq len \("
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
 # Files that import the compiled parts, and log nothing else.
