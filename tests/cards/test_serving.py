@@ -6,85 +6,24 @@ import contextlib
 import itertools
 import json
 import os
-import random
 import signal
-import threading
 import time
-import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from statistics import median
-from typing import Any
 
 import pytest
 
-from caovand.lab.core.fieldtest.trials import FORCE
-from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
+from tests.cards.conftest import running, serves, shown
+from tests.cards.server import Server, configured, drawn
 from tests.daemon_process import Daemon, free_port
-from tests.patience import PATIENCE_S, until
+from tests.patience import until
 
 SETTLED_S = 3.0
 LONG, NEW, SHORT, DECODED = 25_000, 364, 4_096, 128
 SOME, LENGTHS = (7, 300, 1_500, 9_000), range(1_024, 0, -1)
 CLOSE = 0.1
 """How far logprobs may be apart: half precision rounds otherwise with other kernels and batches."""
-DRAWN = itertools.count(1)
 Answers = list[tuple[list[int], list[float]]]
-
-
-@dataclass(frozen=True)
-class Server:
-    """A daemon that serves the hybrid on its port."""
-
-    daemon: Daemon
-    port: int
-
-    def reloads(self, *args: str, **env: str) -> dict[str, Any]:
-        """Serve this plan, by `reload` where another one serves."""
-        self.daemon.config_path.write_text(configured(self.port, *args, **env))
-        assert self.daemon.ctl("reload").returncode == 0
-        return serves(self.daemon)
-
-    def answer(self, prompt: Sequence[int], tokens: int = 1) -> tuple[float, dict[str, Any]]:
-        """Seconds until so many tokens are there, and the answer."""
-        body = {
-            "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
-            "ignore_eos": True, "logprobs": 1, "return_token_ids": True,
-        }  # fmt: skip
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        begun = time.monotonic()
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            found = json.load(answer)
-        return time.monotonic() - begun, found["choices"][0]
-
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        """While it generates for a client."""
-
-        def ask() -> None:
-            with contextlib.suppress(OSError):  # it is killed meanwhile
-                self.answer(drawn(100), 4_000)
-
-        client = threading.Thread(target=ask)
-        client.start()
-        until(lambda: self._counter("vllm:num_requests_running") > 0, "a request under way")
-        yield
-        client.join()
-
-    def _counter(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
-
-
-def configured(port: int, *args: str, **env: str) -> str:
-    """The configuration that serves the hybrid, with these flags and variables more."""
-    words = ["--max-num-seqs", "8", *OUR_KERNELS, *args]
-    return configuration("hybrid", port, [CARD], words, {FORCE: "1", **env}, "stable_after_s = 2")
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +32,6 @@ def server(cards: int) -> Iterator[Server]:
     port = free_port()
     with running(configured(port)) as one:
         yield Server(one, port)
-
-
-def drawn(length: int, seed: int = 0) -> list[int]:
-    """A prompt that no other begins like, or the one of this seed."""
-    draw = random.Random(seed or -next(DRAWN))
-    return [draw.randrange(5, 500) for _ in range(length)]
 
 
 def speeds(server: Server, way: str) -> dict[str, float]:
