@@ -9,17 +9,16 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from statistics import median
 
 import pytest
 
 from tests.cards.conftest import running, serves, shown
-from tests.cards.server import Server, configured, drawn
+from tests.cards.server import LONG, Server, configured, drawn, speeds
 from tests.daemon_process import Daemon, free_port
 from tests.patience import until
 
 SETTLED_S = 3.0
-LONG, NEW, SHORT, DECODED = 25_000, 364, 4_096, 128
+FIRST, SECOND = f"first turn {LONG:,} s", f"second turn {LONG:,} s"
 SOME, LENGTHS = (7, 300, 1_500, 9_000), range(1_024, 0, -1)
 CLOSE = 0.1
 """How far logprobs may be apart: half precision rounds otherwise with other kernels and batches."""
@@ -32,29 +31,6 @@ def server(cards: int) -> Iterator[Server]:
     port = free_port()
     with running(configured(port)) as one:
         yield Server(one, port)
-
-
-def speeds(server: Server, way: str) -> dict[str, float]:
-    """Prefill, decode, first and second turn of one way to serve, printed."""
-    server.answer(drawn(LONG), 16)  # compiles what is compiled late
-    short = median(server.answer(drawn(SHORT))[0] for _ in range(5))
-    turns = []
-    for _ in range(3):
-        prompt = drawn(LONG)
-        first, _ = server.answer(prompt)
-        second, _ = server.answer([*prompt, *drawn(NEW)])
-        turns.append((first, second))
-    first, second = (median(seconds) for seconds in zip(*turns, strict=True))
-    begun, generated = (server.answer(drawn(512), tokens)[0] for tokens in (1, DECODED + 1))
-    found = {
-        "prefill 4,096 tok/s": SHORT / short, "prefill 25,000 tok/s": LONG / first,
-        "first turn s": first, "second turn s": second,
-        "decode tok/s": DECODED / (generated - begun),
-    }  # fmt: skip
-    print(
-        f"{way}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True
-    )
-    return found
 
 
 def answers(server: Server, lengths: Iterable[int], tokens: int) -> Answers:
@@ -91,7 +67,7 @@ def test_the_kernels_answer_as_vllm_does_and_a_second_turn_reads_only_what_is_ne
     assert status["reported"]["gdn_kernels"] == "SM75"
     assert "gdn_kernels" not in off["reported"]
     for found in (fast, slow):
-        assert found["second turn s"] < found["first turn s"] / 2
+        assert found[SECOND] < found[FIRST] / 2
     assert most < CLOSE
 
 
@@ -133,5 +109,5 @@ def test_the_prefix_cache_changes_no_answer_at_any_length_and_has_a_price(server
     server.reloads("--no-enable-prefix-caching", CAOVAN_KERNELS="off")
     speed = speeds(server, "kernels off, no prefix cache")
     most = farthest(cached, answers(server, LENGTHS, 4))
-    assert speed["second turn s"] > speed["first turn s"] / 2
+    assert speed[SECOND] > speed[FIRST] / 2
     assert most < CLOSE
