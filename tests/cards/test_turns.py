@@ -1,8 +1,8 @@
-"""One card: turns of conversations from the prefix cache of a drafting hybrid, against the truth.
+"""One card and two: turns from the prefix cache of a drafting hybrid, against the truth.
 
 csrc/bench/turns.py by the engine's Python, with the plugin's fixes and without, several at a time
-on one card. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a later run with the next
-seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
+on the same cards. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a later run with the
+next seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
 CAOVAN_CARDS_TURNS_S seconds.
 """
 
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cards.conftest import CACHE, CARD, EAGER, ENGINE
 from tests.daemon_process import ROOT
 
@@ -26,7 +28,8 @@ FIRST, _, LAST = os.environ.get("CAOVAN_CARDS_SEEDS", "0-7").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 TURNS = os.environ.get("CAOVAN_CARDS_TURNS", "240")
 LIMIT_S = os.environ.get("CAOVAN_CARDS_TURNS_S", "240")
-AT_ONCE = 4  # engines of each way, which share the card
+AT_ONCE = {1: 4, 2: 2}
+"""By cards: how many engines of each way share them."""
 RIGHT_BY_ITSELF = (0, 32)
 
 
@@ -46,22 +49,24 @@ class Run:
 
 
 @contextlib.contextmanager
-def runs(ways: dict[str, list[str]], folder: Path) -> Iterator[list[Run]]:
-    """All of them at a time, ended at the end."""
+def runs(ways: dict[str, list[str]], count: int, folder: Path) -> Iterator[list[Run]]:
+    """All of them at a time on so many cards, ended at the end."""
     env = {
-        **os.environ, "CUDA_VISIBLE_DEVICES": str(CARD), "TRITON_CACHE_DIR": f"{CACHE}/triton",
-        "VLLM_CACHE_ROOT": f"{CACHE}/turns", "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        **os.environ, "CUDA_VISIBLE_DEVICES": str(CARD) if count == 1 else "0,1",
+        "TRITON_CACHE_DIR": f"{CACHE}/triton", "VLLM_CACHE_ROOT": f"{CACHE}/turns",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }  # fmt: skip
     graphs = "NONE" if EAGER else "PIECEWISE"
     common = [
-        "--turns", TURNS, "--limit", LIMIT_S, "--graphs", graphs, "--plain", "--async-scheduling"
+        "--turns", TURNS, "--limit", LIMIT_S, "--graphs", graphs, "--cards", str(count),
+        "--plain", "--async-scheduling",
     ]  # fmt: skip
     begun: list[Run] = []
     with contextlib.ExitStack() as stack:
         for way, words in ways.items():
-            for number in range(min(AT_ONCE, len(SEEDS))):
+            for number in range(min(AT_ONCE[count], len(SEEDS))):
                 log = folder / f"{way.replace(' ', '-')}-{number}.log"
-                seeds = ",".join(map(str, SEEDS[number::AT_ONCE]))
+                seeds = ",".join(map(str, SEEDS[number :: AT_ONCE[count]]))
                 words_of_it = [ENGINE, str(BENCH), "--seeds", seeds, *common, *words]
                 output: Any = {"stdout": log.open("wb"), "stderr": subprocess.STDOUT}
                 process = subprocess.Popen(words_of_it, env=env, **output)
@@ -79,13 +84,16 @@ def version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 def test_every_turn_from_the_cache_is_what_computing_it_anew_gives(
-    cards: int, tmp_path: Path
+    count: int, cards: int, tmp_path: Path
 ) -> None:
+    if cards < count:
+        pytest.skip(f"needs {count} cards")
     ways = {"with the plugin": [], "without the plugin": ["--without-plugin"]}
     if version() < RIGHT_BY_ITSELF:
         del ways["without the plugin"]
-    with runs(ways, tmp_path) as begun:
+    with runs(ways, count, tmp_path) as begun:
         shown = set[str]()
         while any(run.process.poll() is None for run in begun):
             time.sleep(1)
