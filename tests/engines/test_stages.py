@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.tensors import weigh
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Network, Node, Weights
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, Weights
+from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from caovand.core.facts.inventory import Gpu, Inventory, Node
-from caovand.core.facts.occupancy import in_use
+from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
@@ -187,9 +187,7 @@ def _unnamed(gpu: Gpu) -> str:
 
 def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The cards as if nobody else used them."""
-    return tuple(
-        replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
-    )
+    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def all_emptied(inventory: Inventory) -> Inventory:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.occupancy import unoccupied
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
     granular,
@@ -288,9 +288,11 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     """
     bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
     enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
+    if any(gpu.unified for gpu in gpus):
+        return None  # the host has no other memory
     if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
         return None
-    emptied = tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in gpus)
+    emptied = tuple(map(unoccupied, gpus))
     nearly = not space.context and longest_lean(bases, model, emptied) >= enough
     found = []
     bare = not all(base.vision for base in bases)
