@@ -191,6 +191,8 @@ def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     if plan.value("enforce_eager") or captured == "NONE":
         return []
     mode = graphs_for(draft)
+    if captured == mode:
+        return []
     return [
         "--compilation-config names no cudagraph_mode, so vLLM captures its own"
         f" {captured} instead of {mode}, which would be planned here; add"
