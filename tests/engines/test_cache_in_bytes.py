@@ -124,5 +124,3 @@ def test_the_log_of_such_a_start_tells_the_size() -> None:
         " profiling."
     )
     assert figures(line)["kv_gib"] == 2.45
-
-
