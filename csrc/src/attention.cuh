@@ -156,7 +156,8 @@ __device__ __forceinline__ void load_query(Query<F, D>& out, const caovan_attent
   }
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  const float step = largest / kLimit * p.scale * kLog2E * (F == kInt4 ? 1.f / D : 1.f);
+  if (F == kInt4) sum *= 16;
+  const float step = largest / kLimit * p.scale * kLog2E * (F == kInt4 ? 1.f / (16 * D) : 1.f);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     out.sum[i] = __shfl_sync(~0u, sum, (quad * 2 + i) * 4);
@@ -257,7 +258,7 @@ __device__ __forceinline__ void stage(uint32_t shared, const Flight<F, D>& fligh
   const uint32_t constants = shared + 2 * S::kKeys * S::kPitch + key * 16;
   const bool value = lane % 2;
   store_shared(constants + (value ? 8 : 0), __float_as_uint(value ? __log2f(scale) : scale));
-  store_shared(constants + (value ? 12 : 4), value ? __float_as_uint(scale > 0.f ? 1.f / scale : 0.f) : zero);
+  store_shared(constants + (value ? 12 : 4), value ? __float_as_uint(scale > 0.f ? __fdividef(1.f, scale) : 0.f) : zero);
   if (value) {
     const __half offset = __int2half_rn(1024 + (F == kInt4 ? zero : 128));
     store_shared(shared + S::kKeys * (2 * S::kPitch + 16) + key * 2, __half_as_ushort(offset));
@@ -265,11 +266,12 @@ __device__ __forceinline__ void stage(uint32_t shared, const Flight<F, D>& fligh
 }
 
 // Scores of eight keys and eight rows as a C fragment (key l/4, rows 2(l%4)+{0,1}), in units of log2.
+// int4: odd dimensions stay in the high nibble, 16 times too large, and have sums of their own.
 template <Format F, int D>
 __device__ __forceinline__ void score(float (&out)[2], float& inverse, const Query<F, D>& q, uint32_t shared,
                                       int key, int lane) {
   using S = Shape<F, D>;
-  int high[2] = {}, low[2] = {};
+  int high[2][2] = {}, low[2][2] = {};
 #pragma unroll
   for (int m = 0; m < S::kMatrices; m += 4) {
     uint32_t k[4];
@@ -277,22 +279,26 @@ __device__ __forceinline__ void score(float (&out)[2], float& inverse, const Que
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (F == kInt4) {
-        const uint32_t even = k[i] & 0x0f0f0f0f, odd = k[i] >> 4 & 0x0f0f0f0f;
-        mma_u8s8(high, even, q.high[(m + i) * 2 % (D / 16)]);
-        mma_u8s8(low, even, q.low[(m + i) * 2 % (D / 16)]);
-        mma_u8s8(high, odd, q.high[((m + i) * 2 + 1) % (D / 16)]);
-        mma_u8s8(low, odd, q.low[((m + i) * 2 + 1) % (D / 16)]);
+        const uint32_t even = k[i] & 0x0f0f0f0f, odd = k[i] & 0xf0f0f0f0;
+        mma_u8s8(high[0], even, q.high[(m + i) * 2 % (D / 16)]);
+        mma_u8s8(low[0], even, q.low[(m + i) * 2 % (D / 16)]);
+        mma_u8s8(high[1], odd, q.high[((m + i) * 2 + 1) % (D / 16)]);
+        mma_u8s8(low[1], odd, q.low[((m + i) * 2 + 1) % (D / 16)]);
       } else {
-        mma_s8s8(high, k[i], q.high[(m + i) % (D / 16)]);
-        mma_s8s8(low, k[i], q.low[(m + i) % (D / 16)]);
+        mma_s8s8(high[i % 2], k[i], q.high[(m + i) % (D / 16)]);
+        mma_s8s8(low[i % 2], k[i], q.low[(m + i) % (D / 16)]);
       }
   }
   const float4 constants = load_shared4(shared + 2 * S::kKeys * S::kPitch + (key + lane / 4) * 16);
   inverse = constants.w;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    int x = high[i] * 256 + low[i];
-    if (F == kInt4) x -= __float_as_int(constants.y) * q.sum[i];
+    int x;
+    if (F == kInt4)  // 16 times the score's integer: at most 16 x 15 x 127 x 256 x 256 < 2^31
+      x = ((high[0][i] * 16 + high[1][i]) * 256 + (low[0][i] * 16 + low[1][i])) -
+          __float_as_int(constants.y) * q.sum[i];
+    else
+      x = (high[0][i] + high[1][i]) * 256 + (low[0][i] + low[1][i]);
     out[i] = float(x) * (constants.x * q.step[i]) + constants.z;
   }
 }
@@ -336,10 +342,10 @@ __device__ __forceinline__ void add_values(float (&acc)[D / 16][4], uint32_t wei
       if (F == kInt4) {
         constexpr uint32_t kOne = 0x000f000f, kTwo = 0x00f000f0, k1024 = 0x64006400;
         const uint32_t x = v[i], y = x >> 8;
-        mma_m16n8k8(acc[(m + i) * 2 % (D / 16)], sub2((x & kOne) | k1024, offset),
-                    sub2((x & kTwo) | k1024, offset16), weights);
-        mma_m16n8k8(acc[((m + i) * 2 + 1) % (D / 16)], sub2((y & kOne) | k1024, offset),
-                    sub2((y & kTwo) | k1024, offset16), weights);
+        mma_m16n8k8(acc[(m + i) * 2 % (D / 16)], sub2(mask_or(x, kOne, k1024), offset),
+                    sub2(mask_or(x, kTwo, k1024), offset16), weights);
+        mma_m16n8k8(acc[((m + i) * 2 + 1) % (D / 16)], sub2(mask_or(y, kOne, k1024), offset),
+                    sub2(mask_or(y, kTwo, k1024), offset16), weights);
       } else if (F == kInt8) {
         const uint32_t x = v[i] ^ 0x80808080u;
         mma_m16n8k8(acc[(m + i) % (D / 16)], sub2(__byte_perm(x, 0x64646464u, 0x4240), offset),
@@ -383,8 +389,8 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
   const int row_group = warp % Groups, share = warp / Groups;
   const int row0 = (row_block * Groups + row_group) * 8;
   const int tiles = (keys + S::kKeys - 1) / S::kKeys;
-  int tile = int64_t(tiles) * segment / p.segments;
-  const int end = int64_t(tiles) * (segment + 1) / p.segments;
+  int tile = tiles * segment / p.segments;  // fits: 2^31 / 256 tiles are 100 million keys
+  const int end = tiles * (segment + 1) / p.segments;
   float acc[D / 16][4] = {};
   float reference[2] = {kNone, kNone}, sum[2] = {};
   if (tile < end) {

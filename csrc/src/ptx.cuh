@@ -52,6 +52,13 @@ __device__ __forceinline__ uint32_t movmatrix_trans(uint32_t a) {
   return d;
 }
 
+// (x & mask) | bits in one instruction; in C++ the compiler makes it two.
+__device__ __forceinline__ uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(x), "r"(mask), "r"(bits));
+  return d;
+}
+
 // 2^x, relative error 2^-22; x = -inf gives 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -58,6 +58,7 @@ inline float __uint_as_float(uint32_t bits) {
 }
 inline int __float2int_rn(float x) { return int(nearbyintf(x)); }
 inline float __log2f(float x) { return log2f(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t(b) << 32 | a;
   uint32_t out = 0;

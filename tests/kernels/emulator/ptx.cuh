@@ -67,6 +67,7 @@ inline uint32_t movmatrix_trans(uint32_t a) {
   return out;
 }
 
+inline uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 inline float ex2(float x) { return exp2f(x); }
 template <class T>
 void store_shared(uint32_t address, T x) {
