@@ -188,7 +188,7 @@ class _Search:
     def _size(self, base: int, candidate: Candidate) -> Candidate | None:
         """The candidate with its context, None if it holds none or not its sequences."""
         space = self._space
-        if not self._ceiling(base, eager=candidate.eager):
+        if not self._ceiling(base, eager=candidate.eager) or not self._compiles(candidate):
             return None
         if space.context:
             sized = _with_context(candidate, space.context, self._gpus, space)
@@ -204,6 +204,13 @@ class _Search:
             return None
         few = space.sequences or sized.sequences <= USUAL_SEQUENCES
         return sized if few or sized.sequences <= self._room(sized) else None
+
+    def _compiles(self, candidate: Candidate) -> bool:
+        """Whether the first start has room to compile, which it does before it makes a cache."""
+        if not candidate.in_bytes:
+            return True  # vLLM has taken that off the cache
+        first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
+        return kv_bytes(self._model, first, self._gpus) > 0
 
     def _room(self, candidate: Candidate) -> float:
         """Sequences that the cache holds: of Turing whole ones, whose few users chat long."""
