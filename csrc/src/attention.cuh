@@ -26,10 +26,13 @@ namespace attention {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kResident = 3;  // CTAs a multiprocessor
 constexpr int kMaxSegments = 256;
 constexpr float kNone = -1e30f;  // the reference of a row that has seen no key: finite, so no NaN
 constexpr float kLog2E = 1.4426950408889634f;
+
+// CTAs a multiprocessor. Three at head size 256 leave 168 registers: operands then wait until the
+// product before has released theirs, and two CTAs are faster.
+constexpr int resident(int head_dim) { return head_dim == 256 ? 2 : 3; }
 
 enum Format { kHalf = CAOVAN_KV_HALF, kInt8 = CAOVAN_KV_INT8, kInt4 = CAOVAN_KV_INT4 };
 
@@ -255,34 +258,33 @@ struct Scores {
   using S = Shape<F, D>;
   static constexpr int kPerEight = S::kMatrices / 4;
   static constexpr int kSteps = F == kHalf ? S::kMatrices / 2 : Eights * kPerEight;
-  float s[Eights][2], inverse[Eights];
-  uint32_t k[2][4];
+  float s[Eights][2];
+  uint32_t k[4];
   int high[2][2], low[2][2];
   float sum[4];
 
   __device__ __forceinline__ void load(uint32_t keys, int step, int lane) {
     const int row = F == kHalf ? (lane & 8 && Eights > 1 ? 8 : 0) : step / kPerEight * 8;
     const int matrix = F == kHalf ? step * 2 + lane / 16 : step % kPerEight * 4 + lane / 8;
-    ldmatrix_x4(k[step % 2], keys + (row + lane % 8) * S::kPitch + matrix * 16);
+    ldmatrix_x4(k, keys + (row + lane % 8) * S::kPitch + matrix * 16);
   }
 
   __device__ __forceinline__ void multiply(const Query<F, D>& q, int step, int i) {
-    const uint32_t(&now)[4] = k[step % 2];
     if constexpr (F == kHalf) {
       if (step == 0 && i == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-      if (i % 2 == 0) mma_m16n8k8(sum, now[i], now[i + 1], q.half[(step * 2 + i / 2) % (D / 8)]);
+      if (i % 2 == 0) mma_m16n8k8(sum, k[i], k[i + 1], q.half[(step * 2 + i / 2) % (D / 8)]);
     } else {
       const int m = step % kPerEight * 4 + i;
       if (m == 0) high[0][0] = high[0][1] = high[1][0] = high[1][1] = low[0][0] = low[0][1] = low[1][0] = low[1][1] = 0;
       if (F == kInt4) {
-        const uint32_t even = now[i] & 0x0f0f0f0f, odd = now[i] & 0xf0f0f0f0;
+        const uint32_t even = k[i] & 0x0f0f0f0f, odd = k[i] & 0xf0f0f0f0;
         mma_u8s8(high[0], even, q.high[m * 2 % (D / 16)]);
         mma_u8s8(low[0], even, q.low[m * 2 % (D / 16)]);
         mma_u8s8(high[1], odd, q.high[(m * 2 + 1) % (D / 16)]);
         mma_u8s8(low[1], odd, q.low[(m * 2 + 1) % (D / 16)]);
       } else {
-        mma_s8s8(high[m % 2], now[i], q.high[m % (D / 16)]);
-        mma_s8s8(low[m % 2], now[i], q.low[m % (D / 16)]);
+        mma_s8s8(high[m % 2], k[i], q.high[m % (D / 16)]);
+        mma_s8s8(low[m % 2], k[i], q.low[m % (D / 16)]);
       }
     }
   }
@@ -296,7 +298,6 @@ struct Scores {
     } else if (step % kPerEight == kPerEight - 1) {
       const int e = step / kPerEight;
       const float4 c = load_shared4(constants + (e * 8 + lane / 4) * 16);
-      inverse[e] = c.w;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         int x;
@@ -316,17 +317,16 @@ struct Output {
   using S = Shape<F, D>;
   static constexpr int kPerEight = S::kMatrices / 4, kSteps = Eights * kPerEight;
   float acc[D / 16][4];
-  uint32_t v[2][4], offset, offset16;
+  uint32_t v[4], offset, offset16;
 
   __device__ __forceinline__ void load(uint32_t values, int step, int lane) {
-    ldmatrix_x4_trans(v[step % 2],
-                      values + (step / kPerEight * 8 + lane % 8) * S::kPitch + (step % kPerEight * 4 + lane / 8) * 16);
+    ldmatrix_x4_trans(v, values + (step / kPerEight * 8 + lane % 8) * S::kPitch + (step % kPerEight * 4 + lane / 8) * 16);
   }
 
   __device__ __forceinline__ void multiply(const uint32_t (&weights)[Eights], uint32_t offsets, int step, int i,
                                            int lane) {
     const int e = step / kPerEight, m = step % kPerEight * 4 + i;
-    const uint32_t x = v[step % 2][i], w = weights[e];
+    const uint32_t x = v[i], w = weights[e];
     if (F != kHalf && m == 0) offset = load_shared(offsets + (e * 8 + lane % 4 * 2) * 2);
     if (F == kInt4) {
       if (m == 0) {  // 1024 + 16 zero points, from 1024 + zero points
@@ -345,7 +345,7 @@ struct Output {
       mma_m16n8k8(acc[m % (D / 16)], sub2(__byte_perm(y, 0x64646464u, 0x4240), offset),
                   sub2(__byte_perm(y, 0x64646464u, 0x4341), offset), w);
     } else if (i % 2 == 0) {
-      mma_m16n8k8(acc[m / 2 % (D / 16)], x, v[step % 2][i + 1], w);
+      mma_m16n8k8(acc[m / 2 % (D / 16)], x, v[i + 1], w);
     }
   }
 };
@@ -368,10 +368,10 @@ __device__ __forceinline__ float lanes_sum(float x) {
 // Grid: (segments x row blocks, KV heads, sequences). Each CTA takes the tiles [s T / S, (s + 1) T / S).
 //
 // A lap multiplies the values of tile t and the keys of tile t + 1, which do not wait for each other,
-// while keys of tile t + 3 and values of t + 2 are under way.
+// while the keys of t + 3 and the values of t + 2 are under way.
 template <Format F, int D, int Groups>
-__global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_attention_args p, float4* statistics,
-                                                                       __half* partial) {
+__global__ void __launch_bounds__(kThreads, resident(D))
+    attention_kernel(caovan_attention_args p, float4* statistics, __half* partial) {
   using S = Shape<F, D>;
   constexpr int kShares = kWarps / Groups;         // of a tile's keys
   constexpr int kEights = S::kKeys / 8 / kShares;  // keys of a warp, in eights
@@ -401,9 +401,10 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
     typename S::Word k_rows[S::kLoads], v_rows[S::kLoads];
     float scale = 0.f;
     Pages<S::kKeys> pages(p, sequence, tile * S::kKeys + staged, limit);
-    int64_t at = 0;  // where the warp's rows of the tile of `k_rows` are
+    int64_t at = 0, before = 0;  // where the warp's rows are, of the last tile whose keys were fetched and of the one before
     const auto fetch_keys = [&](int t) {
       const int key = t * S::kKeys + staged;
+      before = at;
       at = int64_t(pages.entry) * p.block_stride + int64_t(pages.slot) * p.token_stride + kv_head * p.head_stride;
       fetch<F, D>(k_rows, static_cast<const char*>(p.k) + at, token_stride, key, limit, lane);
       if (F != kHalf) {
@@ -414,8 +415,8 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
       }
       pages.advance(key + S::kKeys, limit);
     };
-    const auto fetch_values = [&](int t) {  // of the tile of `at`
-      fetch<F, D>(v_rows, static_cast<const char*>(p.v) + at, token_stride, t * S::kKeys + staged, limit, lane);
+    const auto fetch_values = [&](int t, int64_t from) {
+      fetch<F, D>(v_rows, static_cast<const char*>(p.v) + from, token_stride, t * S::kKeys + staged, limit, lane);
     };
     const auto stage_keys = [&](int t) {
       const int stage_of = t % S::kStages;
@@ -427,8 +428,14 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
     const auto stage_values = [&](int t) {
       stage<F, D>(shared + S::kValues + t % S::kStages * S::kTileBytes, v_rows, warp, lane);
     };
+    const auto advance = [&] {  // in the lap of `tile`
+      stage_keys(tile + 2);
+      stage_values(tile + 1);
+      fetch_keys(tile + 3);
+      fetch_values(tile + 2, before);
+    };
     fetch_keys(tile);
-    fetch_values(tile);
+    fetch_values(tile, at);
 
     Query<F, D> q;
     {
@@ -485,8 +492,9 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
 #pragma unroll
       for (int e = 0; e < kEights; ++e) {
         const float a = ex2(s[e][0] - reference[0]), b = ex2(s[e][1] - reference[1]);
-        sum[0] += F == kHalf ? a : a * scores.inverse[e];
-        sum[1] += F == kHalf ? b : b * scores.inverse[e];
+        const float inverse = F == kHalf ? 1.f : __uint_as_float(load_shared(constants(t) + (e * 8 + lane / 4) * 16 + 12));
+        sum[0] += a * inverse;
+        sum[1] += b * inverse;
         weights[e] = movmatrix_trans(pack_half2(a, b));
       }
     };
@@ -498,47 +506,40 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
     scores.load(key_rows(tile), 0, lane);
 #pragma unroll
     for (int step = 0; step < scores.kSteps; ++step) {
-      if (step + 1 < scores.kSteps) scores.load(key_rows(tile), step + 1, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores.multiply(q, step, i);
+      if (step + 1 < scores.kSteps) scores.load(key_rows(tile), step + 1, lane);
       scores.finish(q, constants(tile), step, lane);
     }
     weigh(tile);
     if (S::kStages == 1) __syncthreads();  // all have read the keys that are to go
     stage_keys(tile + 1);
-    fetch_values(tile + 1);
     fetch_keys(tile + 2);
+    fetch_values(tile + 1, before);
     __syncthreads();
     for (; tile < end; ++tile) {
-      if (S::kStages == 2) {
-        stage_keys(tile + 2);
-        stage_values(tile + 1);
-        fetch_values(tile + 2);
-        fetch_keys(tile + 3);
-      }
+      if (S::kStages == 2) advance();
       const uint32_t values = shared + S::kValues + tile % S::kStages * S::kTileBytes + key0 * S::kPitch;
       const uint32_t offsets = shared + S::kOffsets + (tile % S::kRing * S::kKeys + key0) * 2;
       const uint32_t next_keys = key_rows(tile + 1);
+      constexpr int kSteps = scores.kSteps > o.kSteps ? scores.kSteps : o.kSteps;
       o.load(values, 0, lane);
       scores.load(next_keys, 0, lane);
 #pragma unroll
-      for (int step = 0; step < (scores.kSteps > o.kSteps ? scores.kSteps : o.kSteps); ++step) {
-        if (step + 1 < o.kSteps) o.load(values, step + 1, lane);
-        if (step + 1 < scores.kSteps) scores.load(next_keys, step + 1, lane);
+      for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           if (step < o.kSteps) o.multiply(weights, offsets, step, i, lane);
+          if (i == 3 && step + 1 < o.kSteps) o.load(values, step + 1, lane);
           if (step < scores.kSteps) scores.multiply(q, step, i);
         }
+        if (step + 1 < scores.kSteps) scores.load(next_keys, step + 1, lane);
         if (step < scores.kSteps) scores.finish(q, constants(tile + 1), step, lane);
       }
       if (tile + 1 < end) weigh(tile + 1);
       __syncthreads();
       if (S::kStages == 1) {
-        stage_keys(tile + 2);
-        stage_values(tile + 1);
-        fetch_values(tile + 2);
-        fetch_keys(tile + 3);
+        advance();
         __syncthreads();
       }
     }
