@@ -143,7 +143,7 @@ __device__ __forceinline__ void load_query(Query<F, D>& out, const caovan_attent
   for (int i = 0; i < D / 4; ++i) largest = fmaxf(largest, fabsf(x[i]));
   largest = quad_max(largest);
   constexpr float kLimit = 127 * 256;
-  const float inverse = largest > 0.f ? kLimit / largest : 0.f;
+  const float inverse = largest > 0.f ? __fdividef(kLimit, largest) : 0.f;
   int sum = 0;
 #pragma unroll
   for (int f = 0; f < D / 16; ++f) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void load_query(Query<F, D>& out, const caovan_attent
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
   if (F == kInt4) sum *= 16;
-  const float step = largest / kLimit * p.scale * kLog2E * (F == kInt4 ? 1.f / (16 * D) : 1.f);
+  const float step = largest * (1 / kLimit) * p.scale * kLog2E * (F == kInt4 ? 1.f / (16 * D) : 1.f);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     out.sum[i] = __shfl_sync(~0u, sum, (quad * 2 + i) * 4);
@@ -559,7 +559,7 @@ __global__ void __launch_bounds__(kThreads, resident(D))
     }
     largest = lanes_max<4>(largest);
     sum[i] = lanes_sum<4>(sum[i]);
-    const float inverse = largest > 0.f ? 1.f / largest : 0.f;
+    const float inverse = largest > 0.f ? __fdividef(1.f, largest) : 0.f;
     const int64_t at = record + (lane % 4 * 2 + i) * parts;
     if (lane / 4 == 0) statistics[at] = make_float4(reference[i], sum[i], largest, 0.f);
     uint4* to = reinterpret_cast<uint4*>(partial + at * D + lane / 4 * (D / 8));
