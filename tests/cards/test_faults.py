@@ -122,6 +122,7 @@ class Faults:
 
     def begin(self, name: str) -> tuple[Row, dict[str, Any], set[int]]:
         """A new row, once the engine has served a little; its status and its processes."""
+        self.asked.unlink(missing_ok=True)
         serves(self.daemon)
         until(lambda: self.daemon.status()["since_s"] > SETTLED_S, "an engine that is not new")
         self.rows.append(Row(name))
@@ -304,9 +305,9 @@ def test_a_neighbour_that_takes_memory_is_named_and_its_memory_used_once_it_has_
         print(f"the driver shows pids {sorted(seen)}; the neighbour is {other.pid}", flush=True)
         if known:
             assert f"(pid {other.pid})" in after["last_failure"]["text"]
-    row, before, old = faults.begin("the neighbour leaves")
+        row, before, old = faults.begin("the neighbour leaves")
+        began = time.time()
     faults.lowest.again()
-    began = time.time()
     if not known:
         shown(faults.daemon, "retry", "--full")
     until(lambda: since(faults.daemon, began, "spawn"), "the full plan", BACK_S)
