@@ -99,7 +99,8 @@ def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) ->
     small = (lambda gpu: None) if _staged(values) else partial(_too_small, gpus=inventory.gpus)
     found = [(gpu, unusable(gpu) or small(gpu)) for gpu in inventory.gpus]
     return [
-        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}"
+        + (f"; {why.remedy}" if gpu.compute_capability >= TURING else "")
         for gpu, why in found
         if why
     ]
@@ -183,6 +184,8 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
     size = split_for(draft.model, draft.verbatim, cards_to_split(draft))
+    if len(draft.gpus) == 1 and size == 1:
+        return policy(size, "one card")
     reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
     return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
 

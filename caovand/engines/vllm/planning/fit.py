@@ -24,7 +24,7 @@ from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.draft import Draft
-from caovand.engines.vllm.planning.precision import variables
+from caovand.engines.vllm.planning.precision import quantised_at_load, variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.partition import partition
 from caovand.engines.vllm.sizing.search import (
@@ -41,6 +41,10 @@ UNKNOWN_CONTEXT = 131_072
 ENOUGH_EXACT = 32_768
 """A context of this length keeps the model's own type of cache: seven usual conversations. A
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
+MIN_EXACT = 8192
+"""Where 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
+BEHIND_EXACT = 1e6
+"""Added to the score of rounded weights: over fewer or more cards every exact way comes first."""
 BUSY_MIB = 1024
 """Memory that others use on a card that is worth waiting for; a desktop uses less."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
@@ -66,21 +70,49 @@ def size_draft(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
 
 
 def _weigh(drafts: Sequence[Draft]) -> Draft:
-    """The best of these drafts, with its choice; the vision tower may give way, and the cache's own
-    type if it holds little."""
-    fixed, limit = _fixed(drafts[0]), drafts[0].model.max_model_len
-    own = [draft for draft in drafts if not draft.cache]
-    draft, choice, bases = _best_of(own, fixed)
-    enough = choice.candidate.context >= min(fixed.context or limit, ENOUGH_EXACT)
-    if len(own) < len(drafts) and not (choice.sound and enough):
-        draft, choice, bases = _best_of(drafts, fixed)
+    """The best of these drafts, with its choice; the vision tower may give way, the cache's own
+    type if it holds little, and 16-bit weights before any go to host memory."""
+    fixed = _fixed(drafts[0])
+    draft, choice, bases = _in_own_cache(drafts, fixed)
+    rounded = (
+        [] if _hold_exactly(drafts[0], choice, bases) else list(map(quantised_at_load, drafts))
+    )
+    if found := [one for one in rounded if one]:
+        draft_in_8, choice_in_8, bases_in_8 = _in_own_cache(found, fixed)
+        if choice_in_8.sound and (not choice.sound or choice_in_8.score < choice.score):
+            draft, bases = draft_in_8, bases_in_8
+            choice = replace(choice_in_8, score=BEHIND_EXACT + choice_in_8.score)
     if fixed.context is None or not choice.sound:
         _wait_for_others(bases, drafts[0])
     return replace(draft, choice=choice)
 
 
-def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tuple[Candidate, ...]]:
-    """The best of these drafts, its choice, and the bases of the search."""
+def _hold_exactly(draft: Draft, choice: Choice, bases: Sequence[Candidate]) -> bool:
+    """Whether the cards hold the weights as they are stored and some context, if nobody else used
+    them and whatever share and context were asked for."""
+    if choice.sound and choice.candidate.context >= MIN_EXACT:
+        return True
+    least, free = min(MIN_EXACT, draft.model.max_model_len), emptied(draft.cards)
+    return free != draft.cards or longest_lean(bases, draft.model, free) >= least
+
+
+Found = tuple[Draft, Choice, tuple[Candidate, ...]]
+"""A draft, its choice, and the bases of the search."""
+
+
+def _in_own_cache(drafts: Sequence[Draft], fixed: Space) -> Found:
+    """The best of the drafts with the cache's own type; of all, if that holds little."""
+    own = [draft for draft in drafts if not draft.cache]
+    found = _best_of(own, fixed)
+    context, limit = found[1].candidate.context, drafts[0].model.max_model_len
+    enough = context >= min(fixed.context or limit, ENOUGH_EXACT)
+    if len(own) == len(drafts) or (found[1].sound and enough):
+        return found
+    return _best_of(drafts, fixed)
+
+
+def _best_of(drafts: Sequence[Draft], fixed: Space) -> Found:
+    """The best of these drafts."""
     draft = drafts[0]
     ways = [(one, asked_candidate(one)) for one in drafts]
     if ways[0][1].vision and _text_only_may_help(draft):

@@ -21,6 +21,7 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.settings import stages_unknown, unmodelled, weights_unknown
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.decisions import DECIDED, FIRST, SECOND, Rule, forecast
@@ -88,8 +89,10 @@ def make_plan(
     gpus = gpus_of(plan, inventory)
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
+        ranks = whole_number(plan.value("tensor_parallel_size")) or 1
+        pinned = pinned_gib(offload, inventory.model, ranks)
         parts = (
-            f"weights are offloaded to host memory: {cost}",
+            f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
             in_fewer_bits(case),
             sparing(case),
         )
