@@ -18,4 +18,7 @@ NO_KERNEL = (
     r"CUDA arch|CUDA kernel \w{1,200} has no device code"
 )
 ILLEGAL = r"an illegal memory access was encountered"
-LAUNCH = r"unspecified launch failure|misaligned address|device-side assert triggered"
+LAUNCH = (
+    r"unspecified launch failure|misaligned address|device-side assert triggered"
+    r"|UR_RESULT_ERROR_DEVICE_LOST"
+)

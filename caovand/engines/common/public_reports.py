@@ -68,6 +68,8 @@ device-oom-load ollama.cuda.oom ollama ollama/ollama#9782
 device-oom-load ollama.cuda.oom ollama ollama/ollama#3765
 device-oom-load ollama.cuda.weights ollama ollama/ollama#8447
 device-oom-load ollama.cuda.weights ollama ollama/ollama#8597
+device-oom-load oom.cuda any vllm-project/vllm#12030
+device-oom-load oom.cuda any vllm-project/vllm#2140
 device-oom-load oom.cuda vllm vllm-project/vllm#40291
 device-oom-load oom.cuda vllm vllm-project/vllm#5847
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
@@ -89,6 +91,7 @@ gpu-absent gpu.absent vllm xorbitsai/inference#2756
 gpu-absent gpu.absent vllm haotian-liu/LLaVA#683
 gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
 gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218
+gpu-absent nvml.mismatch any qixuema/envs#8
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789
 gpu-absent nvrm.init host ValveSoftware/SteamOS#209
 gpu-absent ollama.cuda.absent ollama ollama/ollama#7666
@@ -113,10 +116,13 @@ illegal-access llama.cuda.illegal llamacpp turbo-tan/llama.cpp-tq3#11
 illegal-access llama.cuda.illegal llamacpp ggml-org/llama.cpp#27749
 illegal-access ollama.cuda.illegal ollama ollama/ollama#17740
 illegal-access ollama.cuda.illegal ollama ollama/ollama#10265
+illegal-access sglang.illegal sglang sgl-project/sglang#3713
 illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
 jit-toolchain jit.nvcc vllm SystemPanic/flashinfer-windows#6
 jit-toolchain jit.nvcc vllm vllm-project/vllm#21960
+jit-toolchain jit.ptxas vllm vllm-project/vllm#29469
+jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330
 kv-cache-none sglang.cache sglang sgl-project/sglang#322
@@ -127,11 +133,14 @@ kv-cache-short states.short vllm xorbitsai/inference#4745
 kv-cache-short states.short vllm vllm-project/recipes#551
 launch-failure cuda.launch vllm vllm-project/vllm#52816
 launch-failure cuda.launch vllm vllm-project/vllm#18045
+launch-failure cuda.other vllm vllm-project/vllm#43473
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
+launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13
 model-missing llama.file.magic llamacpp PromtEngineer/localGPT#438
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919
+model-missing llama.model.projector llamacpp docker/model-runner#959
 model-missing llama.model.shape llamacpp xorbitsai/inference#971
 model-missing llama.model.shape llamacpp ggml-org/llama.cpp#5367
 model-missing llama.model.shape ollama ggml-org/llama.cpp#6437
@@ -142,6 +151,8 @@ model-missing model.broken vllm vllm-project/vllm#12304
 model-missing model.broken vllm verl-project/verl#834
 model-missing model.missing vllm shuaijiang/Ke-Omni-R#4
 model-missing model.missing vllm vllm-project/vllm-omni#2170
+network hub.network any InternLM/lmdeploy#3245
+network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16
 node-lost ray.short vllm vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927
 port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71

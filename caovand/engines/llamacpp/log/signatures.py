@@ -89,8 +89,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
     # Options
     signature("llama.args", "cause", "bad-arguments",
-         r"^error: (?:invalid|unknown) argument: (?P<option>\S{1,200})"
-         r"|^error: invalid parameter for argument: (?P<valued>\S{1,200})"),
+         r"^error: (?:(?:invalid|unknown)|invalid parameter for) argument: "
+         r"(?P<option>\S{1,200})"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",

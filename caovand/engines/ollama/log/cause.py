@@ -24,8 +24,8 @@ _DRIVER = "ollama.driver"
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
     r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\"?llama[ -](?:runner|server) (?:process|stopped) |cuda driver library "
-    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")

@@ -76,8 +76,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
          r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
+    signature("ollama.reason", "wrapper", "unknown",
+         r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
+         r"(?:error|llama_)"),
     signature("ollama.runner", "wrapper", "engine-died",
-         r"llama[ -](?:runner|server) process (?:has terminated|no longer running)"
+         r"model runner has unexpectedly stopped"
+         r"|llama[ -](?:runner|server) process (?:has terminated|no longer running)"
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server"),
 )  # fmt: skip

@@ -11,14 +11,13 @@ ROWS: tuple[Signature, ...] = (
     *host.ROWS,
     # The device
     *kernel.CARD_LOST,
-    signature("nvml.unknown", "cause", "gpu-absent",
-         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     signature("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
          r"|Unexpected error from cudaGetDeviceCount\(\)"
          r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
-         r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
+         r"|NVIDIA driver on your system is too old"
+         r"|libcuda\.so\.1: (?:cannot open shared object|file too short)"
          r"|CUDA error: (?:invalid device ordinal|initialization error)"
          r"|Error 802: system not yet initialized|NVML/RM version mismatch"
          r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b"),
@@ -71,7 +70,8 @@ ROWS: tuple[Signature, ...] = (
     signature("jit.refused", "cause", "backend-unsupported",
          r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
     signature("jit.ptxas", "generic", "jit-toolchain",
-         r"PTXASError\b|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
+         r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+         r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
     signature("jit.cc", "cause", "jit-toolchain",
          r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
          r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "

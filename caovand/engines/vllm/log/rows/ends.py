@@ -53,7 +53,8 @@ ROWS: tuple[Signature, ...] = (
          r"Watchdog caught collective operation timeout: WorkNCCL\("
          r"(?:.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
-         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"),
+         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
+         r"|^Failed: Cuda error \S{1,200}/custom_all_red"),
     signature("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out|^TimeoutError at \S{1,100}shm_broadcast\.py:"),
     signature("start.timeout", "consequence", "start-stall",
