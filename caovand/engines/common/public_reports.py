@@ -12,6 +12,7 @@ backend-unsupported backend.attention vllm vllm-project/vllm#32732
 backend-unsupported backend.attention vllm vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37
 backend-unsupported backend.dtype vllm zai-org/GLM-4#510
+backend-unsupported backend.quantization vllm vllm-project/vllm#57713
 backend-unsupported cache.fp8 sglang kvcache-ai/ktransformers#1978
 backend-unsupported cache.fp8 vllm vllm-project/vllm#26431
 backend-unsupported cache.fp8 vllm 1CatAI/1Cat-vLLM#27
@@ -19,6 +20,8 @@ backend-unsupported cuda.arch any vllm-project/vllm#18995
 backend-unsupported cuda.arch vllm vllm-project/vllm#14452
 backend-unsupported cuda.arch vllm NVIDIA/nim-deploy#61
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255
+backend-unsupported feature.card any vllm-project/vllm#40851
+backend-unsupported feature.card vllm vllm-project/vllm#16515
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
@@ -84,6 +87,7 @@ engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
 engine-died ollama.runner ollama ollama/ollama#11447
 engine-died ollama.runner ollama ollama/ollama#4912
+engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu any docker/for-win#13835
@@ -140,6 +144,7 @@ launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13
 model-missing llama.file.magic llamacpp PromtEngineer/localGPT#438
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919
+model-missing llama.file.missing llamacpp ggml-org/llama.cpp#18884
 model-missing llama.model.projector llamacpp docker/model-runner#959
 model-missing llama.model.shape llamacpp xorbitsai/inference#971
 model-missing llama.model.shape llamacpp ggml-org/llama.cpp#5367

@@ -18,7 +18,9 @@ ROWS = (
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
          r"|`rope_scaling` must be a dictionary with two fields"
-         r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'", SERVED),
+         r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'"
+         r"|^AttributeError: '(?:\w{1,60}Config|dict)' object has no attribute "
+         r"'(?P<attribute>\w{1,80})'", SERVED),
     signature("model.code", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
          r"|requires you to execute the \w{0,30} ?file in that repo"
@@ -40,8 +42,8 @@ ROWS = (
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
 _REFUSES = (
-    r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?support|\b[Uu]nsupported\b"
-    r"|\b[Oo]nly support))"
+    r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?(?:support|implement)"
+    r"|\b[Uu]nsupported\b|\b[Oo]nly support))"
 )
 # Exceptions of any program, last in an engine's table: its own rows know some of them better.
 ANY_PROGRAM = (
@@ -53,7 +55,7 @@ ANY_PROGRAM = (
          r"'(?P<library>[^']{1,200})'", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
-         r"|CPU|platforms?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)", SERVED),
+         r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)", SERVED),
     signature("feature.combination", "generic", "bad-arguments", _REFUSES, SERVED),
 )  # fmt: skip
 HUB = (

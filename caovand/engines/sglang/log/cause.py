@@ -21,7 +21,8 @@ NEAR = 200
 """Lines of a traceback, for each of eight ranks."""
 _REPORTS = re.compile(
     r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received\.|"
-    r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler died|Initialization failed\.|"
+    r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler (?:died|is dead)|"
+    r"Exit code: -?\d|Initialization failed\.|"
     r"(?:\w{1,40} )?[Ww]atchdog timeout \(|Capture cuda graph failed|"
     r"max_total_tokens=\d{1,12} is larger than the profiled value -|"
     r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception"

@@ -12,10 +12,9 @@ from caovand.engines.sglang.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args=|Attention backend |Load "
-    r"weight "
-    r"|Init torch distributed|The server is fired up|Scheduler hit|Received sigquit|SIGQUIT "
+    r"\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
+    r"|\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args="
+    r"|Attention backend |Load weight |Init torch distributed|The server is fired up|Scheduler hit|Received sigquit|SIGQUIT "
     r"received"
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
     r"| {0,12}File \"[^\"]{1,300}/sglang/|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"

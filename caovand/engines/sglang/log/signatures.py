@@ -91,7 +91,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
     signature("sglang.crashed", "consequence", "engine-died",
          r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
-         r"|scheduler died during initialization \(exit code: )"
+         r"|scheduler died during initialization \(exit code: |^Exit code: )"
          r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
@@ -99,7 +99,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
     signature("sglang.sigquit", "wrapper", "engine-died",
-         r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
+         r"Scheduler hit an exception|scheduler is dead"
+         r"|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}

@@ -46,6 +46,7 @@ _RAW = re.compile(
     r"|The model's max seq len \("
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
+_PASSED_ON = re.compile(r"(RuntimeError: )Worker failed with error '(.{1,2000}?)', please check")
 # Files that import the compiled parts, and log nothing else.
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
 # Waits for Ray's cards, and logs nothing else.
@@ -85,8 +86,13 @@ def match(parts: Parts) -> tuple[Signature, Mapping[str, str]] | None:
 
 
 def match_text(text: str) -> tuple[Signature, Mapping[str, str]] | None:
-    """The row that matches a text which is evidence, and the values it reads."""
-    return first(_FAILING, text)
+    """The row that matches a text which is evidence, and the values it reads.
+
+    A text that only passes on another one means what that one does, if a row knows it.
+    """
+    passed = _PASSED_ON.match(text)
+    found = first(_FAILING, f"{passed[1]}{passed[2]}") if passed else None
+    return found or first(_FAILING, text)
 
 
 def benign(message: str) -> Signature | None:

@@ -96,7 +96,7 @@ ROWS: tuple[Signature, ...] = (
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
-         r"|kv_cache_dtype.{0,200}is not supported"
+         r"|kv_(?:cache_d|data_)type.{0,200}is not supported"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
          r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
     # Compiling
