@@ -112,6 +112,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
         "--runtime=docker`, and restart Docker.",
     ),
+    "nvml.unknown": (
+        "The driver denies this process the card. In a container that happens after `systemctl "
+        "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
+        "by name.",
+        "Outside a container run nvidia-smi; if it reports the same, reboot.",
+    ),
+    "args.split": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and of its quantized blocks.",
+    ),
     "host.library": (
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or name the library's folder in LD_LIBRARY_PATH.",
@@ -197,9 +207,9 @@ def sentences(
     found = (
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
-    told = [text for text in (_fill(sentence, known) for sentence in found) if text]
-    names = [name for name in _named(finding) if not any(name in text for text in told)]
-    return [*told, f"The line names {', '.join(names)}."] if names else told
+    texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
+    names = [name for name in _named(finding) if not any(name in text for text in texts)]
+    return [*texts, f"The line names {', '.join(names)}."] if names else texts
 
 
 def _named(finding: Finding) -> list[str]:

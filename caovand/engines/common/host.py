@@ -11,7 +11,7 @@ from caovand.engines.common import kernel
 from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
-    r"(?:docker: |Error: )?(?:Error response from daemon: |OCI runtime )"
+    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: "
     r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
     r"|/bin/\w{0,4}sh: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "

@@ -41,6 +41,20 @@ ROWS = (
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
+# What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
+NO_MODEL = (
+    r"is not a local folder and is not a valid model identifier"
+    r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
+    r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
+    r"|does not appear to have (?:a file named|files named)|Error no file named "
+    r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
+    r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+)
+UNEVEN = (
+    r"is not divisible by\s+min_thread_[nk]"
+    r"|is not divisible by (?:weight quantization block|group_size)"
+    r"|(?:in|out)put size is not aligned with the quantized weight shape"
+)
 _REFUSES = (
     r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?(?:support|implement)"
     r"|\b[Uu]nsupported\b|\b[Oo]nly support))"

@@ -75,7 +75,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
          r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
-         r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"),
+         r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"
+         r"|" + python.NO_MODEL),
+    signature("args.split", "cause", "bad-arguments", python.UNEVEN),
     signature("sglang.model.broken", "cause", "model-missing",
          r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"),
     *python.HUB,

@@ -36,7 +36,7 @@ _EXCEPTION = re.compile(
     r"(?:: |$| at \S{1,200}:\d{1,6}: )"
 )
 _RAW = re.compile(
-    r"(?:  Value error, |  what\(\): |\[rank\d+\]"
+    r"(?: {0,2}Value error, |  what\(\): |\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "

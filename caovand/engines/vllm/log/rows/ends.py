@@ -80,7 +80,7 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.channel", "consequence", "hang",
          r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
     signature("engine.exited", "consequence", "engine-died",
-         r"MPClient: engine core exited unexpectedly|MQLLMEngine is already dead"
+         r"MPClient: engine core exited unexpectedly|(?:MQ|Async)LLMEngine is already dead"
          r"|(?:RuntimeError\(')?Engine process \(pid \d{1,10}\) died|Engine loop has died"
          r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
          r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "
