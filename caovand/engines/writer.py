@@ -113,8 +113,13 @@ def _by_its_words(
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None
-    if not named:
+    if not named and not _all_died(causes):
         finding = replace(finding, failure="unknown", signature="", captures={})
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
+
+
+def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:
+    """Whether every engine that knows the text reads it as the end of a process."""
+    return all(e.finding is not None and e.finding.failure == "engine-died" for _, e in causes)

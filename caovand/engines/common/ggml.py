@@ -13,7 +13,8 @@ _RAW = re.compile(
     r"|CUDA error|ROCm error|SYCL error|Native API failed"
     r"|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
     r"|(?:srv|main|slot|que) {1,6}\w{1,40}: |main: |[\w./\\:~+-]{1,300}\.(?:cpp|c|cu|cuh|h|hpp"
-    r"|m):\d+: |GGML_ASSERT: |[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
+    r"|m):\d+: |GGML_ASSERT(?:: |\()"
+    r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
 )
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",

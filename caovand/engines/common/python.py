@@ -69,7 +69,8 @@ ANY_PROGRAM = (
          r"'(?P<library>[^']{1,200})'", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
-         r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)", SERVED),
+         r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
+         r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to ", SERVED),
     signature("feature.combination", "generic", "bad-arguments", _REFUSES, SERVED),
 )  # fmt: skip
 HUB = (

@@ -31,7 +31,8 @@ _PREFIX = re.compile(
     r"\S{1,200}:\d{1,6}\] (?:\[\d{1,6}/\d{1,6}\] )?"
     r"|[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)"
     r"|\((?:WorkerDict|TaskRunner|\w{1,30}Actor) pid=\d{1,10}(?:, ip=[\d.]{1,45})?\) ?"
-    r"|E (?=\w{1,60}: )| (?=[\w.]{1,80}(?:Error|Exception): )"
+    r"|E (?=\w{1,60}: )| (?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
+    r"| {1,4}\|(?= {2,12}File )"
 )
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"

@@ -105,7 +105,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|CUDA error)|^GGML_ASSERT: (?P<path>\S{1,300}:\d{1,6}): "
+         r"GGML_ABORT|CUDA error)|^GGML_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
          r"|: Assertion [`'].{1,300}' failed"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"

@@ -59,7 +59,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.architecture", "cause", "bad-arguments",
          r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
     signature("ollama.model.vocabulary", "cause", "model-missing",
-         r"error loading model vocabulary: (?P<why>.{1,200})"),
+         r"error loading model ?vocabulary: (?P<why>.{1,200})"),
     signature("ollama.model.unloadable", "generic", "model-missing",
          r"unable to load model: (?P<path>[^\s\"]{1,400})"),
     # The machine

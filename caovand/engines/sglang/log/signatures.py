@@ -94,7 +94,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.crashed", "consequence", "engine-died",
          r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
          r"|scheduler died during initialization \(exit code: |^Exit code: )"
-         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
+         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"
+         r"|^Fatal Python error: (?P<error>[\w ]{1,60})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
     *python.ANY_PROGRAM,

@@ -33,7 +33,7 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 _EXCEPTION = re.compile(
     r"(?:socket\.gaierror|Exception|(?:\w+\.)+_?[A-Z]\w*"
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))"
-    r"(?:: |$| at \S{1,200}:\d{1,6}: )"
+    r"(?:: |$|\(\)$| at \S{1,200}:\d{1,6}: )"
 )
 _RAW = re.compile(
     r"(?: {0,2}Value error, |  what\(\): |\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
