@@ -23,7 +23,8 @@ _DRIVER = "ollama.driver"
 """Of a server without its cards: it serves all the same, on the processor."""
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
-    r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
+    r"(?:couldn't open modelfile '[^']{1,300}'\. )?(?:Error|ollama\S{0,40}Error): "
+    r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )

@@ -66,7 +66,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("disk.full", "cause", "unknown",
          r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"),
     signature("ollama.access", "cause", "access-denied",
-         r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}): permission denied"),
+         r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}?): ?permission denied"
+         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "

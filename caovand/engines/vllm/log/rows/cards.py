@@ -11,6 +11,9 @@ ROWS: tuple[Signature, ...] = (
     *host.ROWS,
     # The device
     *kernel.CARD_LOST,
+    # A warning of the compiled parts, with which vLLM goes on elsewhere than on a card
+    signature("gpu.unlinked", "consequence", "gpu-absent",
+         r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"

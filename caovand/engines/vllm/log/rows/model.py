@@ -30,6 +30,7 @@ ROWS: tuple[Signature, ...] = (
          r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
     *python.HUB,
     signature("port.busy", "cause", "port-busy",
-         r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"
+         r"\[Errno 98\](?:.{0,200}[Aa]ddress already in use| error while attempting to bind)"
+         r"|\bEADDRINUSE\b"
          r"|ZMQError: Address already in use"),
 )  # fmt: skip
