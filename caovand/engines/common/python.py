@@ -50,6 +50,9 @@ NO_MODEL = (
     r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
     r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
 )
+NO_TENSOR = (
+    r"^KeyError: '(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax|zeros?|g_idx)\w{0,20}'$"
+)
 UNEVEN = (
     r"is not divisible by\s+min_thread_[nk]"
     r"|is not divisible by (?:weight quantization block|group_size)"

@@ -76,7 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.model.lora", "cause", "bad-arguments",
          r"failed to load lora adapter '(?P<path>[^']{1,400})'"),
     signature("llama.model.projector", "cause", "model-missing",
-         r"failed to load multimodal model, '(?P<path>[^']{1,400})'"),
+         r"failed to load multimodal model, '(?P<path>[^']{1,400})'|[Uu]nknown projector type"),
     # Drafting
     signature("llama.draft.context", "cause", "backend-unsupported",
          r"failed to create MTP context"),

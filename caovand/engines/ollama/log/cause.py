@@ -92,7 +92,9 @@ def _whole(parts: Parts) -> str:
 def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
-        driver = parts.level == "WARN" and bool(BY_ID[_DRIVER].pattern.search(parts.message))
+        driver = parts.level in ("INFO", "WARN") and bool(
+            BY_ID[_DRIVER].pattern.search(parts.message)
+        )
         return parts.level == "ERROR" or driver or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line

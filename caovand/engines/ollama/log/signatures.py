@@ -41,7 +41,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
-         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"),
+         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
+         r"|no nvidia devices detected"),
     # Not without memory (2), which the load that follows reports
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
@@ -83,6 +84,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.runner", "wrapper", "engine-died",
          r"model runner has unexpectedly stopped"
          r"|llama[ -](?:runner|server) process (?:has terminated|no longer running)"
+         r"|^Error: llama runner exited"
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server"),
 )  # fmt: skip

@@ -32,7 +32,8 @@ _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
     r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}launch_server\.py: "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "
-    r"|Failed to instantiate \w{1,80}: |ERROR: {1,8}\[Errno"
+    r"|Initialization failed\. |\[E \w{1,40}\.cpp:\d|Failed to instantiate \w{1,80}: "
+    r"|ERROR: {1,8}\[Errno"
     r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error): |\[E\d{3} "
 )
 """How a line without SGLang's prefix begins that can be evidence."""

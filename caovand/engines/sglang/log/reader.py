@@ -17,6 +17,7 @@ _FINGERPRINT = re.compile(
     r"|Attention backend |Load weight |Init torch distributed|The server is fired up"
     r"|Scheduler hit|Received sigquit|SIGQUIT received"
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
+    r"|\[gpu=\d{1,3}\] (?:Load weight|Memory pool|Capture |Init )"
     r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/sglang/"
     r"|[^ ]{1,80}[$#] (?:.{0,60} )?python3? -m sglang\.launch_server"
     r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"

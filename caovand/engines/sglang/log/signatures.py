@@ -79,7 +79,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|" + python.NO_MODEL),
     signature("args.split", "cause", "bad-arguments", python.UNEVEN),
     signature("sglang.model.broken", "cause", "model-missing",
-         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"),
+         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"
+         r"|" + python.NO_TENSOR),
     *python.HUB,
     # The machine
     signature("disk.full", "cause", "unknown", r"\[Errno 28\] No space left on device"),

@@ -50,8 +50,8 @@ ROWS: tuple[Signature, ...] = (
     signature("args.refused", "generic", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",
-         r"Watchdog caught collective operation timeout: WorkNCCL\("
-         r"(?:.{0,200}?OpType=(?P<operation>\w{1,60}))?"
+         r"Watchdog caught collective operation timeout"
+         r"(?:: WorkNCCL\(.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
          r"|^Failed: Cuda error \S{1,200}/custom_all_red"),

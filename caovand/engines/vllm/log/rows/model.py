@@ -22,8 +22,7 @@ ROWS: tuple[Signature, ...] = (
     signature("model.broken", "cause", "model-missing",
          r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
          r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
-         r"|^KeyError: '(?:\w{1,60}\.){2,12}"
-         r"\w{0,60}(?:weight|scale|bias|absmax|zeros?|g_idx)\w{0,20}'$"
+         r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",
          r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"
