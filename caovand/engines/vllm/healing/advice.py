@@ -193,21 +193,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "many at once; finished parts are kept.",
         "Or close other programs, or add swap.",
     ),
-    "nvml.unknown": (
-        "The driver denies this process the card. In a container that happens after `systemctl "
-        "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
-        "by name.",
-        "Outside a container run nvidia-smi; if it reports the same, reboot.",
-    ),
     "disk.error": (
         "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
         "drive (smartctl) or remount the share.",
     ),
     "oom.kv.tokens": ("Set max_model_len = {context}: that fits.",),
-    "args.split": (
-        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
-        "and of its quantized blocks.",
-    ),
     "args.address": (
         "This machine does not have the address to listen on: correct [server] host.",
     ),
