@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from caovand.adapters import processes
+
 MAX_PATH = 107
 # What the kernel queues for us. Short: whoever waits in it waits behind a flood.
 BACKLOG = 32
@@ -172,6 +174,14 @@ def peer_uid(link: socket.socket) -> int:
     """The user at the other end of a connected Unix socket: as which it listens, or connected."""
     found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     return int(_UCRED.unpack(found)[1])
+
+
+def client_uid(link: socket.socket) -> int:
+    """As `peer_uid`; PermissionError for a process of an engine's, whose user may be ours."""
+    pid, uid, _ = _UCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if processes.is_of_an_engine(pid):
+        raise PermissionError(f"process {pid} belongs to an engine")
+    return int(uid)
 
 
 def spare_descriptors() -> int:

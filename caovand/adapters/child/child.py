@@ -1,8 +1,8 @@
 """One engine process: started in a session of its own, ended with everything it left.
 
-The command runs through `sh` (joins the engine's cgroup before anything else) and `setpriv`
-(TERM when we die; that signal is bound to the thread that forks, so `spawn` is for the main
-thread). Its processes are written to `ledger`, so that a next daemon can end what a killed one
+The command runs through `launch`, which joins the engine's cgroup before anything else, and asks
+for TERM when we die; that signal is bound to the thread that forks, so a Child is made in the main
+thread. Its processes are written to `ledger`, so that a next daemon can end what a killed one
 left, and nothing else.
 """
 
@@ -15,10 +15,13 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from caovand.adapters import processes
+from caovand.adapters.child import confinement as confinements
+from caovand.adapters.child.confinement import Confinement
 from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
@@ -26,12 +29,6 @@ from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedF
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
 
-WRAPPER = """
-procs=$1 stack=$2; shift 2
-[ -z "$procs" ] || echo $$ >"$procs" || exit 126
-[ -z "$stack" ] || ulimit -s "$stack" 2>/dev/null || ulimit -s "$(ulimit -H -s)"
-exec setpriv --pdeathsig TERM -- "$@"
-"""
 HUNT_S = 0.01
 DRAIN_S = 0.2
 LATE_S = 10.0
@@ -57,23 +54,26 @@ class Child:
         hidden: Sequence[str] = (),
         unlimited_stack: bool = False,
         engines: Engines | None = None,
+        confinement: Confinement | None = None,
     ) -> None:
         read_end, write_end = _pipe()
         output = f"pipe:[{os.fstat(write_end).st_ino}]"
-        stack = "unlimited" if unlimited_stack else ""
-        procs = str(cgroup / "cgroup.procs") if cgroup else ""
         self._marks = Marks(output, secrets.token_hex(16))
         record(ledger, 0, 0, (), self._marks)
+        env = {**env, MARK: self._marks.variable}
         try:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", WRAPPER, "caovan-exec", procs, stack, *argv],
-                env={**env, MARK: self._marks.variable},
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                start_new_session=True,
-                cwd="/",
-            )
+            with open(
+                confinements.document(argv, env, cgroup, unlimited_stack, confinement), "rb"
+            ) as launched:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", confinements.PROGRAM],
+                    env=_for_launch(self._marks),
+                    stdin=launched,
+                    stdout=write_end,
+                    stderr=write_end,
+                    start_new_session=True,
+                    cwd="/",
+                )
         except OSError as problem:
             os.close(read_end)
             forget(ledger)
@@ -218,3 +218,9 @@ def _pipe() -> tuple[int, int]:
     with contextlib.suppress(OSError):
         fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
     return read_end, write_end
+
+
+def _for_launch(marks: Marks) -> dict[str, str]:
+    """What our own Python needs; the engine's variables might lead it to other libraries."""
+    kept = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+    return {**kept, MARK: marks.variable}

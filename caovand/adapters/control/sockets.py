@@ -19,6 +19,7 @@ from caovand.adapters.admission.door import (
     CannotBind,
     Door,
     check_length,
+    client_uid,
     peer_uid,
     spare_descriptors,
     unix_listener,
@@ -80,7 +81,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
-                        peer_uid,
+                        client_uid,
                         most=links,
                         each=max(links // 2, 1),
                         favours=lambda uid: uid in (0, os.geteuid()),
@@ -106,7 +107,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
-                        peer_uid,
+                        client_uid,
                         most=SERVER_LINKS,
                         each=SERVER_LINKS,
                     )
@@ -121,6 +122,8 @@ class Control:
         check_length(path)
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.LINGER, 200)
+        # The folder is closed to other users, but not to an engine of ours.
+        socket.setsockopt(zmq.IPC_FILTER_PID, os.getpid())
         socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
         for mark in (zmq.SNDHWM, zmq.RCVHWM):
             socket.setsockopt(mark, ahead)

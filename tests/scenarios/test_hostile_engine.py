@@ -1,0 +1,73 @@
+"""An engine whose code turns against its daemon: what it could do, and what it still must."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.child import launch
+from tests import hostile_engine
+from tests.daemon_process import Daemon
+from tests.hostile_engine import HOSTILE, NEEDED
+from tests.patience import until
+from tests.secret_files import secret_file
+from tests.standin_daemon import ENGINE, configuration, make_model
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Daemon:
+    """A daemon in a folder with keys; its engine's first process tries everything, then serves."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "keys").mkdir()
+    key = secret_file(folder / "api.key", "k" * 20)
+    cluster = secret_file(folder / "keys/cluster.key", "c" * 20)
+    wrapper = tmp_path / "engine/bin/python"
+    wrapper.parent.mkdir(parents=True)
+    attack = shlex.join([sys.executable, hostile_engine.__file__])
+    out = folder / "cache/tried.json"
+    wrapper.write_text(
+        f'#!/bin/sh\ncase " $* " in *" serve "*) {attack} $PPID {folder} >{out}.part;'
+        f' mv {out}.part {out};; esac\nexec {ENGINE} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    text = configuration(make_model(tmp_path / "hybrid")).replace(str(ENGINE), str(wrapper))
+    text = text.replace("[server]\n", f'[server]\napi_key_file = "{key}"\n')
+    return Daemon(folder, f'{text}\n[cluster]\nkey_file = "{cluster}"\n')
+
+
+def tried(one: Daemon) -> dict[str, bool]:
+    one.start()
+    try:
+        one.until_state("SERVING")
+        found = until((one.folder / "cache/tried.json").exists, "the engine's attempts")
+        assert found
+        return dict(json.loads((one.folder / "cache/tried.json").read_text()))
+    finally:
+        one.stop()
+
+
+def test_an_engine_cannot_touch_its_daemon_and_can_do_its_work(hostile: Daemon) -> None:
+    found = tried(hostile)
+    print(found)
+    abi = launch.landlock_abi()
+    if abi < launch.MIN_ABI:
+        pytest.skip(f"this kernel's Landlock has version {abi}")
+    signals = set() if abi >= launch.SCOPE_ABI else {"end it"}
+    assert {name for name in HOSTILE if found[name]} <= signals
+    assert {name for name in NEEDED if not found[name]} == set()
+
+
+@pytest.mark.exhaustive
+def test_an_engine_that_is_not_confined_can(hostile: Daemon) -> None:
+    text = hostile.config_path.read_text()
+    hostile.config_path.write_text(text.replace("[engine]\n", "[engine]\nconfine = false\n"))
+    found = tried(hostile)
+    assert {name for name in HOSTILE if not found[name]} == {
+        "use control",  # these two are refused by descent
+        "take the key from the page's socket",
+    }
