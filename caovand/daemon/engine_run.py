@@ -197,7 +197,7 @@ class EngineRun:
                 unlimited_stack=command.unlimited_stack,
                 engines=self._shared.engines,
                 confinement=confinement(
-                    config, self._shared.directories, plan, prepared.inventory.engine.python, env
+                    self._engine, config, self._shared.directories, plan, command.argv[0], env
                 ),
             )
         except CannotSpawn as problem:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters import child, processes
-from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, orphans, sweeper
+from caovand.adapters.child import Child, Engines, end_orphans, orphans, sweeper
 from caovand.adapters.processes import Process
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from caovand.adapters import processes
-
 MAX_PATH = 107
 # What the kernel queues for us. Short: whoever waits in it waits behind a flood.
 BACKLOG = 32
@@ -172,16 +170,14 @@ class Door:
 
 def peer_uid(link: socket.socket) -> int:
     """The user at the other end of a connected Unix socket: as which it listens, or connected."""
+    return peer(link)[1]
+
+
+def peer(link: socket.socket) -> tuple[int, int]:
+    """The process at the other end of a connected Unix socket, and its user."""
     found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(found)[1])
-
-
-def client_uid(link: socket.socket) -> int:
-    """As `peer_uid`; PermissionError for a process of an engine's, whose user may be ours."""
-    pid, uid, _ = _UCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    if processes.is_of_an_engine(pid):
-        raise PermissionError(f"process {pid} belongs to an engine")
-    return int(uid)
+    pid, uid, _ = _UCRED.unpack(found)
+    return pid, uid
 
 
 def spare_descriptors() -> int:

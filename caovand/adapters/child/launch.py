@@ -57,7 +57,9 @@ SCOPE = 1 << 0 | 1 << 1
 SET_MODE_FILTER, SPEC_ALLOW = 1, 4
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
-NUMBER_AT, ARCH_AT, FIRST_AT, THIRD_AT = 0, 4, 16, 32
+NUMBER_AT = 0
+ARCH_AT, FIRST_AT = 4, 16
+"""Where the kernel puts a call's number, its machine and its first argument."""
 X32 = 0x40000000
 EVERYWHERE = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
               "fspick": 433, "mount_setattr": 442, "open_tree_attr": 467}  # fmt: skip
@@ -88,7 +90,7 @@ NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 
 def landlock_abi() -> int:
     """The version of the kernel's Landlock; 0 where there is none, or it is forbidden here."""
-    return max(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION), 0)
+    return max(int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION)), 0)
 
 
 def main() -> int:
@@ -135,7 +137,7 @@ def make_devices() -> None:
     """Make the node of CUDA's memory, which no process without rights can make later."""
     lacks = os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia-uvm")
     if lacks and os.path.exists(NVIDIA_MODPROBE):
-        subprocess.run([NVIDIA_MODPROBE, "-c0", "-u"], check=False, env={})
+        subprocess.run([NVIDIA_MODPROBE, "-c0", "-u"], check=False, env={}, cwd="/")
 
 
 def confine(

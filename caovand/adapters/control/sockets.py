@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import grp
 import os
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,11 +16,12 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
+from caovand.adapters import processes
 from caovand.adapters.admission.door import (
     CannotBind,
     Door,
     check_length,
-    client_uid,
+    peer,
     peer_uid,
     spare_descriptors,
     unix_listener,
@@ -81,7 +83,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
-                        client_uid,
+                        _client_uid,
                         most=links,
                         each=max(links // 2, 1),
                         favours=lambda uid: uid in (0, os.geteuid()),
@@ -107,7 +109,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
-                        client_uid,
+                        _client_uid,
                         most=SERVER_LINKS,
                         each=SERVER_LINKS,
                     )
@@ -120,18 +122,18 @@ class Control:
 
     def _bind(self, path: Path, kind: int, ahead: int) -> Any:
         check_length(path)
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 200)
+        made = self._context.socket(kind)
+        made.setsockopt(zmq.LINGER, 200)
         # The folder is closed to other users, but not to an engine of ours.
-        socket.setsockopt(zmq.IPC_FILTER_PID, os.getpid())
-        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
+        made.setsockopt(zmq.IPC_FILTER_PID, os.getpid())
+        made.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
         for mark in (zmq.SNDHWM, zmq.RCVHWM):
-            socket.setsockopt(mark, ahead)
+            made.setsockopt(mark, ahead)
         try:
-            socket.bind(f"ipc://{path}")
+            made.bind(f"ipc://{path}")
         except zmq.ZMQError as problem:
             raise CannotBind(f"cannot bind {path}: {problem}") from problem
-        return socket
+        return made
 
     def start(self) -> None:
         """Begin to answer."""
@@ -148,8 +150,8 @@ class Control:
         await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
-        for socket in (self._control, self._events):
-            socket.close()
+        for own in (self._control, self._events):
+            own.close()
         # What was sent goes through the gates, so those close last. libzmq may take for ever.
         with contextlib.suppress(asyncio.TimeoutError, RuntimeError):
             await asyncio.wait_for(asyncio.to_thread(self._context.term), CLOSE_S)
@@ -215,14 +217,22 @@ class Control:
             return Reply(request.id, None, "internal", text, "report it with the daemon's log")
 
     @staticmethod
-    async def _send(socket: Any, frames: list[bytes]) -> None:
+    async def _send(sender: Any, frames: list[bytes]) -> None:
         # A client that went away or does not read is its own loss.
         with contextlib.suppress(zmq.ZMQError):
-            await socket.send_multipart(frames, zmq.NOBLOCK)
+            await sender.send_multipart(frames, zmq.NOBLOCK)
 
 
 def _followed(most_bytes: int, _link: object) -> Messages:
     return Messages(most_bytes)
+
+
+def _client_uid(link: socket.socket) -> int:
+    """The user of a client; PermissionError for a process of an engine, whose user may be ours."""
+    pid, uid = peer(link)
+    if processes.is_of_an_engine(pid):
+        raise PermissionError(f"process {pid} belongs to an engine")
+    return uid
 
 
 def _gid(group: str | None) -> int | None:

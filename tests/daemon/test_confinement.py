@@ -1,0 +1,55 @@
+"""Which folders an engine may write to, and what it must not read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from caovand.adapters.directories import Directories
+from caovand.core.config import Config
+from caovand.daemon.confinement import confinement
+from tests.core.machines import inventory, plan
+from tests.fake_engine import ENGINE
+
+
+def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
+    names = ("run", "state", "cache", "log")
+    places = Directories(*[tmp_path / name for name in names])
+    (tmp_path / "key").touch()
+    (tmp_path / ".cache").mkdir()
+    config = Config()
+    config = replace(
+        config,
+        server=replace(config.server, api_key_file=str(tmp_path / "key")),
+        engine=replace(config.engine, writable=("/srv/loras",)),
+    )
+    env = {
+        "HOME": str(tmp_path), "HF_HOME": "/srv/hf", "FLASHINFER_CACHE_DIR": "/srv/fi",
+        "TMPDIR": "/srv/tmp", "CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin",
+        "VLLM_CACHE_ROOT": "relative",
+    }  # fmt: skip
+    engine = replace(ENGINE, at_home=(".tabby",))
+    found = confinement(engine, config, places, plan(inventory()), "/opt/engine/bin/python", env)
+    assert found is not None
+    assert set(found.hidden) == {str(tmp_path / name) for name in ("run", "state", "log", "key")}
+    assert "/opt/engine" in found.readable
+    asked = {
+        *(str(tmp_path / name) for name in ("cache", ".cache", ".tabby")),
+        "/srv/hf",
+        "/srv/fi",
+        "/srv/tmp",
+    }
+    assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm"}
+
+
+def test_one_folder_for_all_is_the_engines_too_and_nothing_is_confined_where_that_is_off(
+    tmp_path: Path,
+) -> None:
+    places = Directories(*[tmp_path] * 4)
+    config = Config()
+    made = plan(inventory())
+    found = confinement(ENGINE, config, places, made, "/opt/engine/bin/python", {})
+    assert found is not None
+    assert found.hidden == ()
+    off = replace(config, engine=replace(config.engine, confine=False))
+    assert confinement(ENGINE, off, places, made, "/opt/engine/bin/python", {}) is None
