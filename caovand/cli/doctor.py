@@ -168,10 +168,10 @@ def confinement_check(confine: bool, abi: int) -> CheckResult:
         text = "this kernel has no usable Landlock: the engine can read caovan's keys and end it"
         remedy = "use Linux 5.19 or newer with landlock among its security modules (`lsm=`)"
         return CheckResult(group, "WARN", text, remedy)
-    text = f"Landlock (version {abi}) keeps the engine from caovan's files, memory and keys"
+    text = f"Landlock (version {abi}) keeps the engine from caovan's files, keys and processes"
     if abi < launch.SCOPE_ABI:
-        return CheckResult(group, "PASS", f"{text}; before Linux 6.12 it can still end caovan")
-    return CheckResult(group, "PASS", f"{text}, and from its processes")
+        text += "; before Linux 6.12 it can end the page and the gateway, which come back"
+    return CheckResult(group, "PASS", text)
 
 
 def server_checks(

@@ -21,7 +21,10 @@ from caovand.adapters.child import confinement, launch
 from caovand.adapters.child.confinement import Confinement
 
 MACHINES = sorted(launch.DENIED)
-OFFSETS = {launch.NUMBER_AT: "nr", launch.ARCH_AT: "arch", launch.FIRST_AT: "first"}
+OFFSETS = {
+    launch.NUMBER_AT: "nr", launch.ARCH_AT: "arch",
+    launch.FIRST_AT: "first", launch.SECOND_AT: "second",
+}  # fmt: skip
 KNOWN = platform.machine() in launch.DENIED
 
 
@@ -39,9 +42,9 @@ def ran(argv: list[str], confined: Confinement | None, **env: str) -> str:
     return done.stdout
 
 
-def verdict(machine: str, **call: int) -> int:
+def verdict(machine: str, abi: int = launch.SCOPE_ABI, keeper: int = 1, **call: int) -> int:
     """What the filter does with a system call, as the kernel's interpreter would."""
-    code = [struct.unpack("=HBBI", one) for one in _split(launch.program(machine))]
+    code = [struct.unpack("=HBBI", one) for one in _split(launch.program(machine, abi, keeper))]
     at, register = 0, 0
     while True:
         kind, yes, no, value = code[at]
@@ -72,6 +75,28 @@ def test_the_filter_refuses_what_is_denied_and_nothing_else(
         expected = launch.REFUSE if refused else launch.ALLOW
         assert verdict(machine, nr=one, arch=arch, first=first) == expected
         assert verdict(machine, nr=one, arch=arch + 1, first=first) == launch.REFUSE
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_where_landlock_knows_no_signals_the_filter_keeps_them_from_the_daemon(
+    machine: str,
+) -> None:
+    keeper, calls = os.getpid(), launch.SIGNALS[machine]
+
+    def refused(abi: int, name: str, **values: int) -> bool:
+        arch, number = launch.AUDIT_ARCH[machine], calls[name]
+        return verdict(machine, abi, keeper, arch=arch, nr=number, **values) == launch.REFUSE
+
+    for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+        for pid in (keeper, -keeper, -os.getpgid(0), -1):
+            assert refused(launch.SCOPE_ABI - 1, name, first=pid & launch.WORD)
+            assert not refused(launch.SCOPE_ABI, name, first=pid & launch.WORD)
+        assert not refused(launch.SCOPE_ABI - 1, name, first=keeper + 1)
+    for name, command in (("fcntl", 8), ("fcntl", 15), ("ioctl", 0x8901), ("ioctl", 0x8902)):
+        assert refused(launch.SCOPE_ABI - 1, name, second=command)
+        assert not refused(launch.SCOPE_ABI - 1, name, second=command + 20)
+    assert refused(launch.SCOPE_ABI - 1, "tkill")
+    assert refused(launch.SCOPE_ABI - 1, "pidfd_send_signal")
 
 
 @pytest.mark.skipif(not KNOWN, reason="no system calls are known for this machine")

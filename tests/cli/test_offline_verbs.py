@@ -756,8 +756,8 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("confine", "abi", "verdict", "words"),
     [
-        (True, 7, "PASS", "and from its processes"),
-        (True, 4, "PASS", "before Linux 6.12 it can still end caovan"),
+        (True, 7, "PASS", "files, keys and processes"),
+        (True, 4, "PASS", "before Linux 6.12 it can end the page"),
         (True, 1, "WARN", "no usable Landlock"),
         (False, 7, "WARN", "confine is off"),
     ],

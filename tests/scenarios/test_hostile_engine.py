@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from caovand.adapters.child import launch
 from tests import hostile_engine
-from tests.daemon_process import Daemon
+from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import HOSTILE, NEEDED
 from tests.patience import until
 from tests.secret_files import secret_file
@@ -57,9 +58,27 @@ def test_an_engine_cannot_touch_its_daemon_and_can_do_its_work(hostile: Daemon) 
     abi = launch.landlock_abi()
     if abi < launch.MIN_ABI:
         pytest.skip(f"this kernel's Landlock has version {abi}")
-    signals = set() if abi >= launch.SCOPE_ABI else {"end it"}
-    assert {name for name in HOSTILE if found[name]} <= signals
+    assert {name for name in HOSTILE if found[name]} == set()
     assert {name for name in NEEDED if not found[name]} == set()
+
+
+@pytest.mark.skipif(launch.landlock_abi() < launch.SCOPE_ABI, reason="another kernel's")
+@pytest.mark.parametrize("abi", [launch.MIN_ABI, launch.TRUNCATE_ABI])
+def test_nor_on_kernels_whose_landlock_knows_less(abi: int, tmp_path: Path) -> None:
+    """Its daemon is a process of the test's, without sockets; only its life is tried."""
+    attempt = (
+        "import ctypes, sys, os, json; sys.path.insert(0, sys.argv[1]);"
+        "from caovand.adapters.child import launch; launch.landlock_abi = lambda: int(sys.argv[2]);"
+        "launch.confine(ctypes.CDLL(None, use_errno=True), [sys.argv[3]], [], []);"
+        "from tests.hostile_engine import tried;"
+        "from pathlib import Path; print(json.dumps(tried(os.getppid(), Path(sys.argv[3]))))"
+    )
+    for name in ("state", "log"):
+        (tmp_path / name).mkdir()
+    words = [sys.executable, "-c", attempt, str(ROOT), str(abi), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/")
+    found = json.loads(done.stdout)
+    assert {name for name in HOSTILE if found[name]} == set()
 
 
 @pytest.mark.exhaustive

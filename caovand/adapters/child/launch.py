@@ -58,9 +58,10 @@ SET_MODE_FILTER, SPEC_ALLOW = 1, 4
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 NUMBER_AT = 0
-ARCH_AT, FIRST_AT = 4, 16
-"""Where the kernel puts a call's number, its machine and its first argument."""
+ARCH_AT, FIRST_AT, SECOND_AT = 4, 16, 24
+"""Where the kernel puts a call's number, its machine and its arguments."""
 X32 = 0x40000000
+WORD = 0xFFFFFFFF
 EVERYWHERE = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
               "fspick": 433, "mount_setattr": 442, "open_tree_attr": 467}  # fmt: skip
 DENIED: Mapping[str, Mapping[str, int]] = {
@@ -81,6 +82,17 @@ DENIED: Mapping[str, Mapping[str, int]] = {
 }  # fmt: skip
 SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 SYS_PRLIMIT = {"x86_64": 302, "aarch64": 261}
+SYS_TRUNCATE = {"x86_64": 76, "aarch64": 45}
+SIGNALS: Mapping[str, Mapping[str, int]] = {
+    "x86_64": {"kill": 62, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
+               "tkill": 200, "pidfd_send_signal": 424, "fcntl": 72, "ioctl": 16},
+    "aarch64": {"kill": 129, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240,
+                "tkill": 130, "pidfd_send_signal": 424, "fcntl": 25, "ioctl": 29},
+}  # fmt: skip
+UNNAMED = ("tkill", "pidfd_send_signal")
+"""Their arguments do not name the process."""
+OWNERS = {"fcntl": (8, 15), "ioctl": (0x8901, 0x8902)}
+"""F_SETOWN and the like: who gets a signal when a descriptor is ready."""
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 RAW = {(1, minor) for minor in (1, 2, 4, 11)}
@@ -152,7 +164,7 @@ def confine(
     if abi >= MIN_ABI:
         restrict(libc, abi, [os.path.realpath(path) for path in hidden], readable, writable)
     if platform.machine() in DENIED:
-        filter_calls(libc, program(platform.machine()))
+        filter_calls(libc, program(platform.machine(), abi, os.getppid()))
 
 
 def restrict(
@@ -209,24 +221,49 @@ def devices() -> Iterator[str]:
                 yield entry.path
 
 
-def program(machine: str) -> bytes:
-    """The filter of system calls: those in DENIED fail with EPERM, and so does setting the limits
-    of another process, which needs no more than its user."""
-    denied = sorted(DENIED[machine].values())
-    last = 7 + len(denied)  # the instruction that allows; the next one refuses
+def program(machine: str, abi: int, keeper: int) -> bytes:
+    """The filter of system calls, for a kernel whose Landlock has version `abi`.
+
+    Those in DENIED fail with EPERM, and so does setting the limits of another process, which needs
+    no more than its user. Where Landlock does not know of it, so do truncating by name, and signals
+    for the process `keeper` and its group.
+    """
+    denied = [*DENIED[machine].values()]
+    if abi < TRUNCATE_ABI:
+        denied.append(SYS_TRUNCATE[machine])
+    argued: list[tuple[int, int, Sequence[int]]] = []
+    if abi < SCOPE_ABI:
+        calls = SIGNALS[machine]
+        pids = (keeper, -keeper & WORD, -os.getpgid(keeper) & WORD, -1 & WORD)
+        named = calls.keys() - {*UNNAMED, *OWNERS}
+        denied += [calls[name] for name in UNNAMED]
+        argued += [(calls[name], FIRST_AT, pids) for name in sorted(named)]
+        argued += [(calls[name], SECOND_AT, values) for name, values in OWNERS.items()]
     code = [
         (LOAD, 0, 0, ARCH_AT),
-        (EQUAL, 0, last - 1, AUDIT_ARCH[machine]),
-        (LOAD, 0, 0, NUMBER_AT),
-        (AT_LEAST, last - 3, 0, X32),
-        *((EQUAL, last - 4 - place, 0, number) for place, number in enumerate(denied)),
-        (EQUAL, 0, 2, SYS_PRLIMIT[machine]),
-        (LOAD, 0, 0, FIRST_AT),
-        (EQUAL, 0, 1, 0),
-        (RETURN, 0, 0, ALLOW),
+        (EQUAL, 1, 0, AUDIT_ARCH[machine]),
         (RETURN, 0, 0, REFUSE),
+        (LOAD, 0, 0, NUMBER_AT),
+        *_unless(AT_LEAST, X32),
+    ]
+    for number in denied:
+        code += _unless(EQUAL, number)
+    for number, argument, values in argued:
+        refused = [one for value in values for one in _unless(EQUAL, value)]
+        code += [(EQUAL, 0, len(refused) + 2, number), (LOAD, 0, 0, argument), *refused]
+        code.append((RETURN, 0, 0, ALLOW))
+    code += [
+        (EQUAL, 0, 3, SYS_PRLIMIT[machine]),
+        (LOAD, 0, 0, FIRST_AT),
+        (EQUAL, 1, 0, 0),
+        (RETURN, 0, 0, REFUSE),
+        (RETURN, 0, 0, ALLOW),
     ]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _unless(compare: int, value: int) -> list[tuple[int, int, int, int]]:
+    return [(compare, 0, 1, value), (RETURN, 0, 0, REFUSE)]
 
 
 def filter_calls(libc: Any, code: bytes) -> None:
