@@ -38,6 +38,7 @@ shutdown_timeout_s = {SHUTDOWN_S}
 """
 ACCOUNT = "caovan"
 KEY = "/etc/caovan/cluster.key"
+READ_KEYS = ("read the API key's file", "read cluster.key")
 TRIED = "/var/cache/caovan/tried.json"
 LENGTHS = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 12)
 
@@ -232,6 +233,10 @@ def test_who_may_do_what(serving: Machine) -> None:
         assert seen == [0, 0, 0 if words == ("plan",) else 5], words
     for words in (("stop",), ("restart",), ("mode", "fast")):
         assert exits("stranger", *words) == 5, words
+    attack = ("python3", "/opt/hostile.py", serving.show("MainPID"), "/opt/daemon")
+    for user, may in (("member", {"use control", *READ_KEYS}), ("stranger", set())):
+        tried = json.loads(serving.must("runuser", "-u", user, "--", *attack))
+        assert {name for name in HOSTILE if tried[name]} == may, user
     done = serving.run("runuser", "-u", "stranger", "--", "cat", "/var/log/caovan/engine.log")
     assert "Permission denied" in done.stderr
     assert serving.status()["state"] == "SERVING"
