@@ -209,23 +209,21 @@ def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
     return found
 
 
-def is_of_an_engine(pid: int) -> bool:
-    """Whether an engine of ours may have started this process.
+def descends(pid: int) -> bool:
+    """Whether we, or what we started, may have started this process.
 
-    Its orphans become our children, whatever they do, and none can enter our session. A process
-    that is gone, or whose parents keep ending, counts as one.
+    Orphans of our children become our children, whatever they do. A process that is gone, or whose
+    parents keep ending, counts as one.
     """
-    us, session = os.getpid(), os.getsid(0)
+    us = os.getpid()
     for _ in range(LOOKS):
         at: int = pid
         while at > 1 and at != us and (process := read(at)) is not None:
-            if process.session == session:
-                return False
             at = process.parent
-        if at <= 1:
-            return False
         if at == us:
             return pid != us
+        if at <= 1:
+            return False
     return True
 
 

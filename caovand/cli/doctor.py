@@ -25,7 +25,7 @@ from caovand.adapters import (
     processes,
     server_process,
 )
-from caovand.adapters.child import launch
+from caovand.adapters.confinement import launch
 from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.server_process import GATEWAY, PAGE, Kind

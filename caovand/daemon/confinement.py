@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from caovand.adapters.child import Confinement
+from caovand.adapters.confinement import Confinement
 from caovand.adapters.directories import Directories
 from caovand.core.config import Config
 from caovand.core.engine import Engine
-from caovand.core.plan import Plan
 
 CACHES = re.compile(
     r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|^(?:HF|TORCH|TRITON)_HOME$|_MODELS$"
@@ -28,11 +27,14 @@ def confinement(
     engine: Engine,
     config: Config,
     places: Directories,
-    plan: Plan,
     program: str,
     env: Mapping[str, str],
+    model: str = "",
 ) -> Confinement | None:
-    """What an engine with this environment may reach; None where it is not to be confined."""
+    """What an engine's program may reach; None where it is not to be confined.
+
+    `model` is what it serves, if it serves.
+    """
     if not config.engine.confine:
         return None
     keys = (config.server.api_key_file, config.page.token_file, config.cluster.key_file)
@@ -43,7 +45,7 @@ def confinement(
         if places.cache not in (place, *place.parents)
     )
     hidden = (*ours, *filter(os.path.exists, keys))
-    readable = (plan.model, str(Path(program).parent.parent), config.model.chat_template)
+    readable = (model, str(Path(program).parent.parent), config.model.chat_template)
     own = tuple(_at_home(env, engine.at_home))
     common = filter(os.path.isdir, _at_home(env, AT_HOME))
     named = (value for name, value in env.items() if CACHES.search(name) and os.path.isabs(value))

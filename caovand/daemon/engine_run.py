@@ -152,6 +152,7 @@ class EngineRun:
         assert self.child is None
         assert self.endpoint is not None
         planning, plan = self._engine.planning, self.part.own(action.plan)
+        places = self._shared.directories
         command = planning.command(plan, prepared.inventory.engine, self._cache)
         self._env = env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
@@ -197,7 +198,7 @@ class EngineRun:
                 unlimited_stack=command.unlimited_stack,
                 engines=self._shared.engines,
                 confinement=confinement(
-                    self._engine, config, self._shared.directories, plan, command.argv[0], env
+                    self._engine, config, places, command.argv[0], env, plan.model
                 ),
             )
         except CannotSpawn as problem:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file, wall_clock
+from caovand.adapters import config_file, processes, wall_clock
 from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -133,6 +133,12 @@ class Supervisor:
                 raise
         if self._fault is not None:
             raise self._fault
+
+    def admits(self, pid: int) -> bool:
+        """Whether a process may use our sockets: no engine, nor what its environment runs, may."""
+        servers = (self.page.describe(), self.gateway.describe())
+        own = {server["pid"] for server in servers if server}
+        return pid in own or not processes.descends(pid)
 
     def _poll_s(self) -> float:
         """Seconds between two polls: the least patient slot needs several before it tests."""

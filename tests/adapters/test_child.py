@@ -593,6 +593,23 @@ def test_the_engine_joins_its_cgroup_before_anything_else(engine: Engine, tmp_pa
     run(test)
 
 
+def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(
+    engine: Engine, subreaper: None, innocent: subprocess.Popen[bytes]
+) -> None:
+    async def test() -> None:
+        started = engine.tree("daemonized")
+        await soon(lambda: len(started.look()) > 1)
+        assert all(processes.descends(one.pid) for one in started.members)
+        await started.end(0.0)
+
+    run(test)
+    assert processes.descends(innocent.pid)
+    assert not any(map(processes.descends, (os.getpid(), os.getppid(), 1, 0)))
+    innocent.kill()
+    innocent.wait()
+    assert processes.descends(innocent.pid), "who is gone may have been one"
+
+
 # -- what a killed daemon left ---
 
 DAEMON = """

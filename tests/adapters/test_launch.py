@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters.child import confinement, launch
-from caovand.adapters.child.confinement import Confinement
+from caovand.adapters.confinement import Confinement, launch, launching
 
 MACHINES = sorted(launch.DENIED)
 OFFSETS = {
@@ -35,9 +34,8 @@ def launched(script: str, confined: Confinement | None, **env: str) -> Any:
 
 def ran(argv: list[str], confined: Confinement | None, **env: str) -> str:
     """The output of a program in an engine's place."""
-    with open(confinement.document(argv, env, None, False, confined), "rb") as document:
-        words = [sys.executable, "-I", "-S", confinement.PROGRAM]
-        done = subprocess.run(words, stdin=document, capture_output=True, text=True, check=False)
+    with launching(argv, env, confined) as started:
+        done = subprocess.run(**started, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from caovand.adapters.directories import Directories
 from caovand.core.config import Config
 from caovand.daemon.confinement import confinement
-from tests.core.machines import inventory, plan
 from tests.fake_engine import ENGINE
 
 
@@ -29,7 +28,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         "VLLM_CACHE_ROOT": "relative",
     }  # fmt: skip
     engine = replace(ENGINE, at_home=(".tabby",))
-    found = confinement(engine, config, places, plan(inventory()), "/opt/engine/bin/python", env)
+    found = confinement(engine, config, places, "/opt/engine/bin/python", env)
     assert found is not None
     assert set(found.hidden) == {str(tmp_path / name) for name in ("run", "state", "log", "key")}
     assert "/opt/engine" in found.readable
@@ -47,9 +46,8 @@ def test_one_folder_for_all_is_the_engines_too_and_nothing_is_confined_where_tha
 ) -> None:
     places = Directories(*[tmp_path] * 4)
     config = Config()
-    made = plan(inventory())
-    found = confinement(ENGINE, config, places, made, "/opt/engine/bin/python", {})
+    found = confinement(ENGINE, config, places, "/opt/engine/bin/python", {})
     assert found is not None
     assert found.hidden == ()
     off = replace(config, engine=replace(config.engine, confine=False))
-    assert confinement(ENGINE, off, places, made, "/opt/engine/bin/python", {}) is None
+    assert confinement(ENGINE, off, places, "/opt/engine/bin/python", {}) is None

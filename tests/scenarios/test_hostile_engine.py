@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.child import launch
+from caovand.adapters.confinement import launch
 from tests import hostile_engine
 from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import HOSTILE, NEEDED
-from tests.patience import until
 from tests.secret_files import secret_file
 from tests.standin_daemon import ENGINE, configuration, make_model
 
@@ -30,10 +29,11 @@ def hostile(tmp_path: Path) -> Daemon:
     wrapper = tmp_path / "engine/bin/python"
     wrapper.parent.mkdir(parents=True)
     attack = shlex.join([sys.executable, hostile_engine.__file__])
-    out = folder / "cache/tried.json"
+    out = folder / "cache"
     wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" serve "*) {attack} $PPID {folder} >{out}.part;'
-        f' mv {out}.part {out};; esac\nexec {ENGINE} "$@"\n'
+        f'#!/bin/sh\ncase " $* " in *" serve "*) name=serving;; *) name=asked;; esac\n'
+        f"[ -e {out}/$name ] || {attack} $PPID {folder} >{out}/$name\n"
+        f'exec {ENGINE} "$@"\n'
     )
     wrapper.chmod(0o755)
     text = configuration(make_model(tmp_path / "hybrid")).replace(str(ENGINE), str(wrapper))
@@ -41,23 +41,26 @@ def hostile(tmp_path: Path) -> Daemon:
     return Daemon(folder, f'{text}\n[cluster]\nkey_file = "{cluster}"\n')
 
 
-def tried(one: Daemon) -> dict[str, bool]:
+def tried(one: Daemon) -> tuple[dict[str, bool], dict[str, bool]]:
+    """What its environment's programs could do when they were asked, and the engine as it serves.
+
+    It serves after its attempts.
+    """
     one.start()
     try:
         one.until_state("SERVING")
-        found = until((one.folder / "cache/tried.json").exists, "the engine's attempts")
-        assert found
-        return dict(json.loads((one.folder / "cache/tried.json").read_text()))
+        asked, serving = (one.folder / "cache" / name for name in ("asked", "serving"))
+        return json.loads(asked.read_text()), json.loads(serving.read_text())
     finally:
         one.stop()
 
 
 def test_an_engine_cannot_touch_its_daemon_and_can_do_its_work(hostile: Daemon) -> None:
-    found = tried(hostile)
-    print(found)
+    asked, found = tried(hostile)
     abi = launch.landlock_abi()
     if abi < launch.MIN_ABI:
         pytest.skip(f"this kernel's Landlock has version {abi}")
+    assert {name for name in HOSTILE if asked[name]} == set()
     assert {name for name in HOSTILE if found[name]} == set()
     assert {name for name in NEEDED if not found[name]} == set()
 
@@ -68,7 +71,8 @@ def test_nor_on_kernels_whose_landlock_knows_less(abi: int, tmp_path: Path) -> N
     """Its daemon is a process of the test's, without sockets; only its life is tried."""
     attempt = (
         "import ctypes, sys, os, json; sys.path.insert(0, sys.argv[1]);"
-        "from caovand.adapters.child import launch; launch.landlock_abi = lambda: int(sys.argv[2]);"
+        "from caovand.adapters.confinement import launch;"
+        "launch.landlock_abi = lambda: int(sys.argv[2]);"
         "launch.confine(ctypes.CDLL(None, use_errno=True), [sys.argv[3]], [], []);"
         "from tests.hostile_engine import tried;"
         "from pathlib import Path; print(json.dumps(tried(os.getppid(), Path(sys.argv[3]))))"
@@ -85,7 +89,7 @@ def test_nor_on_kernels_whose_landlock_knows_less(abi: int, tmp_path: Path) -> N
 def test_an_engine_that_is_not_confined_can(hostile: Daemon) -> None:
     text = hostile.config_path.read_text()
     hostile.config_path.write_text(text.replace("[engine]\n", "[engine]\nconfine = false\n"))
-    found = tried(hostile)
+    _, found = tried(hostile)
     assert {name for name in HOSTILE if not found[name]} == {
         "use control",  # these two are refused by descent
         "take the key from the page's socket",

@@ -1,7 +1,6 @@
 """An engine's processes: started in a session of their own, watched, ended with all they left."""
 
 from caovand.adapters.child.child import CannotSpawn, Child
-from caovand.adapters.child.confinement import Confinement
 from caovand.adapters.child.engines import Engines
 from caovand.adapters.child.orphans import end_orphans, orphans, record
 from caovand.adapters.child.sweeper import named
@@ -9,7 +8,6 @@ from caovand.adapters.child.sweeper import named
 __all__ = [
     "CannotSpawn",
     "Child",
-    "Confinement",
     "Engines",
     "end_orphans",
     "named",

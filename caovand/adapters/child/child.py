@@ -15,16 +15,14 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from caovand.adapters import processes
-from caovand.adapters.child import confinement as confinements
-from caovand.adapters.child.confinement import Confinement
 from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
+from caovand.adapters.confinement import Confinement, launching
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
@@ -60,15 +58,13 @@ class Child:
         output = f"pipe:[{os.fstat(write_end).st_ino}]"
         self._marks = Marks(output, secrets.token_hex(16))
         record(ledger, 0, 0, (), self._marks)
-        env = {**env, MARK: self._marks.variable}
+        env, mark = {**env, MARK: self._marks.variable}, {MARK: self._marks.variable}
         try:
-            with open(
-                confinements.document(argv, env, cgroup, unlimited_stack, confinement), "rb"
-            ) as launched:
+            with launching(
+                argv, env, confinement, cgroup=cgroup, unlimited_stack=unlimited_stack
+            ) as launch:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", confinements.PROGRAM],
-                    env=_for_launch(self._marks),
-                    stdin=launched,
+                    **{**launch, "env": launch["env"] | mark},
                     stdout=write_end,
                     stderr=write_end,
                     start_new_session=True,
@@ -218,9 +214,3 @@ def _pipe() -> tuple[int, int]:
     with contextlib.suppress(OSError):
         fcntl.fcntl(write_end, F_SETPIPE_SZ, PIPE_BYTES)
     return read_end, write_end
-
-
-def _for_launch(marks: Marks) -> dict[str, str]:
-    """What our own Python needs; the engine's variables might lead it to other libraries."""
-    kept = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
-    return {**kept, MARK: marks.variable}

@@ -16,7 +16,6 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from caovand.adapters import processes
 from caovand.adapters.admission.door import (
     CannotBind,
     Door,
@@ -56,15 +55,25 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Control:
-    """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we."""
+    """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we.
 
-    def __init__(self, folder: Path, group: str | None, handler: Handler) -> None:
+    Of them, processes that `admits` refuses have no socket but `status`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        group: str | None,
+        handler: Handler,
+        admits: Callable[[int], bool] = lambda pid: True,
+    ) -> None:
         self._handler = handler
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: Counter[bool] = Counter()
         self._doors: list[Door] = []
         gid = _gid(group)
+        client_uid = partial(_client_uid, admits)
         restricted = 0o660 if gid is not None else 0o600
         links = min(MAX_LINKS, spare_descriptors() // 16)
         try:
@@ -83,7 +92,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
-                        _client_uid,
+                        client_uid,
                         most=links,
                         each=max(links // 2, 1),
                         favours=lambda uid: uid in (0, os.geteuid()),
@@ -109,7 +118,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
-                        _client_uid,
+                        client_uid,
                         most=SERVER_LINKS,
                         each=SERVER_LINKS,
                     )
@@ -227,11 +236,10 @@ def _followed(most_bytes: int, _link: object) -> Messages:
     return Messages(most_bytes)
 
 
-def _client_uid(link: socket.socket) -> int:
-    """The user of a client; PermissionError for a process of an engine, whose user may be ours."""
+def _client_uid(admits: Callable[[int], bool], link: socket.socket) -> int:
     pid, uid = peer(link)
-    if processes.is_of_an_engine(pid):
-        raise PermissionError(f"process {pid} belongs to an engine")
+    if not admits(pid):
+        raise PermissionError(f"process {pid} may only read the status")
     return uid
 
 
