@@ -14,12 +14,13 @@ from caovand.core.engine import Engine
 
 CACHES = re.compile(
     r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|^(?:HF|TORCH|TRITON)_HOME$|_MODELS$"
-    r"|^TMPDIR$|_PROFILER_DIR$"
+    r"|^TMPDIR$|_PROFILER_DIR$|^CUDA_MPS_\w+_DIRECTORY$"
 )
 """Variables of engines and their libraries that name a folder to write to."""
 OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
-AT_HOME = (".cache", ".config/vllm", ".nv", ".triton")
-"""Where libraries write if no variable names a folder; none is made."""
+AT_HOME = (".config/vllm", ".nv", ".triton")
+"""Where libraries write if no variable names a folder; none is made but the usual one."""
+USUAL = ".cache"
 CUDA_CACHE = "CUDA_CACHE_PATH"
 
 
@@ -46,7 +47,7 @@ def confinement(
     )
     hidden = (*ours, *filter(os.path.exists, keys))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
-    own = tuple(_at_home(env, engine.at_home))
+    own = tuple(_at_home(env, (USUAL, *engine.at_home)))
     common = filter(os.path.isdir, _at_home(env, AT_HOME))
     named = (value for name, value in env.items() if CACHES.search(name) and os.path.isabs(value))
     writable = (str(places.cache), *named, *own, *common, *OF_ALL, *config.engine.writable)

@@ -15,7 +15,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     names = ("run", "state", "cache", "log")
     places = Directories(*[tmp_path / name for name in names])
     (tmp_path / "key").touch()
-    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".triton").mkdir()
     config = Config()
     config = replace(
         config,
@@ -33,7 +33,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     assert set(found.hidden) == {str(tmp_path / name) for name in ("run", "state", "log", "key")}
     assert "/opt/engine" in found.readable
     asked = {
-        *(str(tmp_path / name) for name in ("cache", ".cache", ".tabby")),
+        *(str(tmp_path / name) for name in ("cache", ".cache", ".tabby", ".triton")),
         "/srv/hf",
         "/srv/fi",
         "/srv/tmp",

@@ -267,10 +267,16 @@ def _unless(compare: int, value: int) -> list[tuple[int, int, int, int]]:
 
 
 def filter_calls(libc: Any, code: bytes) -> None:
-    """Filter this process's system calls; OSError. Speculation stays as fast as it is."""
-    held = ctypes.create_string_buffer(code)
-    pointer = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
-    _checked(libc.syscall(SYS_SECCOMP[platform.machine()], SET_MODE_FILTER, SPEC_ALLOW, pointer))
+    """Filter this process's system calls, and print where that is impossible.
+
+    Speculation stays as fast as it is, which the kernels of some containers do not know.
+    """
+    instructions = ctypes.create_string_buffer(code)
+    pointer = struct.pack("@HP", len(code) // 8, ctypes.addressof(instructions))
+    number = SYS_SECCOMP[platform.machine()]
+    if all(libc.syscall(number, SET_MODE_FILTER, flags, pointer) for flags in (SPEC_ALLOW, 0)):
+        why = os.strerror(ctypes.get_errno())
+        print(f"caovan: cannot filter the engine's system calls: {why}", file=sys.stderr)
 
 
 def _allow(libc: Any, ruleset: int, path: str, rights: int) -> None:
