@@ -38,8 +38,8 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "os.link os.open os.replace os.symlink tempfile.mkstemp",
         "it is the safe way",
     ),
-    "adapters/confinement/confinement.py": ("open", "a file in memory"),
-    "adapters/confinement/launch.py": (
+    "adapters/confinement.py": ("open", "a file in memory"),
+    "adapters/launch.py": (
         "open os.open",
         "/dev/null, a cgroup; nothing is read",
     ),

@@ -18,6 +18,7 @@ from typing import Any
 from caovand.adapters import (
     all_reduce,
     host,
+    launch,
     memory_speed,
     model_folder,
     pcie_errors,
@@ -25,7 +26,6 @@ from caovand.adapters import (
     processes,
     server_process,
 )
-from caovand.adapters.confinement import launch
 from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.server_process import GATEWAY, PAGE, Kind

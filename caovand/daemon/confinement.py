@@ -38,20 +38,31 @@ def confinement(
     """
     if not config.engine.confine:
         return None
-    keys = (config.server.api_key_file, config.page.token_file, config.cluster.key_file)
     # Whoever puts all into one folder wants the engine's caches there, which it must write.
     ours = (
         place
         for place in (places.runtime, places.state, places.logs)
         if places.cache not in (place, *place.parents)
     )
-    hidden = (*ours, *filter(os.path.exists, keys))
+    hidden = (*ours, *filter(os.path.exists, _keys(config)))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
     own = tuple(_at_home(env, (USUAL, *engine.at_home)))
     common = filter(os.path.isdir, _at_home(env, AT_HOME))
     named = (value for name, value in env.items() if CACHES.search(name) and os.path.isabs(value))
     writable = (str(places.cache), *named, *own, *common, *OF_ALL, *config.engine.writable)
     return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
+
+
+def of_a_server(config: Config, places: Directories, readable: str = "") -> Confinement:
+    """What the page or the gateway may reach: no file of ours but one that is named to it."""
+    keys = (key for key in _keys(config) if os.path.exists(key) and key != readable)
+    hidden = (*map(str, (places.runtime, places.state, places.cache, places.logs)), *keys)
+    # Who is sooner chosen when memory runs out: a number that it writes of itself.
+    return Confinement(hidden, (readable,) if readable else (), ("/proc/self",))
+
+
+def _keys(config: Config) -> tuple[str, ...]:
+    return (config.server.api_key_file, config.page.token_file, config.cluster.key_file)
 
 
 def _at_home(env: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters.confinement import Confinement, launch, launching
+from caovand.adapters import launch
+from caovand.adapters.confinement import Confinement, launching
 
 MACHINES = sorted(launch.DENIED)
 OFFSETS = {
@@ -132,7 +133,7 @@ def test_what_is_hidden_stays_so_under_any_name_and_what_is_named_in_it_does_not
     (tmp_path / "alias").symlink_to(tmp_path / "hidden")
     hidden, readable = str(tmp_path / "alias"), str(tmp_path / "hidden/open")
     paths = ["hidden/secret", "alias/secret", "beside/link/secret", "hidden/open/known"]
-    confined = Confinement((hidden,), (readable,), (str(tmp_path / "hidden/made"),))
+    confined = Confinement((hidden,), (readable, "/"), (str(tmp_path / "hidden/made"),))
     found: Mapping[str, bool] = launched(
         f"found = {{}}\nfor one in {[*paths, 'beside/public']}:\n"
         f"    try: found[one] = bool(open('{tmp_path}/' + one).read())\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from caovand.adapters.directories import Directories
 from caovand.core.config import Config
-from caovand.daemon.confinement import confinement
+from caovand.daemon.confinement import confinement, of_a_server
 from tests.fake_engine import ENGINE
 
 
@@ -51,3 +51,23 @@ def test_one_folder_for_all_is_the_engines_too_and_nothing_is_confined_where_tha
     assert found.hidden == ()
     off = replace(config, engine=replace(config.engine, confine=False))
     assert confinement(ENGINE, off, places, "/opt/engine/bin/python", {}) is None
+
+
+def test_a_server_reads_its_own_token_and_no_other_file_of_ours(tmp_path: Path) -> None:
+    places = Directories(*[tmp_path / name for name in ("run", "state", "cache", "log")])
+    config = Config()
+    for name in ("token", "key"):
+        (tmp_path / name).touch()
+    token, key = str(tmp_path / "token"), str(tmp_path / "key")
+    config = replace(
+        config,
+        server=replace(config.server, api_key_file=key),
+        page=replace(config.page, token_file=token),
+    )
+    ours = {str(tmp_path / name) for name in ("run", "state", "cache", "log")}
+    page, gateway = of_a_server(config, places, token), of_a_server(config, places)
+    assert set(page.hidden) == ours | {key}
+    assert page.readable == (token,)
+    assert set(gateway.hidden) == ours | {key, token}
+    assert gateway.readable == ()
+    assert page.writable == gateway.writable == ("/proc/self",)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.confinement import launch
+from caovand.adapters import launch
 from tests import hostile_engine
 from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import HOSTILE, NEEDED
@@ -71,7 +71,7 @@ def test_nor_on_kernels_whose_landlock_knows_less(abi: int, tmp_path: Path) -> N
     """Its daemon is a process of the test's, without sockets; only its life is tried."""
     attempt = (
         "import ctypes, sys, os, json; sys.path.insert(0, sys.argv[1]);"
-        "from caovand.adapters.confinement import launch;"
+        "from caovand.adapters import launch;"
         "launch.landlock_abi = lambda: int(sys.argv[2]);"
         "launch.confine(ctypes.CDLL(None, use_errno=True), [sys.argv[3]], [], []);"
         "from tests.hostile_engine import tried;"

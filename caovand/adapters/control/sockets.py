@@ -57,7 +57,7 @@ Handler = Callable[[Request], Awaitable[Reply]]
 class Control:
     """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we.
 
-    Of them, processes that `admits` refuses have no socket but `status`.
+    Each socket but `status` has a name, for which `admits` may refuse a process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Control:
         folder: Path,
         group: str | None,
         handler: Handler,
-        admits: Callable[[int], bool] = lambda pid: True,
+        admits: Callable[[str, int], bool] = lambda name, pid: True,
     ) -> None:
         self._handler = handler
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
@@ -92,7 +92,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
-                        client_uid,
+                        partial(client_uid, name),
                         most=links,
                         each=max(links // 2, 1),
                         favours=lambda uid: uid in (0, os.geteuid()),
@@ -118,7 +118,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
-                        client_uid,
+                        partial(client_uid, name),
                         most=SERVER_LINKS,
                         each=SERVER_LINKS,
                     )
@@ -236,9 +236,9 @@ def _followed(most_bytes: int, _link: object) -> Messages:
     return Messages(most_bytes)
 
 
-def _client_uid(admits: Callable[[int], bool], link: socket.socket) -> int:
+def _client_uid(admits: Callable[[str, int], bool], name: str, link: socket.socket) -> int:
     pid, uid = peer(link)
-    if not admits(pid):
+    if not admits(name, pid):
         raise PermissionError(f"process {pid} may only read the status")
     return uid
 

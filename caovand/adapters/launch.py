@@ -1,7 +1,7 @@
 """Becomes an engine: joins its cgroup, confines itself, and runs the engine's command.
 
 A program of its own, run as a file by the daemon's isolated Python, so that the engine's variables
-reach nothing but the engine. Standard input is one document of JSON, as `confinement.document`
+reach nothing but the engine. Standard input is one document of JSON, as `confinement.launching`
 makes it.
 
 Confined is who cannot gain rights (no_new_privs), use the system calls in DENIED, reach what is
@@ -118,7 +118,7 @@ def main() -> int:
         if launch["unlimited_stack"]:
             raise_stack()
         libc = ctypes.CDLL(None, use_errno=True)
-        _checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0))
+        _checked(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
         if launch["confined"] is not None:
             make_devices()
             confine(libc, **launch["confined"])
@@ -179,7 +179,7 @@ def restrict(
     rules = [
         ("/", READ_DIR),  # names alone: whoever looks for a file may list folders
         *((path, read) for path in except_for("/", hidden)),
-        *((os.path.realpath(path), read) for path in readable),
+        *((path, read) for one in readable for path in except_for(os.path.realpath(one), hidden)),
         *((path, write) for one in writable for path in except_for(os.path.realpath(one), hidden)),
         *((path, write) for path in devices()),
     ]
