@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from caovand.adapters import launch
+from caovand.adapters.confinement import launching
+from caovand.adapters.directories import Directories
+from caovand.core.config import Config
+from caovand.daemon.confinement import of_a_server
 from tests import hostile_engine
 from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import HOSTILE, NEEDED
@@ -83,6 +89,32 @@ def test_nor_on_kernels_whose_landlock_knows_less(abi: int, tmp_path: Path) -> N
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/")
     found = json.loads(done.stdout)
     assert {name for name in HOSTILE if found[name]} == set()
+
+
+@pytest.mark.skipif(launch.landlock_abi() < launch.SCOPE_ABI, reason="another kernel's")
+def test_a_server_of_ours_reads_its_token_and_writes_no_file(tmp_path: Path) -> None:
+    """As the page and the gateway are started; the test is their daemon."""
+    places = Directories(*[tmp_path / name for name in ("run", "state", "cache", "log")])
+    for place in (places.runtime, places.state, places.cache, places.logs, tmp_path / "keys"):
+        place.mkdir()
+    token = secret_file(tmp_path / "api.key", "t" * 20)
+    cluster = secret_file(tmp_path / "keys/cluster.key", "c" * 20)
+    config = Config()
+    config = replace(
+        config,
+        page=replace(config.page, token_file=str(token)),
+        cluster=replace(config.cluster, key_file=str(cluster)),
+    )
+    argv = [sys.executable, hostile_engine.__file__, str(os.getpid()), str(tmp_path)]
+    env = {"PATH": os.environ["PATH"]}
+    could = []
+    for readable in (str(token), ""):
+        with launching(argv, env, of_a_server(config, places, readable)) as started:
+            done = subprocess.run(**started, capture_output=True, text=True, check=True, cwd="/")
+        found = json.loads(done.stdout)
+        could.append({name for name in (*HOSTILE, *NEEDED) if found[name]})
+    works = {"read /usr, /sys and itself", "share memory", "use devices"}
+    assert could == [{*works, "read the API key's file"}, works]
 
 
 @pytest.mark.exhaustive
