@@ -21,6 +21,8 @@ OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
 AT_HOME = (".config/vllm", ".nv", ".triton")
 """Where libraries write if no variable names a folder; none is made but the usual one."""
 USUAL = ".cache"
+PRIVATE = (".docker", ".git-credentials", ".gnupg", ".kube", ".password-store", ".pypirc", ".ssh")
+"""What its user keeps at home for other programs than engines."""
 CUDA_CACHE = "CUDA_CACHE_PATH"
 
 
@@ -44,7 +46,8 @@ def confinement(
         for place in (places.runtime, places.state, places.logs)
         if places.cache not in (place, *place.parents)
     )
-    hidden = (*ours, *filter(os.path.exists, _keys(config)))
+    others = (*_keys(config), *_at_home(env, PRIVATE))
+    hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
     own = tuple(_at_home(env, (USUAL, *engine.at_home)))
     common = filter(os.path.isdir, _at_home(env, AT_HOME))

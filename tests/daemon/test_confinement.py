@@ -15,7 +15,8 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     names = ("run", "state", "cache", "log")
     places = Directories(*[tmp_path / name for name in names])
     (tmp_path / "key").touch()
-    (tmp_path / ".triton").mkdir()
+    for name in (".triton", ".ssh"):
+        (tmp_path / name).mkdir()
     config = Config()
     config = replace(
         config,
@@ -30,7 +31,9 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     engine = replace(ENGINE, at_home=(".tabby",))
     found = confinement(engine, config, places, "/opt/engine/bin/python", env)
     assert found is not None
-    assert set(found.hidden) == {str(tmp_path / name) for name in ("run", "state", "log", "key")}
+    assert set(found.hidden) == {
+        str(tmp_path / name) for name in ("run", "state", "log", "key", ".ssh")
+    }
     assert "/opt/engine" in found.readable
     asked = {
         *(str(tmp_path / name) for name in ("cache", ".cache", ".tabby", ".triton")),
