@@ -767,6 +767,23 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
         survey.daemon_config(answer)
 
 
+@pytest.mark.parametrize(
+    ("confine", "abi", "verdict", "words"),
+    [
+        (True, 7, "PASS", "files, keys and processes"),
+        (True, 4, "PASS", "before Linux 6.12 it can end the page"),
+        (True, 1, "WARN", "no usable Landlock"),
+        (False, 7, "WARN", "confine is off"),
+    ],
+)
+def test_the_doctor_names_what_keeps_the_engine_from_caovan(
+    confine: bool, abi: int, verdict: str, words: str
+) -> None:
+    found = doctor.confinement_check(confine, abi)
+    assert (found.group, found.verdict) == ("confinement", verdict)
+    assert words in found.text
+
+
 def test_the_doctor_says_what_keeps_the_page_from_being_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
