@@ -42,6 +42,7 @@ KNOWN = {
     "RTX 2080 Ti 11 GB": ("NVIDIA GeForce RTX 2080 Ti", (7, 5), 11264),
     "T4": ("Tesla T4", (7, 5), 15360),
     "V100": ("Tesla V100-SXM2-32GB", (7, 0), 32768),
+    "RTX 3060": ("NVIDIA GeForce RTX 3060", (8, 6), 12288),
     "RTX 3070": ("NVIDIA GeForce RTX 3070", (8, 6), 8192),
     "RTX 3090": ("NVIDIA GeForce RTX 3090", (8, 6), 24576),
     "A10": ("NVIDIA A10", (8, 6), 23028),

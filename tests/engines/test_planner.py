@@ -747,9 +747,10 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
     if model.linear:
         assert model.linear.key_heads % size == model.linear.value_heads % size == 0
     each = lcm(model.group_size or 1, model.block_size or 1)
-    assert model.intermediate_size % (size * each) == 0 or size == 1
+    whole = found.value("enable_expert_parallel")
+    assert model.experts if whole else model.intermediate_size % (size * each) == 0 or size == 1
     assert model.heads * model.head_dim % (size * each) == 0 or size == 1
-    assert size <= len(machine.gpus)
+    assert size * (found.value("pipeline_parallel_size") or 1) == len(gpus_of(found, machine))
     assert found.value("max_model_len") <= model.max_model_len
     for setting in (*found.settings.values(), *found.env.values()):
         assert setting.reason

@@ -21,10 +21,25 @@ from caovand.engines.vllm.flags.spelling import count
 TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 )  # fmt: skip
+WHOLE_EXPERTS = "enable_expert_parallel"
 HEAD = "head"
 """The name of the node that plans for all of them."""
 SMALL_CARD = 2
 """A card with less than this part of the largest one's memory would hold the others back."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the cards of a node share a model: each layer is on `tensor` cards, one of the `stages`,
+    and experts are cut as well unless they are `whole`."""
+
+    tensor: int
+    stages: int = 1
+    whole: bool = False
+
+    @property
+    def cards(self) -> int:
+        return self.tensor * self.stages
 
 
 def stages(values: Mapping[str, Any]) -> int:

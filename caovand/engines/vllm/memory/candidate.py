@@ -24,8 +24,9 @@ class Candidate:
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
     `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
-    multiplied by copies of the activations in int8. `stages` are the layers of each pipeline stage,
-    empty if there are none; the load of one stage says whether it is the `first` or `last`.
+    multiplied by copies of the activations in int8; `whole_experts` that each rank holds some of
+    the experts, none of which is cut. `stages` are the layers of each pipeline stage, empty if
+    there are none; the load of one stage says whether it is the `first` or `last`.
     """
 
     context: int
@@ -51,6 +52,7 @@ class Candidate:
     kv_blocks: int | None = None
     state_dtype: str = "auto"
     rounds_input: bool = False
+    whole_experts: bool = False
     stages: tuple[int, ...] = ()
     first: bool = True
     last: bool = True

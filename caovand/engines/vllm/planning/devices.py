@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from math import lcm
 from types import MappingProxyType
 from typing import Any
@@ -13,10 +14,20 @@ from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import joined
+from caovand.engines.common.speeds import joined, linked
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.capabilities import TURING
-from caovand.engines.vllm.machine.ranks import PIPELINE, large, ranks_here, spans_machines, stages
+from caovand.engines.vllm.machine.ranks import (
+    CARDS_ALIKE,
+    PIPELINE,
+    WHOLE_EXPERTS,
+    Split,
+    alike,
+    large,
+    ranks_here,
+    spans_machines,
+    stages,
+)
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 MIN_MIB = 1024
@@ -121,8 +132,13 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
-    """So many of the cards, those with the most free memory, in their own order."""
+    """So many of the cards, those with the most free memory, in their own order; of cards that are
+    as free, those that NVLink joins."""
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
+    if 1 < count < len(gpus) and not linked(chosen):
+        bound = min(gpu.free_mib for gpu in chosen) * (1 - CARDS_ALIKE)
+        groups = combinations([gpu for gpu in gpus if gpu.free_mib >= bound], count)
+        chosen = next((list(group) for group in groups if linked(group)), chosen)
     return tuple(gpu for gpu in gpus if gpu in chosen)
 
 
@@ -182,9 +198,66 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         if why:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
-    size = split_for(draft.model, draft.verbatim, cards_to_split(draft))
+    if draft.split:
+        return policy(draft.split.tensor, _why_split(draft, draft.split))
+    cards = cards_to_split(draft)
+    size = split_for(draft.model, draft.verbatim, cards)
     reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
+    whole = shards_whole_experts(draft.verbatim)
+    why = indivisible(draft.model, cards, whole_experts=whole) if size < cards else None
+    reason = f"{reason} ({why.fact})" if why else reason
     return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
+
+
+def _why_split(draft: Draft, split: Split) -> str:
+    """The reason of a split that was tried."""
+    if split.stages == 1:
+        return f"{split.tensor} cards share each layer, {joined(draft.gpus)}"
+    if split.tensor == 1:
+        return "each stage has a card of its own"
+    return f"{split.tensor} cards share each layer of a stage, {joined(draft.gpus[: split.tensor])}"
+
+
+def enable_expert_parallel(draft: Draft) -> Setting | None:
+    if not draft.split or not draft.split.whole:
+        return None
+    why = indivisible(draft.model, draft.split.tensor)
+    return policy(True, f"each card holds whole experts: {why.fact if why else ''}")
+
+
+def one_node(draft: Draft) -> bool:
+    """Whether all the cards that the engine uses are in this machine."""
+    return not draft.inventory.others and not spans_machines(draft.verbatim)
+
+
+def every_card(draft: Draft) -> tuple[Gpu, ...]:
+    """The cards that stages may have: of any size."""
+    return choose_gpus(draft.config, draft.inventory, {**draft.verbatim, PIPELINE: 2})
+
+
+def wider_splits(draft: Draft) -> Iterator[Split]:
+    """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
+    whole experts, and in stages."""
+    model, verbatim, typed = draft.model, draft.verbatim, shards_whole_experts(draft.verbatim)
+    if not one_node(draft):
+        return
+    even, every = len(draft.gpus), every_card(draft)
+    most = largest_split(model, even, whole_experts=typed)
+    splits = [Split(most), *map(Split, splits_below(model, most, whole_experts=typed))]
+    if model.experts and WHOLE_EXPERTS not in verbatim:
+        known = {split.tensor for split in splits}
+        sizes = splits_below(model, even + 1, whole_experts=True)
+        whole = (size for size in sizes if size not in known and not model.experts % size)
+        splits += [Split(size, whole=True) for size in whole]
+    yield from (split for split in splits if split.tensor > most)
+    if PIPELINE in verbatim:
+        return
+    most = max(split.tensor for split in splits)
+    differ = not all(alike(every[0], gpu) for gpu in every)
+    for split in sorted(splits, key=lambda split: -split.tensor):
+        staged = replace(split, stages=len(every) // split.tensor)
+        if staged.stages > 1 and (differ or staged.cards > most):
+            yield staged
 
 
 def split_is_ours(draft: Draft) -> bool:

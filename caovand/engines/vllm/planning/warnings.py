@@ -125,7 +125,7 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
     engine = draft.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.verbatim)]
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.values)]
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
