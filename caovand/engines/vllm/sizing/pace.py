@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 
-from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.inventory import Gpu, ModelCard, Network
 from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, host_link, linked, slowest
 from caovand.engines.vllm.machine.ranks import (
     ALL_REDUCES,
@@ -228,6 +228,9 @@ def _exchange(
     if inside > 1:
         groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
         step_s += all_reduces * (LINKED_S if all(map(linked, groups)) else UNLINKED_S)
+        if not all(map(linked, groups)):
+            bus = Network(host_link(gpus)[2] * 1e9, 0)
+            token_s += all_reduces * transfer_s(inside, bus, size)
     if spanned > 1:
         step_s += all_reduces * all_reduce_s(spanned, nodes.link)
         token_s += all_reduces * transfer_s(spanned, nodes.link, size)
