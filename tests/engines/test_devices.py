@@ -10,9 +10,10 @@ import pytest
 from caovand.core.checkpoint.config_json import describe
 from caovand.core.facts.inventory import Gpu
 from caovand.core.plan import Unplannable
+from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.estimate import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import freest, indivisible
+from caovand.engines.vllm.planning.devices import freest
 from tests.core.machines import (
     A100,
     LLAMA_70B_AWQ,

@@ -25,10 +25,10 @@ from caovand.engines.vllm.machine.ranks import nodes_of
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
-from caovand.engines.vllm.planning.advice import foreseen
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
+from caovand.engines.vllm.planning.warnings import foreseen
 from caovand.engines.vllm.probe import PROBE
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload
 

@@ -21,8 +21,8 @@ from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
 from caovand.engines.vllm.memory.estimate import cards_of_plan, forecast_memory
 from caovand.engines.vllm.planning import devices, obstacles, pipeline, precision, rules, serving
 from caovand.engines.vllm.planning.draft import Draft, user
+from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import Scene
-from caovand.engines.vllm.planning.rules import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
 Rule = Callable[[Draft], Setting | None]

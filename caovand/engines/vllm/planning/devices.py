@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from math import lcm
 from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import joined, linked
@@ -23,9 +22,16 @@ from caovand.engines.vllm.machine.ranks import (
     WHOLE_EXPERTS,
     Split,
     alike,
+    cards_lacking,
+    indivisible,
     large,
+    largest_split,
     ranks_here,
+    shards_whole_experts,
     spans_machines,
+    split_for,
+    split_over,
+    splits_below,
     stages,
 )
 from caovand.engines.vllm.planning.draft import Draft, policy, user
@@ -160,19 +166,6 @@ def _refuse(gpu: Gpu) -> None:
         raise Unplannable(str(why), "backend-unsupported")
 
 
-def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split takes in all if there are not so many here; else 0."""
-    elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
-    wanted = size * stages(verbatim)
-    return 0 if elsewhere or wanted <= cards else wanted
-
-
-def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
-    """The largest split that so many cards, and the model's shape, allow with these settings."""
-    each = max(cards // stages(verbatim), 1)
-    return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
-
-
 def world_size(draft: Draft) -> int:
     """How many cards the engine uses on this machine."""
     return ranks_here(draft.values, 1 + len(draft.inventory.others))
@@ -271,15 +264,6 @@ def spans_nodes(draft: Draft) -> bool:
     return draft.count("tensor_parallel_size") > len(draft.gpus) and bool(draft.inventory.others)
 
 
-def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
-    """The smaller splits that the model's shape allows, the largest first."""
-    return [
-        fewer
-        for fewer in range(size - 1, 0, -1)
-        if not indivisible(model, fewer, whole_experts=whole_experts)
-    ]
-
-
 def refusal(draft: Draft, size: int) -> Problem | None:
     """Why the model cannot be split over so many cards; None if it can."""
     verbatim, cards = draft.verbatim, cards_to_split(draft)
@@ -288,86 +272,5 @@ def refusal(draft: Draft, size: int) -> Problem | None:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
         fits = split_for(draft.model, verbatim, cards)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
-        return Problem(_split_over(size), fact, remedy)
+        return Problem(split_over(size), fact, remedy)
     return indivisible(draft.model, size, whole_experts=shards_whole_experts(verbatim))
-
-
-def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
-    """Whether each card holds whole experts instead of a part of every one."""
-    return bool(verbatim.get("enable_expert_parallel"))
-
-
-def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
-    """The largest split that the model's shape allows, over so many cards at most.
-
-    Of a model that is not known: a power of two, which divides the heads of nearly every one.
-    """
-    if not model.architecture:
-        return 1 << most.bit_length() - 1
-    return max(splits_below(model, most + 1, whole_experts=whole_experts))
-
-
-def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
-    """Why the model's shape does not allow this split, and which would do; None if it does.
-
-    With expert parallelism each card holds whole experts.
-    """
-    if not model.architecture or size == 1:
-        return None
-    if model.heads % size:
-        fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
-        return Problem(_split_over(size), fact, remedy)
-    if model.kv_heads % size and size % model.kv_heads:
-        fact, remedy = f"it has {model.kv_heads} key-value heads", "choose a divisor or a multiple"
-        return Problem(_split_over(size), fact, remedy)
-    linear = model.linear
-    if linear and (linear.key_heads % size or linear.value_heads % size):
-        keys, values = linear.key_heads, linear.value_heads
-        fact = f"its linear attention has {keys} key and {values} value heads"
-        return Problem(_split_over(size), fact, "choose a divisor of both")
-    return next(filter(None, (_uneven(part, size) for part in _cut(model, whole_experts))), None)
-
-
-def _split_over(size: int) -> str:
-    return f"split the model over {size} GPUs"
-
-
-@dataclass(frozen=True)
-class _Width:
-    """A dimension that is cut over the ranks, and of what each rank must get a multiple."""
-
-    part: str
-    width: int
-    multiple: int = 1
-
-
-def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
-    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
-    # mxfp4 kernels pad every rank's part, and say so in no group size.
-    group, block = max(model.group_size, 1), max(model.block_size, 1)
-    quantised = lcm(group, block)
-
-    def beside(part: str, width: int) -> _Width:
-        return _Width(part, width, 1 if part in model.spared else quantised)
-
-    found = []
-    if model.experts and model.expert_size:
-        if not whole_experts:
-            found.append(_Width("experts", model.expert_size, quantised))
-    elif not (model.experts and whole_experts):
-        found.append(_Width("MLP", model.intermediate_size, quantised))
-    found += [beside("shared experts", model.shared_size), beside("MLP", model.dense_size)]
-    if not model.latent and "attention" not in model.spared:
-        found.append(_Width("attention", model.heads * model.head_dim, quantised))
-    return found
-
-
-def _uneven(cut: _Width, size: int) -> Problem | None:
-    fact = f"its {cut.part} of {cut.width} cannot be cut in {size}"
-    if cut.width % size:
-        return Problem(_split_over(size), fact, "choose a divisor")
-    if cut.width // size % cut.multiple:
-        fact = f"{fact} at quantisation groups of {cut.multiple}"
-        other = " or --enable-expert-parallel" if cut.part == "experts" else ""
-        return Problem(_split_over(size), fact, f"choose fewer GPUs{other}")
-    return None

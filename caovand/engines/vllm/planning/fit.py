@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 from caovand.core.facts.inventory import Gpu, Inventory, Node
 from caovand.core.facts.occupancy import in_use
-from caovand.core.plan import Unplannable
+from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.ranks import nodes_of, serving, stages
-from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
+from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.planning.precision import variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.partition import partition
@@ -272,3 +272,52 @@ def asked_candidate(draft: Draft) -> Candidate:
 
 def _text_only_may_help(draft: Draft) -> bool:
     return "language_model_only" not in draft.verbatim and draft.config.model.text_only is None
+
+
+MAX_OF_RAM = 16
+REQUESTS = 2
+STEP_MIB = 64
+"""The cache of a CPU build is a modest part of the machine's memory, so that it stays the same."""
+UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
+
+
+def _cache_bytes_on_cpu(draft: Draft) -> int:
+    return max(draft.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+
+
+def max_model_len_on_cpu(draft: Draft) -> Setting | None:
+    model = draft.model
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.verbatim:
+        return None
+    if not model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
+    longest = layout_for(model, asked_candidate(draft)).longest(
+        _cache_bytes_on_cpu(draft), model.max_model_len
+    )
+    if longest in (0, model.max_model_len):
+        return None
+    return policy(
+        longest, f"the longest that fits {_cache_bytes_on_cpu(draft) // MIB} MiB of cache"
+    )
+
+
+def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
+    if draft.cuda:
+        return None
+    if not draft.model.layer_types:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
+        )
+    asked = count(draft.value("max_model_len"))
+    if not asked and not draft.model.limit_known:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
+        )
+    context = asked or draft.model.max_model_len
+    one = layout_for(draft.model, asked_candidate(draft)).needed(context)
+    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    if whole <= _cache_bytes_on_cpu(draft):
+        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
+    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    amount = max(least, _cache_bytes_on_cpu(draft))
+    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")

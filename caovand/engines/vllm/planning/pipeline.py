@@ -23,14 +23,15 @@ from caovand.engines.vllm.machine.ranks import (
     Work,
     alike,
     decide,
+    indivisible,
     ranks_here,
+    shards_whole_experts,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.memory.settings import dealt
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.devices import indivisible, shards_whole_experts
 from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
 from caovand.engines.vllm.sizing.partition import Stages, anchored, anchors, spans

@@ -12,7 +12,13 @@ from math import inf
 
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.flags.spelling import option
-from caovand.engines.vllm.machine.ranks import PIPELINE, WHOLE_EXPERTS, Split
+from caovand.engines.vllm.machine.ranks import (
+    PIPELINE,
+    WHOLE_EXPERTS,
+    Split,
+    shards_whole_experts,
+    splits_below,
+)
 from caovand.engines.vllm.memory.settings import stages_unknown
 from caovand.engines.vllm.planning import pipeline
 from caovand.engines.vllm.planning.decisions import FIRST, decide
@@ -21,10 +27,8 @@ from caovand.engines.vllm.planning.devices import (
     every_card,
     freest,
     one_node,
-    shards_whole_experts,
     spans_nodes,
     split_is_ours,
-    splits_below,
     wider_splits,
     world_size,
 )
