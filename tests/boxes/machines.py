@@ -17,6 +17,11 @@ def _linked(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(replace(gpu, nvlink=tuple(sorted(every - {gpu.index}))) for gpu in gpus)
 
 
+def _paired(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards with NVLink between each two."""
+    return tuple(replace(gpu, nvlink=(gpu.index ^ 1,)) for gpu in gpus)
+
+
 def _in_slots(gpus: tuple[Gpu, ...], generation: int, lanes: int) -> tuple[Gpu, ...]:
     return tuple(replace(gpu, pcie=(generation, lanes)) for gpu in gpus)
 
@@ -35,6 +40,8 @@ BOXES: Mapping[str, tuple[Gpu, ...]] = {
     "3090-x2": _in_slots(named("RTX 3090", 2), 4, 8),
     "3090-x3": _in_slots(named("RTX 3090", 3), 4, 8),
     "3090-x4": _in_slots(named("RTX 3090", 4), 4, 8),
+    "3090-x6": _in_slots(named("RTX 3090", 6), 4, 4),
+    "a6000-x4-pairs": _paired(_in_slots(named("RTX A6000", 4), 4, 16)),
     "3090-and-3060": (
         *_in_slots(named("RTX 3090"), 4, 16),
         *(replace(gpu, index=1) for gpu in _in_slots(named("RTX 3060"), 4, 4)),

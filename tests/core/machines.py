@@ -45,6 +45,7 @@ KNOWN = {
     "RTX 3060": ("NVIDIA GeForce RTX 3060", (8, 6), 12288),
     "RTX 3070": ("NVIDIA GeForce RTX 3070", (8, 6), 8192),
     "RTX 3090": ("NVIDIA GeForce RTX 3090", (8, 6), 24576),
+    "RTX A6000": ("NVIDIA RTX A6000", (8, 6), 49140),
     "A10": ("NVIDIA A10", (8, 6), 23028),
     "A100 40 GB": ("NVIDIA A100-SXM4-40GB", (8, 0), 40960),
     "A100": ("NVIDIA A100-SXM4-80GB", (8, 0), 81920),

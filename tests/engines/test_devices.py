@@ -174,6 +174,17 @@ def test_cards_that_no_split_uses_are_the_stages_of_a_pipeline() -> None:
     assert not any("idle" in text for text in found.warnings)
 
 
+def test_where_nothing_holds_the_weights_all_cards_share_them_in_stages() -> None:
+    """Its host has the RAM for what is left, of all stages together."""
+    model = replace(UNEVEN, weights=weights(experts=95, layers=4))
+    machine = inventory(model, named("RTX 3090", 4))
+    found = plan(machine)
+    assert (found.value("pipeline_parallel_size"), found.value("cpu_offload_gb") > 0) == (4, True)
+    ram = int(found.value("cpu_offload_gb") * 4 * 1024)
+    short = replace(machine, host=replace(machine.host, ram_mib=ram, available_mib=ram))
+    assert 0 < plan(short).value("cpu_offload_gb") * 4 * 1024 <= ram * 0.8
+
+
 def test_a_model_without_stages_says_why_cards_are_idle() -> None:
     model = replace(UNEVEN, architecture="Phi4MMForCausalLM")
     machine = inventory(replace(model, weights=weights(experts=17, layers=3)), named("RTX 3090", 2))

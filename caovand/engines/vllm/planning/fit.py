@@ -237,8 +237,10 @@ def _fixed(draft: Draft) -> Space:
         graphs=_graphs(draft),
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(draft.inventory),
-        # Each replica keeps weights of its own.
-        ram_mib=draft.inventory.least_ram_mib // stages(verbatim),
+        # Each replica, and each stage, keeps weights of its own.
+        ram_mib=draft.inventory.least_ram_mib
+        // stages(verbatim)
+        // (draft.split.stages if draft.split else 1),
     )
 
 

@@ -8,7 +8,6 @@ stay whole, and layers may be dealt to pipeline stages.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.flags.spelling import option
@@ -55,7 +54,7 @@ def best_split(draft: Draft) -> Draft:
         if best and best.choice and best.choice.unbounded(draft.model):
             break
         fewer = _attempt(draft, Split(size))
-        if fewer and _score(fewer) < _score(best):
+        if fewer and fewer.choice and fewer.choice.sound and _rank(fewer) < _rank(best):
             best = _with_reason(fewer, draft, best)
     best = _wider(draft, best)
     if best is None:
@@ -65,7 +64,7 @@ def best_split(draft: Draft) -> Draft:
 
 def _wider(draft: Draft, best: Draft | None) -> Draft | None:
     """The best of this draft and those that use cards which it leaves idle, or uneven."""
-    notes: list[str] = []
+    note, cheapest = "", (1, 0.0)
     for split in wider_splits(draft):
         staged = split.stages > 1
         if staged and best and best.choice and best.choice.unbounded(draft.model):
@@ -73,17 +72,17 @@ def _wider(draft: Draft, best: Draft | None) -> Draft | None:
         values, env = {PIPELINE: split.stages}, dict(draft.config.engine.env)
         problem = pipeline.refusal(values, env, draft.inventory)
         if problem:
-            notes = [f"in {split.stages} stages {problem.fact}"]
+            note = note or f"in {split.stages} stages {problem.fact}"
             continue
         found = _attempt(draft, split)
-        if found and _score(found) < _score(best):
-            best, notes = found, []
-        elif found and best and len(found.gpus) > len(best.gpus):
-            notes = [_cost_of(split, found, best)]
-    if best is None or not notes:
+        if found and _rank(found) < _rank(best):
+            best, note = found, ""
+        elif found and best and _rank(found) < cheapest and len(found.gpus) > len(best.gpus):
+            note, cheapest = _cost_of(split, found, best), _rank(found)
+    if best is None or not note:
         return best
     size = best.settings["tensor_parallel_size"]
-    size = replace(size, reason="; ".join((size.reason, *notes)))
+    size = replace(size, reason=f"{size.reason}; {note}")
     return replace(best, settings={**best.settings, "tensor_parallel_size": size})
 
 
@@ -118,18 +117,23 @@ def idle_warnings(draft: Draft) -> list[str]:
 
 
 def _attempt(draft: Draft, split: Split) -> Draft | None:
-    """The draft on this split; None if it is not planned or weights leave the cards."""
+    """The draft on this split; None if it is not planned, or not forecast."""
     gpus = every_card(draft) if split.stages > 1 else draft.gpus
     try:
         found = _sized(replace(draft, gpus=freest(gpus, split.cards), split=split))
     except Unplannable:
         return None
-    return found if found.choice and found.choice.sound and not found.unweighed else None
+    return found if found.choice and not found.unweighed else None
 
 
-def _score(draft: Draft | None) -> float:
-    """The lower, the better; a plan that needs host memory is worse than any that does not."""
-    return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
+def _rank(draft: Draft | None) -> tuple[int, float]:
+    """The lower, the better: by time if it fits, without weights in host memory before any that
+    needs it; of those that fit nowhere, by how many cards share the weights."""
+    if not draft or not draft.choice:
+        return 3, 0.0
+    if not draft.choice.fits:
+        return 2, -len(draft.gpus)
+    return int(draft.choice.offloaded), draft.choice.score
 
 
 def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
