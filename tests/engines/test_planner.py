@@ -37,6 +37,7 @@ from tests.core.machines import (
     SMALL_HYBRID,
     TINY_HYBRID,
     cards,
+    in_four_bits,
     inventory,
     named,
     plan,
@@ -504,7 +505,7 @@ def test_a_busy_card_that_is_left_out_on_another_node_is_the_reason_and_is_named
         "2 of 4 cards hold more than all: memory is taken evenly, and a card of n2 has 2000 MiB"
         " free",
     )
-    lost = "programs on n2 hold 79920 MiB of a card there: 2 instead of 4 cards serve the model"
+    lost = "programs on n2 hold 79920 MiB of a card there: 4 instead of 8 cards serve the model"
     assert [text for text in found.warnings if text.startswith(lost)]
 
 
@@ -971,3 +972,16 @@ def test_no_verbatim_flag_however_odd_is_a_traceback(
         assert found.extra_args == tuple(flat)
         assert isinstance(found.mtp, int)
         forecast(found, machine)
+
+
+def test_cards_without_tensor_cores_compute_in_float32() -> None:
+    gtx = cards(1, "NVIDIA GeForce GTX 1660 Ti", (7, 5), 6144)
+    found = plan(inventory(SMALL_HYBRID, gtx))
+    assert found.value("dtype") == "float32"
+    assert (
+        "GPU 0 (NVIDIA GeForce GTX 1660 Ti) has no tensor cores" in found.settings["dtype"].reason
+    )
+    assert plan(inventory(SMALL_HYBRID, turing(1))).value("dtype") == "half"
+    four_bits = plan(inventory(in_four_bits(SMALL_HYBRID), gtx))
+    assert four_bits.value("dtype") == "half"
+    assert any("no tensor cores, for which" in text for text in four_bits.warnings)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Network, Node
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
+from caovand.core.facts.network import Network
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.flags.spelling import count
@@ -192,7 +193,9 @@ CARDS_ALIKE = 0.02
 def alike(one: Gpu, other: Gpu) -> bool:
     """Whether two cards have the same memory and speed."""
     larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
-    return larger - smaller <= CARDS_ALIKE * larger and stated(one) == stated(other)
+    return larger - smaller <= CARDS_ALIKE * larger and (
+        one.name == other.name or stated(one) == stated(other)
+    )
 
 
 ALL_REDUCES = 2

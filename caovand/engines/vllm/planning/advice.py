@@ -185,9 +185,12 @@ def _longest(case: Case, low: int, high: int, *, alike: bool) -> int:
     return low
 
 
+FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+
+
 def _differing(plan: Plan, other: Plan) -> list[str]:
-    """The settings that differ in another plan, apart from the context and its memory share."""
-    names = {*plan.settings, *other.settings} - {"max_model_len", "gpu_memory_utilization"}
+    """The settings that differ in another plan, apart from the context and what follows from it."""
+    names = {*plan.settings, *other.settings} - FOLLOWING
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
 

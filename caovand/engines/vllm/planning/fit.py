@@ -12,14 +12,15 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from caovand.core.facts.inventory import Gpu, Inventory, Node
-from caovand.core.facts.occupancy import in_use
+from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.ranks import nodes_of, serving, stages
-from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, free_share, utilization
+from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
@@ -44,6 +45,8 @@ checkpoint rarely brings scales for 8 bits, and what they cost each model was no
 BUSY_MIB = 1024
 """Memory that others use on a card that is worth waiting for; a desktop uses less."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
+"""Flags that say how large the cache is."""
 MIN_ALONE = 4096
 """Below this, wait for other programs to free memory instead of serving."""
 
@@ -185,9 +188,7 @@ def _unnamed(gpu: Gpu) -> str:
 
 def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The cards as if nobody else used them."""
-    return tuple(
-        replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
-    )
+    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def all_emptied(inventory: Inventory) -> Inventory:
@@ -237,11 +238,19 @@ def _fixed(draft: Draft) -> Space:
         graphs=_graphs(draft),
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(draft.inventory),
+        in_bytes=_in_bytes(draft),
         # Each replica, and each stage, keeps weights of its own.
         ram_mib=draft.inventory.least_ram_mib
         // stages(verbatim)
         // (draft.split.stages if draft.split else 1),
     )
+
+
+def _in_bytes(draft: Draft) -> bool:
+    """Whether we may set the cache's size: what is passed verbatim means what vLLM makes of it."""
+    flag = "--kv-cache-memory-bytes"
+    known = not draft.engine.flags or flag in draft.engine.flags
+    return draft.cuda and known and not SIZED_BY & draft.verbatim.keys()
 
 
 def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:
@@ -303,9 +312,23 @@ def max_model_len_on_cpu(draft: Draft) -> Setting | None:
     )
 
 
+def _cache_bytes_on_cards(draft: Draft) -> Setting | None:
+    """The size of the cache where vLLM would measure too little room for it."""
+    if draft.unweighed or draft.choice is None or not draft.choice.candidate.in_bytes:
+        return None
+    candidate, cards = draft.choice.candidate, draft.cards
+    ours = kv_bytes(draft.model, candidate, cards)
+    cold = kv_bytes(draft.model, candidate.but(in_bytes=False, cold=True), cards)
+    return policy(
+        int(ours),
+        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
+        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
+    )
+
+
 def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
     if draft.cuda:
-        return None
+        return _cache_bytes_on_cards(draft)
     if not draft.model.layer_types:
         return policy(
             _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
@@ -42,6 +43,8 @@ def dtype(draft: Draft) -> Setting | None:
         return user(typed, "[policy] dtype")
     if not old:
         return None
+    if (slow := without_tensor_cores(draft.cards)) and not draft.model.quantization:
+        return policy("float32", f"{slow}: float16 is up to nine times slower there")
     reason = "cards before SM80 have no bfloat16"
     if other == "float32":
         reason += f", and vLLM refuses float16 for models of type {draft.model.model_type}"

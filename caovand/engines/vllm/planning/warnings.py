@@ -14,13 +14,14 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused, unknown
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS
-from caovand.engines.vllm.memory.candidate import MIB, free_share
-from caovand.engines.vllm.memory.estimate import cards_of_plan, spare
+from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, spare
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, pipeline, precision
 from caovand.engines.vllm.planning.advice import FREE
@@ -133,6 +134,7 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.values)]
+    found += [str(lack) for lack in (releases.untested(engine),) if lack]
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
@@ -163,6 +165,11 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
         found.append(
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
             " card of SM80 or newer, or another model"
+        )
+    if (slow := without_tensor_cores(draft.cards)) and not plain:
+        found.append(
+            f"{slow}, for which vLLM's kernels of {draft.model.quantization} weights are written;"
+            ' a GGUF file with [engine] kind = "llamacpp" needs none'
         )
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
@@ -263,19 +270,19 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
     short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     insist = f"name {INSIST} in [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
-    longest = _with_margin(found)
+    longest = _with_margin(found, candidate_of_plan(plan, inventory))
     captures = {"fits": str(longest)} if longest else {}
     failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
     others = any(remedy.startswith(FREE) for remedy in plan.advice)
     return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
 
 
-def _with_margin(found: MemoryEstimate) -> int:
+def _with_margin(found: MemoryEstimate, asked: Candidate) -> int:
     """The context to lower to, in tokens: a start that compiles leaves less than the forecast."""
     if found.gpu_memory_utilization is None or not found.kv_mib > 0:
         return found.max_model_len
     cache = found.kv_mib * MIB
-    return int(found.max_model_len * max(spare(cache), 0) / cache)
+    return int(found.max_model_len * max(spare(asked, cache), 0) / cache)
 
 
 def is_clear(found: MemoryEstimate) -> bool:
