@@ -149,7 +149,14 @@ def test_a_split_that_cuts_experts_in_the_middle_of_a_block_is_said() -> None:
     assert "its experts of 1536 cannot be cut in 8" in idle
     typed = ["-tp", "8"]
     said = "its experts of 1536 cannot be cut in 8 at quantisation groups of 128; choose fewer"
-    assert any(said in text for text in plan(machine, engine={"extra_args": typed}).warnings)
+    refused = plan(machine, engine={"extra_args": [*typed, "--no-enable-expert-parallel"]})
+    assert any(said in text for text in refused.warnings)
+    for asked in (
+        plan(machine, engine={"extra_args": typed}),
+        plan(machine, policy={"tensor_parallel_size": 8}),
+    ):
+        assert asked.value("enable_expert_parallel") is True
+        assert not any("cannot" in text for text in asked.warnings)
     whole = plan(machine, engine={"extra_args": [*typed, "--enable-expert-parallel"]})
     assert not any("cannot" in text for text in whole.warnings)
     alone = plan(machine, engine={"extra_args": ["--enable-expert-parallel"]})

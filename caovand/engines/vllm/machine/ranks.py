@@ -33,12 +33,10 @@ SMALL_CARD = 2
 
 @dataclass(frozen=True)
 class Split:
-    """How the cards of a node share a model: each layer is on `tensor` cards, one of the `stages`,
-    and experts are cut as well unless they are `whole`."""
+    """How the cards of a node share a model: each layer is on the `tensor` cards of a stage."""
 
     tensor: int
     stages: int = 1
-    whole: bool = False
 
     @property
     def cards(self) -> int:
@@ -108,6 +106,15 @@ def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) ->
 def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
     """Whether each card holds whole experts instead of a part of every one."""
     return bool(verbatim.get(WHOLE_EXPERTS))
+
+
+def needs_whole_experts(model: ModelCard, size: int, verbatim: Mapping[str, Any]) -> str:
+    """Why this split needs whole experts, with which it is possible; empty without such a need, and
+    where the operator says whether they are whole."""
+    cut = indivisible(model, size)
+    if cut is None or WHOLE_EXPERTS in verbatim or not model.experts or model.experts % size:
+        return ""
+    return "" if indivisible(model, size, whole_experts=True) else cut.fact
 
 
 def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from types import MappingProxyType
@@ -19,13 +18,13 @@ from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
     PIPELINE,
-    WHOLE_EXPERTS,
     Split,
     alike,
     cards_lacking,
     indivisible,
     large,
     largest_split,
+    needs_whole_experts,
     ranks_here,
     shards_whole_experts,
     spans_machines,
@@ -212,10 +211,9 @@ def _why_split(draft: Draft, split: Split) -> str:
 
 
 def enable_expert_parallel(draft: Draft) -> Setting | None:
-    if not draft.split or not draft.split.whole:
-        return None
-    why = indivisible(draft.model, draft.split.tensor)
-    return policy(True, f"each card holds whole experts: {why.fact if why else ''}")
+    size = draft.count("tensor_parallel_size")
+    why = needs_whole_experts(draft.model, size, draft.verbatim) if draft.cuda else ""
+    return policy(True, f"each card holds whole experts: {why}") if why else None
 
 
 def one_node(draft: Draft) -> bool:
@@ -236,21 +234,16 @@ def wider_splits(draft: Draft) -> Iterator[Split]:
         return
     even, every = len(draft.gpus), every_card(draft)
     most = largest_split(model, even, whole_experts=typed)
-    splits = [Split(most), *map(Split, splits_below(model, most, whole_experts=typed))]
-    if model.experts and WHOLE_EXPERTS not in verbatim:
-        known = {split.tensor for split in splits}
-        sizes = splits_below(model, even + 1, whole_experts=True)
-        whole = (size for size in sizes if size not in known and not model.experts % size)
-        splits += [Split(size, whole=True) for size in whole]
-    yield from (split for split in splits if split.tensor > most)
+    whole = [size for size in range(2, even + 1) if needs_whole_experts(model, size, verbatim)]
+    sizes = sorted({most, *splits_below(model, most, whole_experts=typed), *whole}, reverse=True)
+    yield from (Split(size) for size in sizes if size > most)
     if PIPELINE in verbatim:
         return
-    most = max(split.tensor for split in splits)
     differ = not all(alike(every[0], gpu) for gpu in every)
-    for split in sorted(splits, key=lambda split: -split.tensor):
-        staged = replace(split, stages=len(every) // split.tensor)
-        if staged.stages > 1 and (differ or staged.cards > most):
-            yield staged
+    for size in sizes:
+        split = Split(size, len(every) // size)
+        if split.stages > 1 and (differ or split.cards > sizes[0]):
+            yield split
 
 
 def split_is_ours(draft: Draft) -> bool:
@@ -273,4 +266,6 @@ def refusal(draft: Draft, size: int) -> Problem | None:
         fits = split_for(draft.model, verbatim, cards)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
         return Problem(split_over(size), fact, remedy)
+    if needs_whole_experts(draft.model, size, verbatim):
+        return None
     return indivisible(draft.model, size, whole_experts=shards_whole_experts(verbatim))

@@ -13,7 +13,7 @@ from caovand.core.plan import Unplannable
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
-    WHOLE_EXPERTS,
+    TENSOR,
     Split,
     shards_whole_experts,
     splits_below,
@@ -89,10 +89,10 @@ def _wider(draft: Draft, best: Draft | None) -> Draft | None:
 def _cost_of(split: Split, found: Draft, best: Draft) -> str:
     """What a wider split that is not chosen would hold, and cost."""
     seconds = [_seconds(one) for one in (found, best)]
-    flags = f"{option(PIPELINE)} {split.stages}" if split.stages > 1 else option(WHOLE_EXPERTS)
+    name, size = (PIPELINE, split.stages) if split.stages > 1 else (TENSOR, split.tensor)
     return (
-        f"{len(found.gpus)} cards with {flags} would hold a context of {_context(found)} tokens,"
-        f" at {seconds[0] / seconds[1]:.2f} times the time per token"
+        f"{len(found.gpus)} cards with {option(name)} {size} would hold a context of"
+        f" {_context(found)} tokens, at {seconds[0] / seconds[1]:.2f} times the time per token"
     )
 
 
