@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(found.as_json()))
     else:
         show(found, console())
-    return Exit.DONE
+    return Exit.FAILED if found.refusal else Exit.DONE
 
 
 def show(found: Planned, console: Console) -> None:
@@ -210,7 +210,8 @@ VERB = Verb(
     group=Group.OFFLINE,
     help="show the command line that would run, with reasons and a memory forecast",
     description="Show what the daemon would start here: every setting with its reason, and"
-    " whether the model fits. Needs no daemon. Exit status 1 if no plan can be made.",
+    " whether the model fits. Needs no daemon. Exit status 1 if no plan can be made, or the engine"
+    " could not start with it.",
     epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
     arguments=arguments,
     run=run,

@@ -126,6 +126,20 @@ def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
     assert "fits:" in text
 
 
+def test_a_plan_whose_engine_could_not_start_fails(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[engine]\nextra_args = ["--no-such-flag"]\n')
+    document = json.loads(saved.read_text())
+    document["engine"]["flags"] = ["--max-model-len"]
+    saved.write_text(json.dumps(document))
+    words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
+    assert main(words) == Exit.FAILED
+    assert "the daemon would not start this plan: cannot pass" in capsys.readouterr().out
+    assert main([*words, "--json"]) == Exit.FAILED
+
+
 def test_every_stage_of_a_plan_has_a_bar_and_its_sizes(
     model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,13 +200,13 @@ def test_the_busiest_card_has_more_than_its_share_of_whole_experts() -> None:
 
 def test_checkpoints_in_fewer_bits_are_named_where_weights_leave_the_cards() -> None:
     (told,) = [text for text in plan(inventory(QWEN_27B, turing(1))).warnings if "PCIe" in text]
-    assert "a 4-bit checkpoint (AWQ, GPTQ): about" in told
+    assert "a 4-bit checkpoint (Qwen3.6-27B-AWQ or Qwen3.6-27B-GPTQ-Int4): about" in told
     (told,) = [
         text
         for text in plan(box_with("h800-x8", model("DeepSeek-R1"))).warnings
         if "offloaded" in text
     ]
-    assert "take a 4-bit checkpoint (AWQ, GPTQ): about" in told
+    assert "take a 4-bit checkpoint (DeepSeek-R1-AWQ or DeepSeek-R1-GPTQ-Int4): about" in told
     assert "a context of 163840 tokens" in told
 
 

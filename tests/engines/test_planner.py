@@ -19,8 +19,7 @@ from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import choose_gpus, freest
-from caovand.engines.vllm.planning.fit import emptied
+from caovand.engines.vllm.planning.devices import choose_gpus, emptied, freest
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.sizing.pace import step_cost
 from tests.core.machines import (

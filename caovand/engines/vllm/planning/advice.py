@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
@@ -20,8 +21,9 @@ from caovand.engines.vllm.memory.estimate import (
     gpus_of,
     lacking_gib,
 )
+from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.fit import all_emptied, holders
+from caovand.engines.vllm.planning.devices import all_emptied, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
@@ -31,10 +33,12 @@ FREE = "free the cards"
 MAX_CARDS = 64
 STEP = 256  # tokens
 SMALLER = (
-    ("an fp8 checkpoint", "fp8", 8.0),
-    ("a 4-bit checkpoint (AWQ, GPTQ)", "awq", 4.5),
+    ("an fp8 checkpoint", ("FP8",), "fp8", 8.0),
+    ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5),
 )
-"""What the same model is published in, with the bits of a weight, its share of scales included."""
+"""What the same model is published in, with the usual ends of the names and the bits of a weight,
+its share of scales included."""
+PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
 STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 """Bits of a weight in checkpoints that have smaller ones beneath them."""
 
@@ -231,7 +235,8 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
     if not case.gpus or not case.memory.parts:
         return
     now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
-    for name, method, each in SMALLER:
+    own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
+    for name, ends, method, each in SMALLER:
         bits = STORED.get(model.quantization or "", 16 if model.quantization is None else 0)
         if each >= bits:
             continue
@@ -243,9 +248,10 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
         found = case.attempt({}, replace(machine, model=smaller))
         if found and found[0].value("cpu_offload_gb") is None:
             then, context = found[1].weights_mib / 1024, found[0].value("max_model_len")
+            named = " or ".join(f"{own}-{end}" for end in ends)
             yield (
-                f"{name}: about {then:.1f} GiB a card instead of {now:.1f}, and a context of"
-                f" {context} tokens"
+                f"{name} ({named}): about {then:.1f} GiB a card instead of {now:.1f}, and a context"
+                f" of {context} tokens"
             )
 
 
@@ -260,7 +266,8 @@ def _offload(case: Case) -> Iterator[str]:
         return
     candidate = candidate_of_plan(case.plan, case.inventory)
     lacking = ceil(lacking_gib(case.inventory.model, candidate, case.gpus) + OFFLOAD_MARGIN_GIB)
-    room = case.inventory.least_ram_mib * 0.8 / 1024 / len(case.gpus)
+    pinned = pinned_gib(1, case.inventory.model, len(case.gpus))
+    room = case.inventory.least_ram_mib * 0.8 / 1024 / pinned
     for amount in range(lacking, min(lacking + 3, int(room) + 1)):
         if case.attempt({"cpu_offload_gb": amount}):
             cost = step_cost(amount, case.inventory.model, case.gpus, 1 + case.plan.mtp)

@@ -1,15 +1,17 @@
-"""Which cards are used, and over how many of them one model is split."""
+"""Which cards are used, what others hold of them, and over how many one model is split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.inventory import Gpu, Inventory, Node
+from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import joined, linked
@@ -26,6 +28,7 @@ from caovand.engines.vllm.machine.ranks import (
     largest_split,
     needs_whole_experts,
     ranks_here,
+    serving,
     shards_whole_experts,
     spans_machines,
     split_for,
@@ -115,7 +118,8 @@ def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) ->
     small = (lambda gpu: None) if _staged(values) else partial(_too_small, gpus=inventory.gpus)
     found = [(gpu, unusable(gpu) or small(gpu)) for gpu in inventory.gpus]
     return [
-        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+        f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}"
+        + (f"; {why.remedy}" if gpu.compute_capability >= TURING else "")
         for gpu, why in found
         if why
     ]
@@ -194,6 +198,8 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         return policy(draft.split.tensor, _why_split(draft, draft.split))
     cards = cards_to_split(draft)
     size = split_for(draft.model, draft.verbatim, cards)
+    if len(draft.gpus) == 1 and size == 1:
+        return policy(size, "one card")
     reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
     whole = shards_whole_experts(draft.verbatim)
     why = indivisible(draft.model, cards, whole_experts=whole) if size < cards else None
@@ -269,3 +275,46 @@ def refusal(draft: Draft, size: int) -> Problem | None:
     if needs_whole_experts(draft.model, size, verbatim):
         return None
     return indivisible(draft.model, size, whole_experts=shards_whole_experts(verbatim))
+
+
+BUSY_MIB = 1024
+"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+
+
+def holders(
+    gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
+) -> str:
+    """The processes that use memory of these cards, how much, and on which; empty for little.
+
+    Of `others` the cards count that a plan with these values uses; their processes are not known.
+    """
+    users = []
+    for gpu in gpus:
+        known = [user for user in gpu.users if user[2]]
+        users += [
+            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
+        ]
+        rest = in_use(gpu) - sum(mib for _, _, mib in known)
+        if rest >= BUSY_MIB:
+            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+    for name, gpu in serving((), others, values):
+        if in_use(gpu) >= BUSY_MIB:
+            users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
+    return ", ".join(users)
+
+
+def _unnamed(gpu: Gpu) -> str:
+    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
+    return " and ".join(pids) or "processes that the driver does not name"
+
+
+def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards as if nobody else used them."""
+    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
+
+
+def all_emptied(inventory: Inventory) -> Inventory:
+    """The cards of all nodes as if nobody else used them."""
+    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
+    return replace(inventory, gpus=emptied(inventory.gpus), others=others)

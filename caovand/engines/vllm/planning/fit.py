@@ -6,26 +6,24 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-from caovand.core.facts.inventory import Gpu, Inventory, Node
-from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
-from caovand.engines.vllm.machine.ranks import nodes_of, serving, stages
+from caovand.engines.vllm.machine.ranks import nodes_of, stages
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.planning.devices import emptied, holders
 from caovand.engines.vllm.planning.draft import Draft, policy
-from caovand.engines.vllm.planning.precision import variables
+from caovand.engines.vllm.planning.precision import quantised_at_load, variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.partition import partition
 from caovand.engines.vllm.sizing.search import (
@@ -42,9 +40,8 @@ UNKNOWN_CONTEXT = 131_072
 ENOUGH_EXACT = 32_768
 """A context of this length keeps the model's own type of cache: seven usual conversations. A
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
-BUSY_MIB = 1024
-"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
-NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+MIN_EXACT = 8192
+"""Where 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
 """Flags that say how large the cache is."""
 MIN_ALONE = 4096
@@ -67,21 +64,38 @@ def size_draft(draft: Draft, others: Sequence[Draft] = ()) -> Draft:
 
 
 def _weigh(drafts: Sequence[Draft]) -> Draft:
-    """The best of these drafts, with its choice; the vision tower may give way, and the cache's own
-    type if it holds little."""
-    fixed, limit = _fixed(drafts[0]), drafts[0].model.max_model_len
-    own = [draft for draft in drafts if not draft.cache]
-    draft, choice, bases = _best_of(own, fixed)
-    enough = choice.candidate.context >= min(fixed.context or limit, ENOUGH_EXACT)
-    if len(own) < len(drafts) and not (choice.sound and enough):
-        draft, choice, bases = _best_of(drafts, fixed)
+    """The best of these drafts, with its choice; the vision tower may give way, the cache's own
+    type if it holds little, and 16-bit weights before any go to host memory."""
+    fixed = _fixed(drafts[0])
+    draft, choice, bases = _in_own_cache(drafts, fixed)
+    lack = not choice.sound or choice.candidate.context < min(fixed.context or MIN_EXACT, MIN_EXACT)
+    rounded = [one for one in map(quantised_at_load, drafts) if one] if lack else []
+    if rounded and emptied(drafts[0].cards) == drafts[0].cards:
+        again = _in_own_cache(rounded, fixed)
+        if again[1].sound and (not choice.sound or again[1].score < choice.score):
+            draft, choice, bases = again
     if fixed.context is None or not choice.sound:
         _wait_for_others(bases, drafts[0])
     return replace(draft, choice=choice)
 
 
-def _best_of(drafts: Sequence[Draft], fixed: Space) -> tuple[Draft, Choice, tuple[Candidate, ...]]:
-    """The best of these drafts, its choice, and the bases of the search."""
+Found = tuple[Draft, Choice, tuple[Candidate, ...]]
+"""A draft, its choice, and the bases of the search."""
+
+
+def _in_own_cache(drafts: Sequence[Draft], fixed: Space) -> Found:
+    """The best of the drafts with the cache's own type; of all, if that holds little."""
+    own = [draft for draft in drafts if not draft.cache]
+    found = _best_of(own, fixed)
+    context, limit = found[1].candidate.context, drafts[0].model.max_model_len
+    enough = context >= min(fixed.context or limit, ENOUGH_EXACT)
+    if len(own) == len(drafts) or (found[1].sound and enough):
+        return found
+    return _best_of(drafts, fixed)
+
+
+def _best_of(drafts: Sequence[Draft], fixed: Space) -> Found:
+    """The best of these drafts."""
     draft = drafts[0]
     ways = [(one, asked_candidate(one)) for one in drafts]
     if ways[0][1].vision and _text_only_may_help(draft):
@@ -157,44 +171,6 @@ def block_tokens(draft: Draft) -> int:
     return layout_for(
         draft.model, replace(asked_candidate(draft), aligned_states=True)
     ).block_tokens
-
-
-def holders(
-    gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
-) -> str:
-    """The processes that use memory of these cards, how much, and on which; empty for little.
-
-    Of `others` the cards count that a plan with these values uses; their processes are not known.
-    """
-    users = []
-    for gpu in gpus:
-        known = [user for user in gpu.users if user[2]]
-        users += [
-            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
-        ]
-        rest = in_use(gpu) - sum(mib for _, _, mib in known)
-        if rest >= BUSY_MIB:
-            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
-    for name, gpu in serving((), others, values):
-        if in_use(gpu) >= BUSY_MIB:
-            users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
-    return ", ".join(users)
-
-
-def _unnamed(gpu: Gpu) -> str:
-    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
-    return " and ".join(pids) or "processes that the driver does not name"
-
-
-def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as if nobody else used them."""
-    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
-
-
-def all_emptied(inventory: Inventory) -> Inventory:
-    """The cards of all nodes as if nobody else used them."""
-    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
-    return replace(inventory, gpus=emptied(inventory.gpus), others=others)
 
 
 def _wait_for_others(bases: Sequence[Candidate], draft: Draft) -> None:

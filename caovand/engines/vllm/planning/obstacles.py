@@ -142,10 +142,13 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
     old = scene.first(least)
     if old:
         major, minor = least
+        other = "a checkpoint quantised otherwise (AWQ, GPTQ)"
+        if scene.quantization == "mxfp4":  # as its publisher quantised it, and nobody otherwise
+            other = 'its GGUF with [engine] kind = "llamacpp"'
         yield Problem(
             f"serve {scene.quantization} weights",
             f"{old}, and vLLM needs SM{major}{minor} for them",
-            "use a newer card, or a checkpoint quantised otherwise (AWQ, GPTQ)",
+            f"use a newer card, or {other}",
         )
 
 

@@ -19,7 +19,9 @@ from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.machine.ranks import stages
 from caovand.engines.vllm.memory.estimate import cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.settings import unmodelled, weights_unknown
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.decisions import (
@@ -29,10 +31,9 @@ from caovand.engines.vllm.planning.decisions import (
     forecast,
     verbatim_setting,
 )
-from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.devices import all_emptied, choose_gpus, emptied, holders
 from caovand.engines.vllm.planning.draft import PLUGINS, Draft, user
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders
 from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -84,8 +85,11 @@ def make_plan(
     gpus = gpus_of(plan, inventory)
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
+        ranks = whole_number(plan.value("tensor_parallel_size")) or 1
+        values = {name: plan.value(name) for name in plan.settings}
+        pinned = pinned_gib(offload, inventory.model, ranks) * stages(values)
         parts = (
-            f"weights are offloaded to host memory: {cost}",
+            f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
             in_fewer_bits(case),
             sparing(case),
         )

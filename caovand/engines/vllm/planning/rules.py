@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
+from caovand.engines.common.speeds import linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
@@ -116,7 +117,10 @@ def mamba_cache_mode(draft: Draft) -> Setting | None:
 def disable_custom_all_reduce(draft: Draft) -> Setting | None:
     if not draft.turing or draft.count("tensor_parallel_size") < 2:
         return None
-    return policy(True, "vLLM's own all-reduce is not safe between cards without full NVLink")
+    why = "was never tried on linked cards of SM75; NCCL's uses their links, too"
+    if not linked(draft.gpus):
+        why = "is not safe between cards without full NVLink"
+    return policy(True, f"vLLM's own all-reduce {why}")
 
 
 def enable_flashinfer_autotune(draft: Draft) -> Setting | None:

@@ -171,6 +171,13 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
             f"{slow}, for which vLLM's kernels of {draft.model.quantization} weights are written;"
             ' a GGUF file with [engine] kind = "llamacpp" needs none'
         )
+    rounded = plan.settings.get("quantization")
+    if rounded and rounded.origin == "policy" and rounded.value:
+        name = draft.model.path.rstrip("/").rpartition("/")[2]
+        found.append(
+            f"the weights are rounded to {rounded.value} while they are loaded: in 16 bits they"
+            f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
+        )
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:
         cost = TURBOQUANT_COST[kind]
@@ -198,6 +205,8 @@ def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     if plan.value("enforce_eager") or captured == "NONE":
         return []
     mode = graphs_for(draft)
+    if captured == mode:
+        return []
     return [
         "--compilation-config names no cudagraph_mode, so vLLM captures its own"
         f" {captured} instead of {mode}, which would be planned here; add"

@@ -27,7 +27,13 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
-from caovand.engines.vllm.memory.shards import OFFLOADED, cards_of, on_rank
+from caovand.engines.vllm.memory.shards import (
+    BYTES_EACH,
+    FOUR_BITS,
+    OFFLOADED,
+    cards_of,
+    on_rank,
+)
 from caovand.engines.vllm.memory.steps import graph_mode
 
 GB_A_GIB = 1.074
@@ -89,16 +95,25 @@ instead of 37 in full graphs, on a slow host: half of that is taken, and three t
 every kernel is launched."""
 STEP_TOKENS = 256
 """Overhead of each step of a prompt, in tokens' work: launches, partial tiles."""
-WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
-"""What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
+WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
+"""What a way without images, or with a cache or weights rounded to 8 bits that nobody asked for, is
+worth of the other:
 published runs show no loss by an fp8 cache, but not of every model."""
+WORTH_OF_CUT = 0.93
+"""What a context under the model's own limit is worth: clients that trust the model's card are
+refused. More sequences, or larger steps, are not worth the last tenth of it."""
 TOO_SHORT = 2
 """How steeply the worth of a context falls that does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Half of all conversations grow beyond so many usual requests, and half the time more than this
 part of the workload's users is there."""
-BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
-FOUR_BITS = 0.55
+
+
+def active_parameters(model: ModelCard) -> float:
+    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    active = model.experts_per_token / model.experts if model.experts else 0
+    held = model.size("layers") + model.size("experts") * active
+    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
 @dataclass(frozen=True)
@@ -150,9 +165,13 @@ class Pace:
         self._state = _state_moved(model, base)
         self._holders = base.tensor_parallel if base.whole_experts else 1
         self._layers = len(model.layer_types) + base.mtp
+        stored = model.quantization or base.quantization or None
+        self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
         self._exchange_s, self._exchanged_s = _exchange(model, base, gpus, nodes)
         exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
-        self._worth = (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
+        rounded = base.quantization and not model.quantization
+        self._worth = WORTH_OF_EXACT_WEIGHTS if rounded else 1.0
+        self._worth *= (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
         )
 
@@ -162,6 +181,7 @@ class Pace:
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1) ** TOO_SHORT
+        reached *= 1.0 if context >= self._model.max_model_len else WORTH_OF_CUT
         served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
         return self.seconds(candidate) / (reached * served * self._worth)
 
@@ -205,7 +225,7 @@ class Pace:
         model = self._model
         active = model.experts_per_token / model.experts if model.experts else 0
         weights = self._bytes["layers"] + self._bytes["experts"] * active
-        return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
+        return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
         """Seconds that a step waits for the host, the bus and the other cards."""
