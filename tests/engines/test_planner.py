@@ -226,7 +226,7 @@ def test_graph_settings_without_a_mode_are_vllms_own_mode(config: str, mode: str
     assert graphs == dict(forecast(same, machine).parts)["graphs"]
     assert (graphs > 0) is (mode != "NONE")
     told = any("names no cudagraph_mode" in warning for warning in found.warnings)
-    assert told is (mode == "FULL_AND_PIECEWISE")
+    assert not told  # what would be planned here is the same
 
 
 def test_turing_gets_the_recommended_settings() -> None:
@@ -468,7 +468,8 @@ def test_memory_that_others_hold_is_waited_for_by_name() -> None:
 
 def test_memory_that_others_hold_is_no_reason_to_wait_where_it_would_not_help() -> None:
     one = replace(turing(1)[0], free_mib=14000)
-    assert plan(inventory(QWEN_27B, gpus=(one,))).value("cpu_offload_gb") > 5
+    host = replace(HOST, ram_mib=131_072)
+    assert plan(inventory(QWEN_27B, gpus=(one,), host=host)).value("cpu_offload_gb") > 5
     words = {"extra_args": ["--cpu-offload-gb", "12"]}
     assert plan(busy(9000), engine=words).value("cpu_offload_gb") == 12
     assert plan(busy(14500)).value("max_model_len") >= 8192

@@ -42,6 +42,8 @@ ENOUGH_EXACT = 32_768
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
 MIN_EXACT = 8192
 """Where 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
+BEHIND_EXACT = 1e6
+"""Added to the score of rounded weights: over fewer or more cards every exact way comes first."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
 """Flags that say how large the cache is."""
 MIN_ALONE = 4096
@@ -68,15 +70,26 @@ def _weigh(drafts: Sequence[Draft]) -> Draft:
     type if it holds little, and 16-bit weights before any go to host memory."""
     fixed = _fixed(drafts[0])
     draft, choice, bases = _in_own_cache(drafts, fixed)
-    lack = not choice.sound or choice.candidate.context < min(fixed.context or MIN_EXACT, MIN_EXACT)
-    rounded = [one for one in map(quantised_at_load, drafts) if one] if lack else []
-    if rounded and emptied(drafts[0].cards) == drafts[0].cards:
-        again = _in_own_cache(rounded, fixed)
-        if again[1].sound and (not choice.sound or again[1].score < choice.score):
-            draft, choice, bases = again
+    rounded = (
+        [] if _hold_exactly(drafts[0], choice, bases) else list(map(quantised_at_load, drafts))
+    )
+    if found := [one for one in rounded if one]:
+        draft_in_8, choice_in_8, bases_in_8 = _in_own_cache(found, fixed)
+        if choice_in_8.sound and (not choice.sound or choice_in_8.score < choice.score):
+            draft, bases = draft_in_8, bases_in_8
+            choice = replace(choice_in_8, score=BEHIND_EXACT + choice_in_8.score)
     if fixed.context is None or not choice.sound:
         _wait_for_others(bases, drafts[0])
     return replace(draft, choice=choice)
+
+
+def _hold_exactly(draft: Draft, choice: Choice, bases: Sequence[Candidate]) -> bool:
+    """Whether the cards hold the weights as they are stored and some context, if nobody else used
+    them and whatever share and context were asked for."""
+    if choice.sound and choice.candidate.context >= MIN_EXACT:
+        return True
+    least, free = min(MIN_EXACT, draft.model.max_model_len), emptied(draft.cards)
+    return free != draft.cards or longest_lean(bases, draft.model, free) >= least
 
 
 Found = tuple[Draft, Choice, tuple[Candidate, ...]]
