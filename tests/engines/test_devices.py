@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint.config_json import describe
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.memory.estimate import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import indivisible
 from tests.core.machines import (
     A100,
+    CPU,
+    HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
     SMALL_HYBRID,
@@ -199,3 +201,15 @@ def test_a_small_card_beside_a_large_one_is_used_only_where_it_helps() -> None:
     half = replace(small, total_mib=16384, free_mib=16000)
     both = plan(inventory(replace(LLAMA_8B, weights=weights(layers=22)), (*large, half)))
     assert both.value("tensor_parallel_size") == 2
+
+
+def test_a_processor_without_avx2_runs_no_vllm() -> None:
+    def with_(*instructions: str, architecture: str = "x86_64") -> Inventory:
+        host = replace(HOST, architecture=architecture, instructions=instructions)
+        return inventory(SMALL_HYBRID, (), CPU, host)
+
+    with pytest.raises(Unplannable, match=r'needs AVX2.*kind = "llamacpp"') as caught:
+        plan(with_("sse4_2", "avx"))
+    assert caught.value.failure == "backend-unsupported"
+    for able in (with_("avx", "avx2"), with_(), with_("asimd", architecture="aarch64")):
+        assert plan(able).device == "cpu"

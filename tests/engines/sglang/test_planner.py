@@ -25,6 +25,7 @@ from tests.core.machines import (
     HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
+    named,
     turing,
     weights,
 )
@@ -351,3 +352,24 @@ def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
 
 def test_it_is_never_chosen_over_vllm_by_itself() -> None:
     assert not ENGINE.prefers("/srv/models/Llama-8B", ("config.json", "model.safetensors"))
+
+
+def test_a_small_card_takes_shorter_steps_where_larger_ones_leave_little_cache() -> None:
+    small = machine(named("RTX 4090"))
+    made = plan(small)
+    assert (made.value("chunked_prefill_size"), made.value("mem_fraction_static")) == (2048, 0.831)
+    assert made.value("max_model_len") > 16384
+    assert "too little cache" in made.settings["chunked_prefill_size"].reason
+    typed = plan(small, policy={"max_num_batched_tokens": 4096})
+    assert typed.value("chunked_prefill_size") == 4096
+    assert typed.value("max_model_len") < 16384
+    assert plan(machine(A100)).value("chunked_prefill_size") == 8192
+
+
+def test_unified_memory_leaves_the_host_its_part() -> None:
+    own = Gpu(0, "NVIDIA GB10", (12, 1), 124_546, 118_000)
+    shared = replace(own, unified=True, free_mib=118_000 - 124_546 // 8)
+    engine = replace(REAL, kernels=(("sm_120", ()),))
+    whole, made = (plan(machine((card,), engine=engine)) for card in (own, shared))
+    left = whole.value("mem_fraction_static") - made.value("mem_fraction_static")
+    assert left == pytest.approx(1 / 8, abs=0.002)
