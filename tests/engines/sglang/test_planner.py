@@ -79,7 +79,7 @@ def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None
     found = parsed(made, inventory)
     assert (found.model_path, found.host, found.port) == ("/srv/models/Llama-8B", "::1", 9000)
     assert (found.served_model_name, found.context_length) == ("Llama-8B", 131072)
-    assert (found.tp_size, found.max_running_requests) == (1, 16)
+    assert (found.tp_size, found.max_running_requests) == (1, 51)  # of 8192 tokens
     assert (found.chunked_prefill_size, found.kv_cache_dtype) == (8192, "auto")
     assert found.mem_fraction_static == 0.836  # 1.5 MiB outside for a token of a step
     assert (found.enable_metrics, found.log_level_http) == (True, "warning")
@@ -373,3 +373,14 @@ def test_unified_memory_leaves_the_host_its_part() -> None:
     whole, made = (plan(machine((card,), engine=engine)) for card in (own, shared))
     left = whole.value("mem_fraction_static") - made.value("mem_fraction_static")
     assert left == pytest.approx(1 / 8, abs=0.002)
+
+
+def test_as_many_requests_are_served_as_the_cache_holds() -> None:
+    def requests(gpus: tuple[Gpu, ...], **policy: Any) -> Any:
+        return plan(machine(gpus), policy=policy).value("max_running_requests")
+
+    assert requests(named("RTX 4090")) == 16  # the cache holds four
+    assert 51 < requests(named("H200")) <= 256
+    assert requests(A100, max_num_seqs=8) == 8
+    assert requests(A100, workload="long") == 4
+    assert requests(A100, workload="batch") == 128

@@ -31,6 +31,8 @@ MANY = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
 ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth another card where the cards are not linked."""
+USUAL = {"chat": 8192, "long": 131072, "batch": 4096}
+"""Tokens of a usual request, with room for it to grow."""
 GRANULE, LEAST = 256, 2048
 SHORT_STEP = 2048
 """The shortest step that SGLang's rule reserves less memory for."""
@@ -65,6 +67,8 @@ def settings(
     able = (ranks.value,) if ranks else cards.splits(model.heads, gpus)
     loads = [one for many in able for one in _shared(config, load, gpus, typed, many)]
     chosen, tokens = _best(config, inventory, loads, gpus)
+    if requests.origin == "policy" and tokens is not None:
+        chosen, tokens, requests = _for_more(config, inventory, chosen, gpus, tokens, requests)
     if ranks is None:
         why = "the fewest cards with room for it: they are not linked by NVLink"
         ranks = Setting(chosen.ranks, "policy", why)
@@ -106,6 +110,27 @@ def _shared(
         )
         for one in loads
     ]
+
+
+def _for_more(
+    config: Config,
+    inventory: Inventory,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    tokens: int,
+    requests: Setting,
+) -> tuple[Load, int, Setting]:
+    """The load for as many usual requests as its cache holds, up to SGLang's largest graph."""
+    workload = config.policy.workload
+    many = min(tokens // USUAL[workload], usual_step(gpus, load.ranks)[1])
+    if many <= load.requests:
+        return load, tokens, requests
+    more = replace(load, requests=many)
+    if load.share == usual_share(load, gpus):
+        more = replace(more, share=usual_share(more, gpus))
+    reason = f"about as many requests of workload {workload} as the cache holds"
+    held = estimate(inventory.model, more, gpus).kv_tokens
+    return more, held, Setting(many, "policy", reason)
 
 
 def _why_step(chosen: Load, gpus: tuple[Gpu, ...]) -> str:
