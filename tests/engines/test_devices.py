@@ -16,6 +16,7 @@ from caovand.engines.vllm.planning.devices import indivisible
 from tests.core.machines import (
     A100,
     CPU,
+    CUDA,
     HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
@@ -213,3 +214,21 @@ def test_a_processor_without_avx2_runs_no_vllm() -> None:
     assert caught.value.failure == "backend-unsupported"
     for able in (with_("avx", "avx2"), with_(), with_("asimd", architecture="aarch64")):
         assert plan(able).device == "cpu"
+
+
+def test_a_release_that_cannot_load_into_unified_memory_is_named() -> None:
+    gb10 = (replace(A100[0], name="NVIDIA GB10", compute_capability=(12, 1), unified=True),)
+    for version, told in (("0.21.0", True), ("0.24.0", False)):
+        found = plan(inventory(SMALL_HYBRID, gb10, replace(CUDA, version=version)))
+        assert any("unified memory" in text for text in found.warnings) == told
+    own = (replace(gb10[0], unified=False),)
+    assert not any("unified memory" in text for text in plan(inventory(gpus=own)).warnings)
+
+
+def test_in_unified_memory_no_weights_are_offloaded() -> None:
+    small = replace(A100[0], total_mib=16384, free_mib=12000, unified=True)
+    found = plan(inventory(QWEN_27B, (small,)))
+    assert found.value("cpu_offload_gb") is None
+    assert any("does not fit" in text for text in found.warnings)
+    own = replace(small, unified=False)
+    assert plan(inventory(QWEN_27B, (own,))).value("cpu_offload_gb")
