@@ -6,7 +6,7 @@ from "plan:" or "refused:" on it is the plan's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from textwrap import wrap
 
@@ -25,13 +25,14 @@ PLANNED = ("plan:", "refused:")
 WIDTH = 120
 
 
-def played(text: str, box: str) -> str:
-    """The file as it should be today."""
+def played(text: str, box: str, plan_of: Callable[[str, str], list[str]] | None = None) -> str:
+    """The file as it should be today, with vLLM's plans where no others are named."""
+    plan_of = plan_of or planned
     lines: list[str] = []
     row, ours = "", True
     for line in [*text.splitlines(), "## "]:
         if line.startswith("## "):
-            lines += [*planned(row, box), ""] if row else []
+            lines += [*plan_of(row, box), ""] if row else []
             row = line.removeprefix("## ").removesuffix(" (derived sizes)")
             lines += [f"## {row}{' (derived sizes)' if derived(row) else ''}"] if row else []
             ours = True

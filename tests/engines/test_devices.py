@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint.config_json import describe
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.estimate import gpus_of
@@ -16,6 +16,9 @@ from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import freest
 from tests.core.machines import (
     A100,
+    CPU,
+    CUDA,
+    HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
     SMALL_HYBRID,
@@ -188,9 +191,8 @@ def test_where_nothing_holds_the_weights_all_cards_share_them_in_stages() -> Non
     machine = inventory(model, named("RTX 3090", 4))
     found = plan(machine)
     assert (found.value("pipeline_parallel_size"), found.value("cpu_offload_gb") > 0) == (4, True)
-    ram = int(found.value("cpu_offload_gb") * 4 * 1024)
-    short = replace(machine, host=replace(machine.host, ram_mib=ram, available_mib=ram))
-    assert 0 < plan(short).value("cpu_offload_gb") * 4 * 1024 <= ram * 0.8
+    short = replace(machine, host=replace(machine.host, ram_mib=24_000, available_mib=24_000))
+    assert (plan(short).value("cpu_offload_gb") or 0) < found.value("cpu_offload_gb")
 
 
 def test_a_model_without_stages_says_why_cards_are_idle() -> None:
@@ -279,3 +281,34 @@ def test_a_small_card_beside_a_large_one_is_used_only_where_it_helps() -> None:
     half = replace(small, total_mib=16384, free_mib=16000)
     both = plan(inventory(replace(LLAMA_8B, weights=weights(layers=22)), (*large, half)))
     assert both.value("tensor_parallel_size") == 2
+
+
+def test_a_processor_without_avx2_runs_no_vllm() -> None:
+    def with_(*instructions: str, architecture: str = "x86_64") -> Inventory:
+        host = replace(HOST, architecture=architecture, instructions=instructions)
+        return inventory(SMALL_HYBRID, (), CPU, host)
+
+    with pytest.raises(Unplannable, match=r'needs AVX2.*kind = "llamacpp"') as caught:
+        plan(with_("sse4_2", "avx"))
+    assert caught.value.failure == "backend-unsupported"
+    for able in (with_("avx", "avx2"), with_(), with_("asimd", architecture="aarch64")):
+        assert plan(able).device == "cpu"
+
+
+def test_a_release_that_cannot_load_into_unified_memory_is_named() -> None:
+    gb10 = (replace(A100[0], name="NVIDIA GB10", compute_capability=(12, 1), unified=True),)
+    for version, told in (("0.21.0", True), ("0.24.0", False)):
+        found = plan(inventory(SMALL_HYBRID, gb10, replace(CUDA, version=version)))
+        assert any("unified memory" in text for text in found.warnings) == told
+    own = (replace(gb10[0], unified=False),)
+    assert not any("unified memory" in text for text in plan(inventory(gpus=own)).warnings)
+
+
+def test_in_unified_memory_no_weights_are_offloaded() -> None:
+    small = replace(A100[0], total_mib=16384, free_mib=12000, unified=True)
+    found = plan(inventory(QWEN_27B, (small,)))
+    assert found.value("cpu_offload_gb") is None
+    assert any("does not fit" in text for text in found.warnings)
+    own = replace(small, unified=False)
+    host = replace(HOST, ram_mib=262_144)
+    assert plan(inventory(QWEN_27B, (own,), host=host)).value("cpu_offload_gb")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.facts.inventory import Gpu, Inventory, Node
+from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
 from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
@@ -51,6 +51,8 @@ def choose_gpus(
     pipeline stages have layers by what each card holds.
     """
     if inventory.engine.build == "cpu":
+        if why := old_processor(inventory.host):
+            raise Unplannable(str(why), "backend-unsupported")
         return ()
     if not inventory.gpus:
         raise Unplannable(
@@ -67,6 +69,17 @@ def choose_gpus(
                 " `sudo caovanctl engine install --build cpu`"
             )
     return chosen
+
+
+def old_processor(host: Host) -> Problem | None:
+    """Why vLLM's CPU build cannot use this processor; None if it can, or if it is unknown."""
+    if host.architecture != "x86_64" or not host.instructions or "avx2" in host.instructions:
+        return None
+    return Problem(
+        "run vLLM on this processor",
+        "its CPU build needs AVX2, and the processor has none",
+        'serve a GGUF file with [engine] kind = "llamacpp"',
+    )
 
 
 def _staged(values: Mapping[str, Any]) -> bool:

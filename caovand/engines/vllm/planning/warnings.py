@@ -135,6 +135,14 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
     notes = map(str, draft.model.notes)
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.values)]
     found += [str(lack) for lack in (releases.untested(engine),) if lack]
+    if any(gpu.unified for gpu in draft.cards) and (
+        engine.release < releases.UNIFIED_MEMORY_RELEASED
+    ):
+        found.append(
+            f"vLLM {engine.version} keeps memory while it loads that the host of unified memory"
+            " runs short of: large models fail, or hang the machine; sudo caovanctl engine install"
+            f" {releases.name(releases.NEWEST_TESTED)}.0"
+        )
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
