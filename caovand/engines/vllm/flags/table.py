@@ -74,6 +74,8 @@ _KNOWN = (
     FlagRow("port", wanted=PORT),
     FlagRow("served_model_name", "many"),
     FlagRow("revision"),
+    FlagRow("runner"),
+    FlagRow("hf_overrides"),
     FlagRow("trust_remote_code", "nothing"),
     FlagRow("chat_template"),
     FlagRow("tool_call_parser"),

@@ -15,7 +15,13 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import looks_up
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, option, whole_number
+from caovand.engines.vllm.flags.spelling import (
+    INT8,
+    MARLIN_INPUT,
+    RANKS_BY_YES,
+    option,
+    whole_number,
+)
 from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
@@ -124,6 +130,8 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     for name, reason in UNFORESEEN.items():
         if _is_set(verbatim.get(name)):
             return _because(name, reason)
+    if model.task == "transcription":
+        return "the states of an encoder of sound, and attention to them, are not forecast"
     if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
         return "config.json does not tell the attention heads"
     if model.hybrid and not (model.linear or model.mamba):
@@ -142,7 +150,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """Why a rank's weights are not known; empty if they are."""
-    if _is_set(verbatim.get("hf_overrides")):
+    if _is_set(verbatim.get("hf_overrides")) and verbatim["hf_overrides"] != RANKS_BY_YES:
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
     if kind and model.quantization is None and str(kind) not in ONLINE:

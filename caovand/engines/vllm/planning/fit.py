@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from caovand.core.facts.inventory import Gpu, Inventory, Node
 from caovand.core.facts.occupancy import in_use
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
@@ -113,8 +114,10 @@ def graphs_for(draft: Draft) -> str:
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
+    if draft.task == "transcription":
+        return "FULL_DECODE_ONLY"
     old = any(gpu.compute_capability < AMPERE for gpu in draft.cards)
-    cut = old or not draft.cards or cuts_graphs(draft)
+    cut = draft.task in POOLING or old or not draft.cards or cuts_graphs(draft)
     return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
 
 

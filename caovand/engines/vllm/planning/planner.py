@@ -36,6 +36,7 @@ from caovand.engines.vllm.planning.devices import (
 from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, size_draft
+from caovand.engines.vllm.planning.model_task import refuse_deaf, task_of
 from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
@@ -70,6 +71,7 @@ def make_plan(
     inherits from us; `remembered` is a degraded plan whose rungs are kept.
     """
     refuse_gguf(inventory.model)
+    refuse_deaf(inventory)
 
     def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
@@ -157,6 +159,7 @@ def _draft(
         plugins=_plugins(config, environ, remembered),
         unweighed=unmodelled(verbatim, inventory.model),
         weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
+        task=task_of(inventory.model, verbatim),
     )
 
 
@@ -177,6 +180,7 @@ def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
         verbatim=frozenset(verbatim),
         device=_device(draft),
         engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
+        task=draft.task,
     )
     if remembered is not None:
         plan = _keep_rungs(plan, remembered)

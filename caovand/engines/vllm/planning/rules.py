@@ -71,6 +71,8 @@ def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
         )
     context = asked or draft.model.max_model_len
     one = _layout_on_cpu(draft, draft.model).needed(context)
+    if not one:
+        return policy(STEP_MIB * MIB, "the model keeps no cache, and vLLM's default takes memory")
     whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
     if whole <= _cache_bytes_on_cpu(draft):
         return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
@@ -124,6 +126,8 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
+    if not draft.generates:
+        return None  # vLLM knows whether the model's attention and pooling allow it
     step = draft.verbatim.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
     if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):
