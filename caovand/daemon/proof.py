@@ -24,6 +24,8 @@ HEALTH_TIMEOUT_S = 10.0
 # Long enough for a block of a cache whose pages vLLM aligns between attention and recurrent state,
 # so that the second completion can hit the prefix cache, if that is on.
 PROMPT_TOKENS = 1024
+MIN_TEXT = 64
+"""A text that every embedding model takes; of some of them the limit is 128 tokens."""
 T = TypeVar("T")
 
 
@@ -64,8 +66,8 @@ async def _working(
     engine: Engine, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
 ) -> None:
     tokens = 2 * (plan.mtp + 1)
-    prompt = _prompt(engine.planning.context(plan))
-    work = engine.api.works.get(plan.task)
+    work, context = engine.api.works.get(plan.task), engine.planning.context(plan)
+    prompt = _prompt(MIN_TEXT if work and context is None else context)
     for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
         try:

@@ -51,7 +51,7 @@ def asked(one: Daemon, path: str, body: dict[str, Any]) -> Any:
 def test_a_model_of_each_task_is_proven_by_its_own_endpoint(
     engine: Path, tmp_path: Path, kind: str, task: str, path: str, body: Any, keys: Any
 ) -> None:
-    """The embedder also shows that an idle one is tested, and a frozen one is found and replaced."""
+    """The embedder also shows that a frozen engine is found and replaced."""
     model = tiny_tasks.KINDS[kind](MODELS / "dense", tmp_path / kind)
     heals = "hang_s = 6\nconfirm_s = 6\nidle_probe_s = 3" if kind == "embedder" else ""
     config = configuration(engine, "dense", free_port(), heals)

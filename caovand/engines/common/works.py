@@ -36,10 +36,14 @@ def _sound(model: str, prompt: Sequence[int]) -> Upload:
     return Upload({"model": model, "language": "en", "temperature": "0"}, "a.wav", data.getvalue())
 
 
-def _flaw(key: str, answer: Any) -> str:
+def _ranked(model: str, prompt: Sequence[int]) -> Mapping[str, Any]:
+    return {"model": model, "query": TEXTS[0], "documents": [TEXTS[1]]}
+
+
+def _flaw(key: str, answer: Any, results: str = "data") -> str:
     """What is wrong with the numbers under this key of the first result; "" for nothing."""
     try:
-        found = list(_numbers(answer["data"][0][key]))
+        found = list(_numbers(answer[results][0][key]))
     except (LookupError, TypeError):
         return f'it has no "{key}"'
     if not found:
@@ -64,6 +68,9 @@ def _no_text(answer: Any) -> str:
 
 
 EMBED = Work("embedding", "/v1/embeddings", _tokens, lambda answer: _flaw("embedding", answer))
+RERANK = Work(
+    "score", "/v1/rerank", _ranked, lambda answer: _flaw("relevance_score", answer, "results")
+)
 WORKS: Mapping[ModelTask, Work] = MappingProxyType(
     {
         "embed": EMBED,

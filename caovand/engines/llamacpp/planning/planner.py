@@ -9,8 +9,9 @@ from typing import Any
 
 from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.model_task import TITLES, ModelTask
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
@@ -24,6 +25,10 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 OLDEST_CARD = (5, 0)
 """Compute capability of the oldest cards that a CUDA build has kernels for."""
 EIGHT_BITS = "q8_0"
+MAX_TEXT = 8192
+"""Tokens of a text to embed, unless more are set: its buffers grow with it."""
+SWITCHES: Mapping[ModelTask, str] = {"embed": "embeddings", "score": "reranking"}
+"""The options of tasks other than generating text."""
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 USED = frozenset({
@@ -74,6 +79,7 @@ def make_plan(
         verbatim=frozenset(verbatim),
         device=device(gpus),
         engine=f"{engine.executable} {engine.version}",
+        task=_task(model, verbatim),
     )
     plan = keep_steps(plan, remembered)
     return _warned(plan, config, inventory, gpus, words)
@@ -117,6 +123,9 @@ def _settings(
     speculative = drafting.speculative_config(
         config, inventory, mode, environ, frozenset(verbatim), on_cards=bool(gpus)
     )
+    task = _task(inventory.model, verbatim)
+    if task != "generate":
+        speculative = Setting(None, "policy", f"a model for {TITLES[task]} drafts nothing")
     method = speculative.value or {}
     kinds = _cache_types(config, inventory, verbatim)
     batch, micro = _batches(config, inventory, gpus, verbatim)
@@ -169,6 +178,9 @@ def _settings(
             True, "policy", "the model is on this machine: nothing needs a download"
         ),
     }
+    if task in SWITCHES:
+        reason = f"the model is for {TITLES[task]}"
+        found[SWITCHES[task]] = Setting(True, "policy", reason)
     if config.model.chat_template:
         found["chat_template"] = Setting(
             config.model.chat_template, "user", "[model] chat_template"
@@ -185,6 +197,20 @@ def _name(config: Config, inventory: Inventory) -> Setting:
         "policy",
         "the name of the file; llama.cpp answers to any other name, too",
     )
+
+
+def _task(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
+    """The task of the model, as the operator's options have it."""
+    for task, name in SWITCHES.items():
+        if verbatim.get(name):
+            return task
+    return model.task
+
+
+def _longest_text(config: Config, model: ModelCard, verbatim: Mapping[str, Any]) -> int:
+    """Tokens of the longest text that is embedded or ranked."""
+    typed = count(verbatim.get(CONTEXT)) or config.model.max_model_len
+    return typed or min(model.max_model_len or MAX_TEXT, MAX_TEXT)
 
 
 def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:
@@ -223,7 +249,12 @@ def _cache_types(
 def _batches(
     config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
-    typed = count(verbatim.get("batch_size")) or config.policy.max_num_batched_tokens
+    model, typed = inventory.model, count(verbatim.get("batch_size"))
+    if _task(model, verbatim) != "generate" and typed is None:
+        longest = _longest_text(config, model, verbatim)
+        whole = Setting(longest, "policy", "a text is read in one step")
+        return whole, whole
+    typed = typed or config.policy.max_num_batched_tokens
     if typed is not None:
         batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
     elif gpus:
@@ -285,6 +316,17 @@ def _context(
 ) -> tuple[sizing.Sized, Setting]:
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
+    if typed is None and CONTEXT not in verbatim and _task(model, verbatim) != "generate":
+        longest = _longest_text(config, model, verbatim)
+        loads = [replace(load, context=longest) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        limit = longest == model.max_model_len
+        reason = (
+            "the model's own limit"
+            if limit
+            else "a text is read in one step: set more in [model] max_model_len"
+        )
+        return sized, Setting(longest, "policy", reason)
     if CONTEXT in verbatim:
         typed = max((verbatim[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
         loads = [load for load in loads if load.slots == loads[0].slots]

@@ -30,8 +30,8 @@ def refuse_deaf(inventory: Inventory) -> None:
     engine = inventory.engine
     if inventory.model.task == "transcription" and engine.decodes_sound is False:
         raise Unplannable(
-            f"cannot serve model {inventory.model.path}: it transcribes, and the environment of vLLM"
-            f" {engine.version} has no package that reads files of sound; install one with"
+            f"cannot serve model {inventory.model.path}: it transcribes, and the environment of"
+            f" vLLM {engine.version} has no package that reads files of sound; install one with"
             f" `{engine.python} -m pip install soundfile`"
         )
 
