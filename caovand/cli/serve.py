@@ -11,7 +11,7 @@ import argparse
 import os
 import resource
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from caovand.adapters import processes, safe_files, trust
+from caovand.adapters import processes, safe_files, trust, yaml_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
 from caovand.cli import own_daemon
@@ -33,10 +33,11 @@ from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable
+from caovand.core.problem import ProblemError
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
-from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags import command_line, config_file
 from caovand.engines.vllm.flags.command_line import check_values
 
 MAX_SCRIPT_BYTES = 1 << 20
@@ -89,12 +90,14 @@ def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
     engine, namer = _engine()
+    python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
-        trust.require(PlanRequest(Config(engine=engine), None, os.environ).python, namer)
+        trust.require(python, namer)
     except trust.Distrusted as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
     machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
+    words = with_config_file(words, python, known.flags if known else ())
     order = read(words, engine, *((known.flags, known.switches) if known else ()))
     alone = args.exec or "--exec" in args.words
     mode = None if alone else remembered_mode(order)
@@ -108,6 +111,18 @@ def run(args: argparse.Namespace) -> int:
         become_engine(found, order)
     become_daemon(order, out)
     return Exit.FAILED
+
+
+def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
+    """The command line with the keys of its `--config FILE`; CommandError."""
+    try:
+        path = config_file.named(words)
+        return (
+            config_file.expanded(words, yaml_file.read(path, python), known) if path else [*words]
+        )
+    except ProblemError as error:
+        problem = error.problem
+        raise CommandError(Exit.USAGE, problem.message, problem.remedy) from None
 
 
 def read(

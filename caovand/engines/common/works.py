@@ -3,9 +3,8 @@ read: what to send, and whether the answer is one."""
 
 from __future__ import annotations
 
-import io
 import math
-import wave
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,10 @@ from caovand.core.model_task import ModelTask
 
 RATE_HZ = 16_000
 """The rate of the sound that is sent: a second of silence."""
+_SAMPLES = bytes(2 * RATE_HZ)
+_FORMAT = struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)  # PCM, one channel
+_DATA = b"WAVEfmt " + _FORMAT + b"data" + struct.pack("<I", len(_SAMPLES)) + _SAMPLES
+_SILENCE = b"RIFF" + struct.pack("<I", len(_DATA)) + _DATA
 TEXTS = ("What does a supervisor do?", "It restarts an engine that hangs.")
 
 
@@ -27,13 +30,8 @@ def _pair(model: str, prompt: Sequence[int]) -> Mapping[str, Any]:
 
 
 def _sound(model: str, prompt: Sequence[int]) -> Upload:
-    data = io.BytesIO()
-    with wave.open(data, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(RATE_HZ)
-        sound.writeframes(bytes(2 * RATE_HZ))
-    return Upload({"model": model, "language": "en", "temperature": "0"}, "a.wav", data.getvalue())
+    fields = {"model": model, "language": "en", "temperature": "0"}
+    return Upload(fields, "a.wav", _SILENCE)
 
 
 def _ranked(model: str, prompt: Sequence[int]) -> Mapping[str, Any]:
