@@ -34,6 +34,7 @@ FACES: Mapping[str, str] = {
     "caovand.core.tuning": "tests/core/test_tuning.py",
     "caovand.daemon.reading_process": "tests/daemon/test_reading.py",
     "caovand.engines.common": "tests/engines",
+    "caovand.engines.llamacpp.planning.steps": "tests/engines/llamacpp/test_planner.py",
     "caovand.gateway": "tests/gateway",
     "caovand.page": "tests/page",
 }

@@ -48,6 +48,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/ports.py": ("open", KERNEL),
     "adapters/pcie_errors.py": ("read_text", KERNEL),
     "adapters/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
+    "adapters/tegra.py": ("read_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/stale_files.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
     "adapters/pump.py": ("os.replace", OWN),

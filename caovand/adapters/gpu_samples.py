@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.adapters import nvml_library
+from caovand.adapters import host, nvml_library
 from caovand.adapters.gpu_traffic import with_power, with_traffic
 from caovand.core.health.observation import THROTTLES, GpuSample
 
@@ -112,8 +112,9 @@ class GpuSampler:
 
         card = ask("nvmlDeviceGetHandleByIndex", index)
         memory = ask("nvmlDeviceGetMemoryInfo", card) if card is not None else None
-        if memory is None:
+        if card is None or (memory is None and faults):
             return self._faulty(index, faults[0]) if faults else None
+        total, used = _host_bytes() if memory is None else (memory.total, memory.used)
         self._doubtful.discard(index)
         busy = ask("nvmlDeviceGetUtilizationRates", card)
         power = ask("nvmlDeviceGetPowerUsage", card)
@@ -123,8 +124,8 @@ class GpuSampler:
             bits = ask("nvmlDeviceGetCurrentClocksThrottleReasons", card)
         sample = GpuSample(
             index,
-            memory.used // MIB,
-            memory.total // MIB,
+            used // MIB,
+            total // MIB,
             None if busy is None else int(busy.gpu),
             ask("nvmlDeviceGetTemperature", card, 0),
             None if power is None else power / 1000,
@@ -182,3 +183,9 @@ class GpuSampler:
         except nvml.NVMLError as problem:
             return events if type(problem).__name__ == "NVMLError_Timeout" else None
         return events
+
+
+def _host_bytes() -> tuple[int, int]:
+    """Total and used memory of a card that has none but the host's, as GB10."""
+    total, available = host.memory_mib()
+    return total * MIB, (total - available) * MIB

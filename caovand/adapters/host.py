@@ -9,14 +9,21 @@ from pathlib import Path
 from caovand.core.facts.inventory import Host
 
 MIB = 1 << 20
+NODES = Path("/sys/devices/system/node")
+EXTENSIONS = (
+    "sse4_2", "avx", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",
+    "asimd", "asimddp", "i8mm", "bf16", "sve",
+)  # fmt: skip
+"""The vector extensions that engines have kernels for, by the kernel's names."""
 
 
-def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host:
+def read_host(
+    cache_dir: Path | None = None, proc: Path = Path("/proc"), nodes: Path = NODES
+) -> Host:
     """Memory, swap, shared memory, cores, limits, and free disk at `cache_dir`."""
     memory = _meminfo(proc)
-    available = memory.get("MemAvailable", 0)
+    total, available = memory_mib(proc)
     limit = _cgroup_limit(proc)
-    total = memory.get("MemTotal", 0)
     shared = _disk(Path("/dev/shm"))
     return Host(
         ram_mib=min(total, limit) if limit else total,
@@ -28,7 +35,16 @@ def read_host(cache_dir: Path | None = None, proc: Path = Path("/proc")) -> Host
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         cache_free_mib=_disk(cache_dir)[1] if cache_dir else None,
         shm_free_mib=shared[1],
+        architecture=os.uname().machine,
+        instructions=_instructions(proc),
+        numa_nodes=len(list(nodes.glob("node[0-9]*"))) or 1,
     )
+
+
+def memory_mib(proc: Path = Path("/proc")) -> tuple[int, int]:
+    """Total and available MiB of the machine, whatever a control group allows of it."""
+    memory = _meminfo(proc)
+    return memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
 
 
 def _text(path: Path) -> str:
@@ -58,6 +74,14 @@ def _cgroup_limit(proc: Path) -> int:
         if folder == Path("/sys/fs/cgroup"):
             break
     return min(limits, default=0)
+
+
+def _instructions(proc: Path) -> tuple[str, ...]:
+    """The vector extensions that every core has; x86 calls them flags, Arm features."""
+    rows = [line.partition(":") for line in _text(proc / "cpuinfo").splitlines()]
+    cores = [set(value.split()) for key, _, value in rows if key.strip() in ("flags", "Features")]
+    shared = set.intersection(*cores) if cores else set()
+    return tuple(name for name in EXTENSIONS if name in shared)
 
 
 def _physical_cores(proc: Path) -> int:

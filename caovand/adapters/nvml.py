@@ -1,6 +1,7 @@
 """The NVIDIA cards, as the driver's NVML reports them; none without a driver.
 
-Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never the whole.
+Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never the whole. A card
+whose memory is the host's, as of GB10 and Jetson, has none that NVML reports.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters import nvml_library
+from caovand.adapters import host, nvml_library, tegra
 from caovand.adapters.processes import name_of
 from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.printable import one_line
 
 MIB = 1 << 20
@@ -20,10 +22,18 @@ P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml has as a tuple by mistake
 P2P_WRITE = 1
 P2P_OK = 0  # NVML_P2P_STATUS_OK
 TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
+CLOCK_SM, CLOCK_MEM = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+FEW_CORES = frozenset({(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)})
+"""Generations with 64 CUDA cores a multiprocessor; all others have 128."""
 
 
 def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     """The cards visible through CUDA_VISIBLE_DEVICES, by NVML's index."""
+    gpus = _all() or tegra.read_gpus(*host.memory_mib())
+    return visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _all() -> tuple[Gpu, ...]:
     try:
         pynvml = nvml_library.pynvml()
         pynvml.nvmlInit()
@@ -32,10 +42,9 @@ def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     try:
         count = pynvml.nvmlDeviceGetCount()
         switched = frozenset(n for n in range(count) if _behind_switch(pynvml, n))
-        cards = [card for n in range(count) for card in _cards(pynvml, n, switched)]
+        return tuple(card for n in range(count) for card in _cards(pynvml, n, switched))
     finally:
         pynvml.nvmlShutdown()
-    return visible(tuple(cards), environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
@@ -87,9 +96,13 @@ def _part(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) -> Gpu |
     uuid = None if part is None else ask("nvmlDeviceGetUUID", part)
     if memory is None or not uuid:
         return None
+    own = ask("nvmlDeviceGetAttributes", part)
+    speed = card.memory_gb_s
     return replace(
         card,
         name=ask("nvmlDeviceGetName", part) or card.name,
+        memory_gb_s=speed and round(speed * memory.total / MIB / card.total_mib, 1),
+        multiprocessors=getattr(own, "multiprocessorCount", None),
         total_mib=memory.total // MIB,
         free_mib=memory.free // MIB,
         uuid=uuid,
@@ -103,10 +116,12 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
     card = ask("nvmlDeviceGetHandleByIndex", index)
     if card is None:
         return None
-    memory = ask("nvmlDeviceGetMemoryInfo", card)
-    capability = ask("nvmlDeviceGetCudaComputeCapability", card)
-    if memory is None or capability is None:
+    memory = _memory(nvml, card)
+    answer = ask("nvmlDeviceGetCudaComputeCapability", card)
+    if memory is None or answer is None:
         return None  # a lost card still counts in nvmlDeviceGetCount
+    capability = (int(answer[0]), int(answer[1]))
+    total_mib, free_mib, unified = memory
     generation = ask("nvmlDeviceGetMaxPcieLinkGeneration", card)  # an idle link's falls to 1
     lanes = ask("nvmlDeviceGetCurrPcieLinkWidth", card)
     cuda = ask("nvmlSystemGetCudaDriverVersion")
@@ -116,9 +131,9 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
     return Gpu(
         index=index,
         name=ask("nvmlDeviceGetName", card) or "unknown",
-        compute_capability=(int(capability[0]), int(capability[1])),
-        total_mib=memory.total // MIB,
-        free_mib=memory.free // MIB,
+        compute_capability=capability,
+        total_mib=total_mib,
+        free_mib=free_mib,
         uuid=ask("nvmlDeviceGetUUID", card) or "",
         nvlink=tuple(
             sorted(_nvlink_peers(nvml, ask, card) | _through_switches(index, switched, p2p))
@@ -131,7 +146,36 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
         users=_users(ask("nvmlDeviceGetComputeRunningProcesses", card) or ()),
         bus=_bus(ask("nvmlDeviceGetPciInfo", card)),
         p2p=p2p,
+        memory_gb_s=_memory_gb_s(ask, card),
+        multiprocessors=_multiprocessors(ask("nvmlDeviceGetNumGpuCores", card), capability),
+        clock_mhz=ask("nvmlDeviceGetMaxClockInfo", card, CLOCK_SM),
+        unified=unified,
     )
+
+
+def _memory(nvml: Any, card: Any) -> tuple[int, int, bool] | None:
+    """Total and free MiB, and whether they are the host's; None for a card that does not answer."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(card)
+    except nvml.NVMLError as problem:
+        if type(problem).__name__ != "NVMLError_NotSupported":
+            return None
+    else:
+        if memory.total:
+            return memory.total // MIB, memory.free // MIB, False
+    total, available = host.memory_mib()
+    return total, max(available - host_reserve_mib(total), 0), True
+
+
+def _memory_gb_s(ask: Callable[..., Any], card: Any) -> float | None:
+    """Two transfers a clock over the whole bus, as every kind of these memories has."""
+    clock = ask("nvmlDeviceGetMaxClockInfo", card, CLOCK_MEM)
+    bits = ask("nvmlDeviceGetMemoryBusWidth", card)
+    return round(clock * 2 * bits / 8 / 1000, 1) if clock and bits else None
+
+
+def _multiprocessors(cores: int | None, capability: tuple[int, int]) -> int | None:
+    return cores // (64 if capability in FEW_CORES else 128) if cores else None
 
 
 def _bus(info: Any) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError
 from caovand.core.cluster.node import BadFacts, node_of, read_shown_cards
-from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.network import Network
 
 ASSUMED = "the other nodes are assumed to match this one, over a slow link"
 UNASKED = "no head's daemon was asked, which knows them"

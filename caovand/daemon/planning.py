@@ -15,7 +15,8 @@ from caovand.adapters.http import Endpoint
 from caovand.core.config import Config, Mode
 from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
-from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.network import Network
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem

@@ -13,6 +13,7 @@ from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common.advice import GENERAL, sentences
 from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
+from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
 from caovand.engines.common.wrapping import joined
 
@@ -20,6 +21,7 @@ _UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | 
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
+_ANY_PROGRAM = frozenset(row.id for row in ANY_PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def _by_its_words(
     """Explain by a cause that only one engine knows, or in general terms if several know it."""
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
+    named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
     if len(named) == 1:
         (engine, explanation), *_ = named
         return Writer(engine.name, engine.title), explanation

@@ -85,8 +85,11 @@ def start(folder: str, graphs: str, drafts: int, cards: int, **others: object) -
 
 
 def models(worker) -> list[torch.nn.Module]:
-    drafter = getattr(worker.model_runner, "drafter", None)
-    return [worker.model_runner.model, *([drafter.model] if drafter else [])]
+    """The target model, and the one that drafts if there is one."""
+    runner = worker.model_runner
+    # vLLM's second model runner, the default since 0.33 at the latest, has another name for it.
+    drafter = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
+    return [runner.model, *([drafter.model] if drafter else [])]
 
 
 def gdn_layers(worker) -> list[torch.nn.Module]:

@@ -1,14 +1,17 @@
 """Is what vLLM's prefix cache gives a drafting hybrid what computing it anew gives? Needs a GPU.
 
-    turns.py [--turns N] [--weights copy|random|both] [--async-scheduling] [--kernels off|all]
-             [--graphs NONE|PIECEWISE] [--drafts N] [--cards N] [--without-plugin]
+    turns.py [--turns N] [--seeds N,N] [--limit SECONDS] [--weights copy|random|both] [--plain]
+             [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE] [--drafts N]
+             [--cards N] [--without-plugin]
     turns.py --gain [--cards N]
 
 A model of four layers, made here, whose blocks have 400 tokens. Conversations (conversations.py)
 begin, go on, branch and repeat at every border of a block: one at a time, four at a time, four at a
 time with fewer drafts than the model makes (not asynchronously: the scheduler is not asked about
-them there), and four at a time with a grammar. Steps take 1,024 tokens, so that prompts share them
-and end inside blocks. Two sets of weights: "random", where drafts are hardly ever right, and
+them there), and four at a time with a grammar; `--plain` leaves the last two out. Each seed has its
+own conversations, so that a run goes on where another one ended: `--turns` are those of one seed,
+and after `--limit` seconds no further one begins. Steps take 1,024 tokens, so that prompts share
+them and end inside blocks. Two sets of weights: "random", where drafts are hardly ever right, and
 "copy", whose next token is the last one plus one; there every fifth draft is wrong. In both the
 recurrent states forget slowly and attention looks at few tokens, so that logits tell what a state
 or a block of attention lacks. With --cards the model is split over that many, tensor parallel.
@@ -21,13 +24,14 @@ those. `--without-plugin` shows what vLLM does by itself, and fails where that i
 has a fixed size, so that several of these can share a GPU.
 
 `--gain`: the time to the first token of a second turn, at the shape of a 27B model with 8 of its
-64 layers. Exits 1 if a check fails; the last line is JSON.
+64 layers. Exits 1 if a check fails; each seed ends with a line of JSON, and so does the whole.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import random
@@ -347,14 +351,16 @@ def apart(steps: list[dict[int, float]], want: torch.Tensor) -> float:
 Done = list[tuple[str, conversations.Turn]]  # the kind of run, and a turn it answered
 
 
-def have_turns(llm: LLM, served: Served, weights: str, turns: int, shares: tuple) -> Done:
+def have_turns(
+    llm: LLM, served: Served, weights: str, seed: int, turns: int, shares: tuple
+) -> Done:
     """Have conversations answered, each kind of run with an empty cache to begin with."""
     block = llm.llm_engine.vllm_config.cache_config.block_size
     vocab = llm.llm_engine.model_config.get_vocab_size()
     done: Done = []
     for number, (name, at_a_time) in enumerate(shares):
         engine.empty_cache(llm)
-        talk = conversations.Conversations(block, vocab, seed=number)
+        talk = conversations.Conversations(block, vocab, seed=seed * len(SHARES) + number)
         undo = {FEWER: fickle, GRAMMAR: constrained}.get(name, unchanged)(llm)
         cached, prompts, steps = served.cached, served.prompts, served.steps
         begin = time.perf_counter()
@@ -415,9 +421,9 @@ def measure(
     return distances, unit, cold
 
 
-def prove(llm: LLM, weights: str, turns: int, shares: tuple) -> dict:
+def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple) -> dict:
     served = Served(llm)
-    done = have_turns(llm, served, weights, turns, shares)
+    done = have_turns(llm, served, weights, seed, turns, shares)
     cached, hits = served.cached / served.prompts, served.hits
     distances, unit, cold = measure(llm, served, done, shares)
     bound = max(unit, cold)
@@ -464,7 +470,7 @@ def proof(args: argparse.Namespace) -> dict:
         async_scheduling=args.async_scheduling,
         logprobs_mode="raw_logits",
         skip_tokenizer_init=True,
-        max_model_len=4096,
+        max_model_len=8192,
         max_num_batched_tokens=1024,
         gpu_memory_utilization=0.05,
         kv_cache_memory_bytes=CACHE_BYTES,
@@ -480,13 +486,19 @@ def proof(args: argparse.Namespace) -> dict:
         "async": args.async_scheduling,
         "kernels": args.kernels,
     }
-    shares = tuple(share for share in SHARES if not (share[0] == FEWER and args.async_scheduling))
+    out = {FEWER} if args.async_scheduling else set()
+    out |= {FEWER, GRAMMAR} if args.plain else set()
+    shares = tuple(share for share in SHARES if share[0] not in out)
     kinds = {"copy": telling_copy, "random": telling_random}
     chosen = {k: write for k, write in kinds.items() if args.weights in (k, "both")}
-    for weights, write in chosen.items():
+    for seed, (weights, write) in itertools.product(args.seeds, chosen.items()):
+        if time.perf_counter() - begin > args.limit:
+            break
         llm.collective_rpc(write)
         llm.collective_rpc(spoil_drafts, args=(5 if weights == "copy" else 0,))
-        found[weights] = prove(llm, weights, args.turns // len(chosen), shares)
+        one = prove(llm, weights, seed, args.turns // len(chosen), shares)
+        print(json.dumps({"weights": weights, "seed": seed} | one), flush=True)
+        found[f"{weights}, seed {seed}"] = one
     return found
 
 
@@ -539,6 +551,11 @@ def gain(args: argparse.Namespace) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=1200)
+    parser.add_argument(
+        "--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0]
+    )
+    parser.add_argument("--limit", type=float, default=float("inf"))
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--weights", default="both", choices=("copy", "random", "both"))
     parser.add_argument("--drafts", type=int, default=3)
     parser.add_argument("--cards", type=int, default=1)

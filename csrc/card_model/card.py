@@ -14,6 +14,7 @@ COPY_GB_S = 602  # measured on such cards; 616 nominal
 REGISTERS, SHARED, THREADS, CTAS = 65536, 65536, 1024, 16  # Guide: what CTAs of an SM share
 
 HMMA_F32, HMMA_F16 = 16, 8  # cycles of a 16 x 8 x 8 product: 53.8 and 107.6 TFLOP/s (Whitepaper)
+IMMA_INT8 = 4  # cycles of an 8 x 8 x 16 product: 215.2 TOP/s (Whitepaper)
 MATH = 2  # a warp on 16 lanes: fp32, integers, half2 (Whitepaper)
 SPECIAL = 8  # a warp on 4 lanes: MUFU and conversions (Guide: 16 an SM and cycle)
 SHARED_BYTES = 64  # a cycle, of shared memory and L1: 16 load units (GA102; Jia: 58.8 measured)

@@ -238,10 +238,12 @@ class _Sm:
 
 
 def _pipe(i: Instruction) -> str:
-    return "tensor" if i.name == "HMMA" else _PIPE.get(i.name, "alu")
+    return "tensor" if i.name in ("HMMA", "IMMA") else _PIPE.get(i.name, "alu")
 
 
 def _cycles(i: Instruction, pipe: str) -> float:
+    if i.name == "IMMA":
+        return card.IMMA_INT8
     if pipe == "tensor":
         return card.HMMA_F32 if ".F32" in i.opcode else card.HMMA_F16
     return {"special": card.SPECIAL, "branch": 1}.get(pipe, card.MATH)

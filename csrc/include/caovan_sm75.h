@@ -1,4 +1,4 @@
-/* libcaovan_sm75: Gated DeltaNet for Turing (SM75), plain C.
+/* libcaovan_sm75: Gated DeltaNet and attention for Turing (SM75), plain C.
  *
  * Raw device pointers, sizes and a stream; no Torch, no Python, static CUDA runtime. No call
  * synchronises with the host, allocates device memory or reads device data on the host, so every
@@ -108,6 +108,44 @@ typedef struct caovan_gdn_decode_args {
                         calls that may overlap in time need their own */
 } caovan_gdn_decode_args;
 
+/* How a paged KV cache holds keys and values, per token and KV head; as vLLM 0.32's Triton kernels
+ * write them. */
+enum caovan_kv_format {
+  CAOVAN_KV_HALF = 0, /* fp16 [head_dim] */
+  CAOVAN_KV_INT8 = 1, /* int8 [head_dim]; value = scale * byte */
+  CAOVAN_KV_INT4 = 2  /* uint8 [head_dim / 2], the even dimension in the low nibble; rotated (see
+                         `signs`); the scale's lowest four bits hold a zero point: value =
+                         (scale with those bits zero) * (nibble - zero point) */
+};
+
+typedef struct caovan_attention_args {
+  uint32_t struct_size;
+  uint32_t format; /* caovan_kv_format */
+  int32_t sequences;
+  int32_t max_tokens; /* no sequence has more query tokens than this; 1..8 */
+  int32_t heads;
+  int32_t kv_heads;   /* query head h reads KV head h / (heads / kv_heads) */
+  int32_t head_dim;   /* 128 or 256 */
+  int32_t block_size; /* tokens a block, a multiple of 16 */
+  int32_t segments;   /* into how many parts of the keys each sequence is split; 1..256 */
+  float scale;        /* of q k, before the softmax */
+  const void* q;      /* fp16 [tokens, heads, head_dim] */
+  void* out;          /* fp16 [tokens, heads, head_dim]; rows outside every sequence are not written */
+  int64_t q_stride, out_stride; /* a token */
+  const void* k; /* of token t of block b and KV head h: at b*block + t*token + h*head bytes */
+  const void* v;
+  const void* k_scale; /* fp32, the same strides; not read with CAOVAN_KV_HALF */
+  const void* v_scale;
+  int64_t block_stride, token_stride, head_stride; /* bytes, of all four */
+  const int32_t* block_table; /* [sequences, ...]: the blocks of a sequence in order */
+  int64_t block_table_stride;
+  const int32_t* cu_seqlens; /* [sequences + 1]: query tokens; a sequence without any is skipped */
+  const int32_t* kv_lengths; /* [sequences]: keys, those of the query tokens included; query token i
+                                of n sees the first kv_length - n + 1 + i */
+  const float* signs; /* fp32 [head_dim] of 1 and -1, with CAOVAN_KV_INT4: cached rows are H(signs x)
+                         with H the Hadamard transform of sums (no factor) */
+} caovan_attention_args;
+
 const char* caovan_sm75_version(void);
 int caovan_sm75_abi(void);
 const char* caovan_sm75_last_error(void); /* of this thread's last failed call */
@@ -131,6 +169,17 @@ int caovan_gdn_recurrent(const caovan_gdn_prefill_args* args, void* stream);
  * The initial state is slots[n, num_accepted[n] - 1]; the conv state is slot slots[n, 0], read
  * from column num_accepted[n] - 1 and shifted as vLLM's causal_conv1d_update does. */
 int caovan_gdn_decode(const caovan_gdn_decode_args* args, void* stream);
+
+/* Into how many segments to split so that a full device is busy, for `sequences` at once. */
+int32_t caovan_attention_segments(int32_t sequences, int32_t max_tokens, int32_t heads, int32_t kv_heads);
+
+/* Bytes of device workspace that caovan_attention_decode needs (16-byte aligned, contents free). */
+int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, int32_t heads,
+                                         int32_t kv_heads, int32_t head_dim, int32_t segments);
+
+/* Causal attention of 1..8 new tokens a sequence to a paged cache that holds their keys already. */
+int caovan_attention_decode(const caovan_attention_args* args, void* workspace,
+                            int64_t workspace_bytes, void* stream);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -1,4 +1,7 @@
 // The C interface: says in words what it cannot do, launches what it can.
+#include <algorithm>
+
+#include "attention_launch.cuh"
 #include "gdn_chunk.cuh"
 #include "kernels.h"
 #include "status.h"
@@ -50,7 +53,11 @@ extern "C" int caovan_sm75_prepare(void) {
   if (const int status = caovan::recurrent_load()) return status;
   if (const int status = caovan::chunk_prepare_load()) return status;
   if (const int status = caovan::chunk_scan_load()) return status;
-  return caovan::decode_load();
+  if (const int status = caovan::decode_load()) return status;
+  if (const int status = caovan::attention_half_load()) return status;
+  if (const int status = caovan::attention_int8_load()) return status;
+  if (const int status = caovan::attention_int4_load()) return status;
+  return caovan::attention_combine_load();
 }
 
 extern "C" int caovan_gdn_prefill(const caovan_gdn_prefill_args* p, void* workspace, int64_t workspace_bytes,
@@ -107,4 +114,75 @@ extern "C" int caovan_gdn_decode(const caovan_gdn_decode_args* p, void* stream) 
     return refuse("cannot use the state cache: slots must start on 16-byte boundaries (stride %lld)",
                   static_cast<long long>(p->state_stride));
   return caovan::decode_launch(*p, static_cast<cudaStream_t>(stream));
+}
+
+static int check_attention(const caovan_attention_args* p) {
+  if (!p || p->struct_size != sizeof *p)
+    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                  p ? p->struct_size : 0, sizeof *p);
+  if (p->format > CAOVAN_KV_INT4) return refuse("cannot read a cache of format %u: 0 to 2 are known", p->format);
+  if (p->sequences < 1 || p->sequences > 65535)
+    return refuse("cannot take %d sequences: 1 to 65535 fit a launch; split the batch", p->sequences);
+  if (p->kv_heads < 1 || p->heads < 1 || p->heads % p->kv_heads || p->heads > 65535)
+    return refuse("cannot map %d query heads to %d KV heads: the first must be a multiple of the second", p->heads,
+                  p->kv_heads);
+  if (p->head_dim != 128 && p->head_dim != 256)
+    return refuse("cannot attend with head size %d: the kernel has 128 and 256", p->head_dim);
+  if (p->max_tokens < 1 || p->max_tokens > 8)
+    return refuse("cannot attend with %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
+  if (p->block_size < 16 || p->block_size % 16)
+    return refuse("cannot read blocks of %d tokens: a multiple of 16 is needed", p->block_size);
+  if (p->segments < 1 || p->segments > caovan::attention::kMaxSegments)
+    return refuse("cannot split a sequence into %d segments: 1 to %d fit the kernel; ask caovan_attention_segments",
+                  p->segments, caovan::attention::kMaxSegments);
+  const bool packed = p->format != CAOVAN_KV_HALF;
+  if (!p->q || !p->out || !p->k || !p->v || !p->block_table || !p->cu_seqlens || !p->kv_lengths ||
+      (packed && (!p->k_scale || !p->v_scale)) || (p->format == CAOVAN_KV_INT4 && !p->signs))
+    return refuse("cannot attend: a required array is NULL");
+  const int bytes = packed ? 4 : 16;
+  if (misaligned(p->k, bytes) || misaligned(p->v, bytes) || misaligned(p->k_scale, 4) || misaligned(p->v_scale, 4) ||
+      p->block_stride % bytes || p->token_stride % bytes || p->head_stride % bytes)
+    return refuse("cannot read the cache: its rows must start on %d-byte boundaries (strides %lld, %lld, %lld)", bytes,
+                  static_cast<long long>(p->block_stride), static_cast<long long>(p->token_stride),
+                  static_cast<long long>(p->head_stride));
+  if (p->token_stride < 0 || p->token_stride >= 1 << 24)
+    return refuse("cannot read the cache: tokens are %lld bytes apart, fewer than 16 MiB fit",
+                  static_cast<long long>(p->token_stride));
+  if (misaligned(p->q, 4) || p->q_stride % 2)
+    return refuse("cannot read q: rows must start on 4-byte boundaries (stride %lld)",
+                  static_cast<long long>(p->q_stride));
+  return CAOVAN_OK;
+}
+
+extern "C" int32_t caovan_attention_segments(int32_t sequences, int32_t max_tokens, int32_t heads, int32_t kv_heads) {
+  int device = 0, processors = 0;
+  if (sequences < 1 || max_tokens < 1 || kv_heads < 1 || heads < kv_heads || cudaGetDevice(&device) ||
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device))
+    return 1;
+  const int64_t ctas = int64_t(caovan::attention::split_of(max_tokens, heads, kv_heads, 1).blocks) * kv_heads * sequences;
+  const int64_t segments = processors * caovan::attention::kResident / ctas;
+  return int32_t(std::max<int64_t>(1, std::min<int64_t>(caovan::attention::kMaxSegments, segments)));
+}
+
+extern "C" int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, int32_t heads,
+                                                    int32_t kv_heads, int32_t head_dim, int32_t segments) {
+  if (sequences < 1 || max_tokens < 1 || kv_heads < 1 || heads < kv_heads || segments < 1) return 0;
+  return caovan::attention::partial_rows(sequences, max_tokens, heads, kv_heads, segments) *
+         int64_t(sizeof(float4) + head_dim * sizeof(__half));
+}
+
+extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* workspace, int64_t workspace_bytes,
+                                       void* stream) {
+  if (const int status = check_attention(p)) return status;
+  const int64_t needed = caovan_attention_workspace_bytes(p->sequences, p->max_tokens, p->heads, p->kv_heads,
+                                                          p->head_dim, p->segments);
+  if (!workspace || workspace_bytes < needed || misaligned(workspace, 16))
+    return refuse("cannot attend in a workspace of %lld bytes: %lld are needed, 16-byte aligned",
+                  static_cast<long long>(workspace_bytes), static_cast<long long>(needed));
+  const auto s = static_cast<cudaStream_t>(stream);
+  const auto launch = p->format == CAOVAN_KV_HALF   ? caovan::attention_half_launch
+                      : p->format == CAOVAN_KV_INT8 ? caovan::attention_int8_launch
+                                                    : caovan::attention_int4_launch;
+  if (const int status = launch(*p, workspace, s)) return status;
+  return caovan::attention_combine_launch(*p, workspace, s);
 }

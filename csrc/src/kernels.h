@@ -18,4 +18,16 @@ int chunk_scan_launch(const caovan_gdn_prefill_args& args, const void* workspace
 int decode_load();
 int decode_launch(const caovan_gdn_decode_args& args, cudaStream_t stream);
 
+int attention_int4_load();
+int attention_int4_launch(const caovan_attention_args& args, void* workspace, cudaStream_t stream);
+
+int attention_int8_load();
+int attention_int8_launch(const caovan_attention_args& args, void* workspace, cudaStream_t stream);
+
+int attention_half_load();
+int attention_half_launch(const caovan_attention_args& args, void* workspace, cudaStream_t stream);
+
+int attention_combine_load();
+int attention_combine_launch(const caovan_attention_args& args, const void* workspace, cudaStream_t stream);
+
 }  // namespace caovan

@@ -11,7 +11,7 @@ import functools
 import torch
 
 from . import library
-from .library import DecodeArgs, PrefillArgs
+from .library import AttentionArgs, DecodeArgs, PrefillArgs
 
 Tensor = torch.Tensor
 
@@ -317,3 +317,91 @@ def decode(
         counters=counters.data_ptr(),
     )
     shared_library().decode(args, torch.cuda.current_stream(qkv.device).cuda_stream)
+
+
+def attention_args(
+    q: Tensor,
+    out: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    cu_seqlens: Tensor,
+    kv_lengths: Tensor,
+    signs: Tensor | None,
+    *,
+    max_tokens: int,
+    segments: int,
+    scale: float,
+) -> AttentionArgs:
+    """The arguments of `attention_decode`, checked.
+
+    q, out: float16 [T, H, D]; cache: [blocks, Hkv, block size, content], as vLLM's Triton attention
+    has it, any strides: of float16 K and V (2 D); of int8 K, its float32 scale, V, its scale
+    (2 (D + 4)); of uint8 the same with two values a byte (2 (D / 2 + 4)), rotated by `signs`.
+    block_table: [N, ...]; cu_seqlens: [N + 1]; kv_lengths: [N].
+    """
+    tokens, heads, dim = q.shape
+    _expect("q", q, torch.float16, heads, dim)
+    _expect("out", out, torch.float16, heads, dim)
+    _expect_rows(tokens, out=out)
+    sequences = cu_seqlens.shape[0] - 1
+    _expect_ints(sequences, block_table=block_table, kv_lengths=kv_lengths)
+    _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)
+    formats = {
+        torch.float16: (library.KV_HALF, 2 * dim, 0),
+        torch.int8: (library.KV_INT8, dim, 4),
+        torch.uint8: (library.KV_INT4, dim // 2, 4),
+    }
+    if cache.dtype not in formats:
+        raise ValueError(f"cannot use a cache of {cache.dtype}: float16, int8 or uint8 is read")
+    format_, row, scale_bytes = formats[cache.dtype]
+    size = cache.element_size()
+    _, kv_heads, block_size, content = cache.shape
+    if content * size != 2 * (row + scale_bytes) or cache.stride(-1) != 1:
+        raise ValueError(
+            f"cannot use a cache of shape {tuple(cache.shape)}, strides {cache.stride()}: a token "
+            f"and head of {dim} has {2 * (row + scale_bytes)} bytes, contiguous"
+        )
+    if format_ == library.KV_INT4:
+        if signs is None:
+            raise ValueError("cannot use an int4 cache without the signs it was rotated with")
+        _expect("signs", signs, torch.float32, dim)
+    k = cache.data_ptr()
+    v = k + row + scale_bytes
+    return AttentionArgs(
+        struct_size=library.ctypes.sizeof(AttentionArgs),
+        format=format_,
+        sequences=sequences,
+        max_tokens=max_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        block_size=block_size,
+        segments=segments,
+        scale=scale,
+        q=q.data_ptr(),
+        out=out.data_ptr(),
+        q_stride=q.stride(0),
+        out_stride=out.stride(0),
+        k=k,
+        v=v,
+        k_scale=k + row,
+        v_scale=v + row,
+        block_stride=cache.stride(0) * size,
+        token_stride=cache.stride(2) * size,
+        head_stride=cache.stride(1) * size,
+        block_table=block_table.data_ptr(),
+        block_table_stride=block_table.stride(0),
+        cu_seqlens=cu_seqlens.data_ptr(),
+        kv_lengths=kv_lengths.data_ptr(),
+        signs=_pointer(signs),
+    )
+
+
+def attention_decode(args: AttentionArgs, workspace: Tensor) -> None:
+    """Attend to the cache, whose tensors the caller keeps alive."""
+    shared_library().attention_decode(
+        args,
+        workspace.data_ptr(),
+        workspace.numel() * workspace.element_size(),
+        torch.cuda.current_stream(workspace.device).cuda_stream,
+    )

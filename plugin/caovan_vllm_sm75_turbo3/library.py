@@ -15,6 +15,7 @@ from pathlib import Path
 ABI = 1
 NAME = "libcaovan_sm75.so"
 L2NORM, GATES, DT_BIAS_HALF = 1, 2, 4
+KV_HALF, KV_INT8, KV_INT4 = 0, 1, 2
 
 
 class LibraryError(Exception):
@@ -105,6 +106,39 @@ class DecodeArgs(ctypes.Structure):
     ]
 
 
+class AttentionArgs(ctypes.Structure):
+    """caovan_attention_args: pointers as integers (0 is NULL), the cache's strides in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("format", c_uint32),
+        ("sequences", c_int32),
+        ("max_tokens", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("block_size", c_int32),
+        ("segments", c_int32),
+        ("scale", c_float),
+        ("q", c_void_p),
+        ("out", c_void_p),
+        ("q_stride", c_int64),
+        ("out_stride", c_int64),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
+        ("block_stride", c_int64),
+        ("token_stride", c_int64),
+        ("head_stride", c_int64),
+        ("block_table", c_void_p),
+        ("block_table_stride", c_int64),
+        ("cu_seqlens", c_void_p),
+        ("kv_lengths", c_void_p),
+        ("signs", c_void_p),
+    ]
+
+
 class Library:
     """The loaded library; every method raises KernelError with the library's words."""
 
@@ -134,6 +168,11 @@ class Library:
         self._c.caovan_gdn_prefill.argtypes = [prefill, c_void_p, c_int64, c_void_p]
         self._c.caovan_gdn_recurrent.argtypes = [prefill, c_void_p]
         self._c.caovan_gdn_decode.argtypes = [decode, c_void_p]
+        attention = ctypes.POINTER(AttentionArgs)
+        self._c.caovan_attention_segments.argtypes = [c_int32] * 4
+        self._c.caovan_attention_workspace_bytes.argtypes = [c_int32] * 6
+        self._c.caovan_attention_workspace_bytes.restype = c_int64
+        self._c.caovan_attention_decode.argtypes = [attention, c_void_p, c_int64, c_void_p]
 
     def prepare(self) -> None:
         """Load the kernels on the current CUDA device; not inside a graph capture."""
@@ -154,6 +193,30 @@ class Library:
     def decode(self, args: DecodeArgs, stream: int) -> None:
         """Conv update and recurrence of a few tokens a sequence."""
         self._check(self._c.caovan_gdn_decode(args, stream))
+
+    def attention_segments(self, sequences: int, max_tokens: int, heads: int, kv_heads: int) -> int:
+        """Into how many segments to split a sequence so that the current device is busy."""
+        return self._c.caovan_attention_segments(sequences, max_tokens, heads, kv_heads)
+
+    def attention_workspace_bytes(
+        self,
+        sequences: int,
+        max_tokens: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        segments: int,
+    ) -> int:
+        """Device bytes that `attention_decode` needs."""
+        return self._c.caovan_attention_workspace_bytes(
+            sequences, max_tokens, heads, kv_heads, head_dim, segments
+        )
+
+    def attention_decode(
+        self, args: AttentionArgs, workspace: int, workspace_bytes: int, stream: int
+    ) -> None:
+        """Attend from a few new tokens a sequence to a paged cache."""
+        self._check(self._c.caovan_attention_decode(args, workspace, workspace_bytes, stream))
 
     def _check(self, status: int) -> None:
         if status:

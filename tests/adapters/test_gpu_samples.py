@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import nvml_library
+from caovand.adapters import gpu_samples, nvml_library
 from caovand.adapters.gpu_samples import GpuSampler
 from caovand.core.health.observation import GpuSample
 from caovand.engines.common.kernel import find_in_kernel
-from tests.fake_nvml import FakeNvml, NVMLError, NVMLError_GpuIsLost, NVMLError_Unknown
+from tests.fake_nvml import (
+    FakeNvml,
+    NVMLError,
+    NVMLError_GpuIsLost,
+    NVMLError_NotSupported,
+    NVMLError_Unknown,
+)
 from tests.patience import eventually
 
 Start = Callable[[Any], "Heard"]
@@ -64,6 +70,18 @@ def test_a_card_tells_memory_work_and_heat_and_leaves_out_what_it_does_not_know(
     assert (first.used_mib, first.total_mib, first.utilization) == (100, 22_527, 42)
     assert (first.temperature, first.power_w, first.fault) == (71, None, "")
     assert second.users == ((7, 512),)
+
+
+def test_a_card_in_the_hosts_memory_is_sampled_by_the_hosts(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unified(FakeNvml):
+        def nvmlDeviceGetMemoryInfo(self, card: int) -> Any:
+            raise NVMLError_NotSupported("Not Supported")
+
+    monkeypatch.setattr(gpu_samples.host, "memory_mib", lambda: (124_546, 110_000))
+    heard = start(Unified())
+    heard.until(lambda s: (s.used_mib, s.total_mib, s.temperature) == (14_546, 124_546, 71))
 
 
 def test_a_card_tells_its_clocks_its_energy_and_what_moves_over_its_links(start: Start) -> None:

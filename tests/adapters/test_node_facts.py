@@ -21,7 +21,8 @@ from caovand.adapters import model_folder
 from caovand.adapters.node_facts import digests, gather, interfaces
 from caovand.core.cluster import node
 from caovand.core.cluster.node import Card, NodeFacts, from_document, to_document
-from caovand.core.facts.inventory import Gguf, Inventory, ModelCard
+from caovand.core.facts.gguf import Gguf
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.problem import ProblemError
 from tests.core.machines import ABSENT, CUDA, HOST, named
 from tests.daemon_process import ROOT

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from caovand.adapters import nvml as nvml_adapter
-from caovand.adapters import processes
+from caovand.adapters import processes, tegra
 from caovand.adapters.host import read_host
 from caovand.adapters.nvml import read_gpus, visible
 from caovand.adapters.probe import EngineMissing, probe_engine
+from caovand.core.facts import occupancy
 from caovand.engines.vllm.probe import PROBE
 from tests.core.machines import turing
 from tests.daemon_process import ROOT
@@ -242,6 +243,89 @@ def test_a_partitioned_card_is_read_as_its_parts(monkeypatch: pytest.MonkeyPatch
     (one,) = read_gpus({"CUDA_VISIBLE_DEVICES": "MIG-11"})
     assert one.uuid == "MIG-11"
     assert [gpu.uuid for gpu in read_gpus({"CUDA_VISIBLE_DEVICES": "0"})] == ["MIG-10"]
+
+
+class UnifiedNvml(FakeNvml):
+    """A GB10: its memory is the host's, and NVML reports none of its own."""
+
+    class NVMLError_NotSupported(FakeNvml.NVMLError): ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetMemoryInfo(self, card: int) -> object:
+        raise self.NVMLError_NotSupported("Not Supported")
+
+    def nvmlDeviceGetCudaComputeCapability(self, card: int) -> tuple[int, int]:
+        return 12, 1
+
+
+def test_a_card_without_memory_of_its_own_has_the_hosts_without_a_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", UnifiedNvml())
+    monkeypatch.setattr(nvml_adapter.host, "memory_mib", lambda: (124_546, 110_000))
+    (card,) = read_gpus({})
+    assert (card.total_mib, card.unified) == (124_546, True)
+    assert card.free_mib == 110_000 - 124_546 // 8
+    assert occupancy.in_use(card) == 14_546
+
+
+def test_a_card_that_fails_to_answer_is_not_taken_for_one_in_the_hosts_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml: Any = UnifiedNvml()
+
+    def lost(card: int) -> object:
+        raise nvml.NVMLError("GPU is lost")
+
+    nvml.nvmlDeviceGetMemoryInfo = lost
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert read_gpus({}) == ()
+
+
+def test_a_cards_own_clocks_bus_and_cores_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml: Any = PartitionedNvml()
+    nvml.nvmlDeviceGetMaxClockInfo = lambda card, kind: {1: 1980, 2: 2619}[kind]
+    nvml.nvmlDeviceGetMemoryBusWidth = lambda card: 5120
+    nvml.nvmlDeviceGetNumGpuCores = lambda card: 16896
+    nvml.nvmlDeviceGetCudaComputeCapability = lambda card: (9, 0)
+    nvml.nvmlDeviceGetMigMode = lambda card: (0, 0)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    (card,) = read_gpus({})
+    assert (card.memory_gb_s, card.multiprocessors, card.clock_mhz) == (3352.3, 132, 1980)
+    nvml.nvmlDeviceGetMigMode = lambda card: (1, 1)
+    nvml.nvmlDeviceGetAttributes = lambda part: SimpleNamespace(multiprocessorCount=60)
+    part, _ = read_gpus({})
+    assert part.memory_gb_s == pytest.approx(3352.3 * 40192 / 81920, abs=0.1)
+    assert part.multiprocessors == 60
+
+
+def test_a_jetson_without_nvml_is_named_by_its_device_tree(tmp_path: Path) -> None:
+    assert tegra.read_gpus(1, 1, tmp_path) == ()
+    tree = tmp_path / "device-tree"
+    tree.mkdir()
+    (tree / "compatible").write_text("nvidia,p3737-0000+p3701-0005\0nvidia,tegra234\0")
+    (tree / "model").write_text("NVIDIA Jetson AGX Orin Developer Kit\0")
+    (card,) = tegra.read_gpus(61440, 51200, tmp_path)
+    assert (card.name, card.compute_capability) == ("NVIDIA Jetson AGX Orin Developer Kit", (8, 7))
+    assert (card.total_mib, card.free_mib, card.unified) == (61440, 51200 - 7680, True)
+    (tree / "compatible").write_text("raspberrypi,5-model-b\0brcm,bcm2712\0")
+    assert tegra.read_gpus(1, 1, tmp_path) == ()
+
+
+def test_the_instruction_set_is_what_every_core_has(tmp_path: Path) -> None:
+    core = "processor\t: {}\nflags\t\t: fpu sse4_2 avx2 {}\n\n"
+    (tmp_path / "cpuinfo").write_text(core.format(0, "avx512f") + core.format(1, ""))
+    assert read_host(proc=tmp_path).instructions == ("sse4_2", "avx2")
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd i8mm sve\n")
+    host = read_host(proc=tmp_path)
+    assert host.instructions == ("asimd", "i8mm", "sve")
+    assert host.architecture == os.uname().machine
+    for name in ("node0", "node1", "possible"):
+        (tmp_path / name).touch()
+    counted = [read_host(nodes=nodes).numa_nodes for nodes in (tmp_path, tmp_path / "none")]
+    assert counted == [2, 1]
 
 
 def test_no_library_or_no_driver_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:

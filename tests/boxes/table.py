@@ -11,7 +11,8 @@ from dataclasses import replace
 from textwrap import wrap
 
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Gguf, Inventory, ModelCard
+from caovand.core.facts.gguf import Gguf
+from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.estimate import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast

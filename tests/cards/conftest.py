@@ -56,6 +56,23 @@ def model(kind: str) -> Path:
     return MODELS / kind
 
 
+def long_model(folder: Path, tokens: int) -> Path:
+    """The hybrid, which has random weights anyway, with another limit of its context."""
+    made, long = model("hybrid"), folder / "long"
+    long.mkdir()
+    for file in made.iterdir():
+        (long / file.name).symlink_to(file)
+    config = json.loads((made / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = tokens
+    tokenizer = json.loads((made / "tokenizer_config.json").read_text())
+    tokenizer["model_max_length"] = tokens  # vLLM takes the smaller of the two
+    changed = {"config.json": config, "tokenizer_config.json": tokenizer}
+    for name, document in changed.items():
+        (long / name).unlink()
+        (long / name).write_text(json.dumps(document))
+    return long
+
+
 def configuration(
     kind: str,
     port: int,
@@ -64,16 +81,22 @@ def configuration(
     env: Mapping[str, str] | None = None,
     more: str = "",
     python: str | Path = ENGINE,
+    path: Path | None = None,
+    context: int | None = None,
 ) -> str:
-    """A configuration that serves such a model on these cards; `more` begins in [watch]."""
+    """A configuration that serves such a model on these cards; `more` begins in [watch].
+
+    `path` is another model of that kind, and `context` its tokens.
+    """
     variables = {
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "TRITON_CACHE_DIR": f"{CACHE}/triton", **(env or {})
     }  # fmt: skip
     table = ", ".join(f'"{name}" = "{value}"' for name, value in variables.items())
     return f"""
 [model]
-path = "{model(kind)}"
+path = "{path or model(kind)}"
 served_name = "tiny"
+{f"max_model_len = {context}" if context else ""}
 [server]
 port = {port}
 [engine]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,35 +10,16 @@ import pytest
 from caovand.cli.planned import make
 from caovand.cli.survey import configuration as read
 from caovand.cli.survey import look
-from tests.cards.conftest import CARD, configuration, model, running, serves, shown
+from tests.cards.conftest import CARD, configuration, long_model, running, serves, shown
 from tests.daemon_process import Daemon, free_port
 
 LONGEST = 1048576  # tokens: with 5 % of an H200 its cache does not fit
 
 
-def long_model(folder: Path) -> Path:
-    """The hybrid, which has random weights anyway, with another limit."""
-    made, long = model("hybrid"), folder / "long"
-    long.mkdir()
-    for file in made.iterdir():
-        (long / file.name).symlink_to(file)
-    config = json.loads((made / "config.json").read_text())
-    config["text_config"]["max_position_embeddings"] = LONGEST
-    tokenizer = json.loads((made / "tokenizer_config.json").read_text())
-    tokenizer["model_max_length"] = LONGEST  # vLLM takes the smaller of the two
-    changed = {"config.json": config, "tokenizer_config.json": tokenizer}
-    for name, document in changed.items():
-        (long / name).unlink()
-        (long / name).write_text(json.dumps(document))
-    return long
-
-
 def configured(path: Path, port: int, share: float, *args: str, policy: str = "") -> str:
     """That model with its whole context and this share of the card."""
     more = f"[policy]\nmtp = 3\ngpu_memory_utilization = {share}\n{policy}"
-    text = configuration("hybrid", port, [CARD], args, more=more)
-    text = text.replace(str(model("hybrid")), str(path))
-    return text.replace("[server]", f"max_model_len = {LONGEST}\n[server]")
+    return configuration("hybrid", port, [CARD], args, more=more, path=path, context=LONGEST)
 
 
 def too_small(long: Path, folder: Path) -> float:
@@ -70,7 +50,7 @@ def stays(one: Daemon, text: str, words: str) -> None:
 def test_a_cache_too_small_costs_no_start_and_a_bad_reload_no_engine(
     cards: int, tmp_path: Path
 ) -> None:
-    long, port = long_model(tmp_path), free_port()
+    long, port = long_model(tmp_path, LONGEST), free_port()
     share = too_small(long, tmp_path)
     print(f"share {share} of GPU {CARD}", flush=True)
     first = configured(long, port, share)

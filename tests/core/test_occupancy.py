@@ -9,6 +9,8 @@ from caovand.core.facts.occupancy import (
     by_others,
     card_of,
     grown,
+    in_use,
+    reclaimed,
     taken_since,
     withheld,
 )
@@ -43,6 +45,15 @@ def test_memory_of_a_dead_process_that_is_still_listed_is_not_back() -> None:
     (card,) = turing(1)
     now = replace(card, users=((1, "VLLM::Worker", 0),))
     assert "still used by pid 1" in withheld([card], [now], {1})
+
+
+def test_unified_memory_leaves_the_host_its_reserve_and_is_never_missed() -> None:
+    card = replace(turing(1)[0], total_mib=124_546, free_mib=100_000, unified=True)
+    assert in_use(card) == 124_546 - 124_546 // 8 - 100_000
+    ours = replace(card, users=((1, "VLLM::Worker", 90_000),))
+    assert in_use(reclaimed([ours], {1})[0]) == 0
+    assert withheld([card], [replace(card, free_mib=50_000)], {1}) == ""
+    assert "pid 1" in withheld([card], [replace(ours, free_mib=50_000)], {1})
 
 
 def test_what_others_took_meanwhile_is_theirs() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Plan
 from caovand.engines.vllm.checkup import checkup
 from tests.cli.test_offline_verbs import GOOD
@@ -66,3 +67,20 @@ def test_a_machine_that_lacks_nothing_is_told_nothing(machine: Inventory) -> Non
 def test_weights_that_are_made_up_need_no_room_to_be_read() -> None:
     machine = inventory(QWEN_27B, H200, host=SMALL)
     assert not told(machine, "RAM and", engine={"extra_args": ["--load-format", "dummy"]})
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.35.0"])
+def test_a_release_that_nobody_tried_is_in_the_plan_and_once_in_the_doctors_report(
+    version: str,
+) -> None:
+    machine = inventory(QWEN_27B, H200, replace(CUDA, version=version))
+    assert len(told(machine, "tested with (0.21 to 0.33)")) == 1
+    found = diagnosed(machine, plan(machine))
+    assert len([one for one in found if "tested with" in one.text]) == 1
+    assert told(inventory(QWEN_27B, H200), "tested with") == []
+
+
+def test_each_cuda_has_an_oldest_card() -> None:
+    assert [oldest_card(cuda) for cuda in ("12.9", "13.0.96", None, "")] == [
+        (5, 0), (7, 5), (5, 0), (5, 0),
+    ]  # fmt: skip

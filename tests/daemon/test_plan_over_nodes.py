@@ -12,7 +12,8 @@ import pytest
 from caovand.adapters.directories import Directories
 from caovand.core.cluster.node import Card, assumed, node_of
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.daemon import inspection
 from caovand.daemon.degraded_plan import PlanMemory

@@ -19,6 +19,7 @@ from tests.core.machines import GEMMA_4, GPT_OSS, LLAMA_70B_AWQ, QWEN_27B, made_
 def forward(model: ModelCard, tokens: int, compiled: bool = False, **more: int) -> float:
     settings = {"ranks": 1, "activation": 2, **more}
     drafting = bool(settings.pop("drafting", 0))
+    settings.setdefault("cold", compiled)
     return forward_bytes(model, tokens=tokens, compiled=compiled, drafting=drafting, **settings)
 
 

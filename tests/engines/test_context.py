@@ -53,7 +53,7 @@ def test_a_context_nobody_asked_for_is_the_longest_that_fits(mib: int, graphs: b
 
 
 def test_graphs_are_worth_more_than_a_longer_context_and_the_reason_tells_both() -> None:
-    machine = inventory(LLAMA_70B_AWQ, cards(2, "NVIDIA A40", (8, 6), 27500))
+    machine = inventory(LLAMA_70B_AWQ, cards(2, "NVIDIA A40", (8, 6), 24000))
     found = plan(machine, **EXACT)
     assert found.value("enforce_eager") is None
     reason = found.settings["max_model_len"].reason

@@ -48,6 +48,7 @@ def test_only_cards_that_are_too_old_are_no_plan(old: Gpu) -> None:
         with pytest.raises(Unplannable, match="no kernels before SM75; ") as caught:
             plan(inventory(SMALL_HYBRID, (old,)), engine=engine)
         assert caught.value.failure == "backend-unsupported"
+        assert 'kind = "ollama"' in str(caught.value)
 
 
 def test_a_part_of_a_partitioned_card_is_planned_with_its_own_memory() -> None:

@@ -13,8 +13,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.estimate import candidate_of_plan
-from caovand.engines.vllm.memory.steps import FLASHINFER_MIB
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
 from tests.boxes.models import model
@@ -90,7 +90,8 @@ def test_it_is_chosen_only_where_attention_that_reads_it_can_start(
 ) -> None:
     known = {"B200": B200, "H200": tuple(replace(gpu, free_mib=24_000) for gpu in H200)}
     gpus = known.get(card) or named(card)
-    gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, 24_000)) for gpu in gpus)
+    free_mib = 24_000 if card in known else 22_500
+    gpus = tuple(replace(gpu, free_mib=min(gpu.free_mib, free_mib)) for gpu in gpus)
     found = plan(inventory(QWEN_27B_AWQ, gpus, engine))
     assert (found.value("kv_cache_dtype") == "fp8") == chosen
 
@@ -237,7 +238,7 @@ def test_other_attention_keeps_it_in_float16(
 
 def test_a_mixed_box_with_a_hopper_card_keeps_the_models_own() -> None:
     several = enumerate((*named("RTX 3090"), *named("H800")))
-    gpus = tuple(replace(gpu, index=i, total_mib=12_000, free_mib=11_500) for i, gpu in several)
+    gpus = tuple(replace(gpu, index=i, total_mib=12_000, free_mib=10_500) for i, gpu in several)
     both = {
         model.dtype: plan(inventory(model, gpus, WITH_NVCC), engine={"gpus": [0, 1]}).value(
             "kv_cache_dtype"

@@ -51,11 +51,11 @@ def test_a_typed_context_lets_in_as_many_as_the_cache_holds() -> None:
 def test_flags_that_leave_too_few_blocks_do_not_fit() -> None:
     few = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "16", *WHOLE]})
     assert forecast(few, MACHINE).fits
-    many = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "64", *WHOLE]})
+    many = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "128", *WHOLE]})
     memory = forecast(many, MACHINE)
     assert memory.fits is False
-    assert "full CUDA graphs of this model need one for each of 64 sequences" in memory.lack
+    assert "full CUDA graphs of this model need one for each of 128 sequences" in memory.lack
     assert [text for text in many.warnings if memory.lack in text]
     pieces = ["--compilation-config", '{"cudagraph_mode": "PIECEWISE"}']
-    cut = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "64", *pieces]})
+    cut = plan(MACHINE, **SMALL, engine={"extra_args": ["--max-num-seqs", "128", *pieces]})
     assert not forecast(cut, MACHINE).lack

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import candidate_of_plan
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, kv_bytes
 from caovand.engines.vllm.planning import fit, planner
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.draft import Draft
@@ -94,15 +95,21 @@ def check(name: str, asked: dict[str, Any], machine: Any, monkeypatch: pytest.Mo
         return
     finally:
         monkeypatch.undo()
-    candidate = candidate_of_plan(found, inventory(*machine))
-    assert not seen or alike(candidate) in [alike(one) for one in seen], name
+    box = inventory(*machine)
+    candidate = candidate_of_plan(found, box)
+    assert not seen or alike(candidate, box) in [alike(one, box) for one in seen], name
     planned = found.settings["max_model_len"]
     if planned.origin == "policy" and not found.advice:
         assert forecast(found, inventory(*machine)).fits is not False, name
 
 
-def alike(candidate: Candidate) -> Candidate:
-    """The load without what means nothing to it: an eager engine captures no graphs."""
+def alike(candidate: Candidate, machine: Inventory) -> Candidate:
+    """The load without what means nothing to it, an eager engine capturing no graphs, and with the
+    bytes of a cache that we size: what is forecast is the start that no longer compiles."""
+    if candidate.in_bytes:
+        size = int(kv_bytes(machine.model, candidate, machine.gpus))
+        candidate = replace(candidate, kv_bytes=size, in_bytes=False)
+    candidate = replace(candidate, cold=False)
     return replace(candidate, compilation={}) if candidate.eager else candidate
 
 

@@ -16,6 +16,7 @@ from caovand.engines.vllm.memory.estimate import (
     spare,
 )
 from caovand.engines.vllm.memory.shards import weights_bytes
+from tests.boxes.models import model
 from tests.core.machines import (
     A100,
     GEMMA_4,
@@ -28,6 +29,7 @@ from tests.core.machines import (
     SMALL_HYBRID,
     cards,
     inventory,
+    made_up,
     plan,
     turing,
     weights,
@@ -58,7 +60,7 @@ QWEN_27B_25_GIB = replace(
     weights=weights(layers=18.66, embedding=2.368, head=2.368, mtp=0.79, vision=0.84),
 )
 """Its safetensors are 25.03 GiB; how they divide changes nothing, all but norms are split."""
-MTP3 = Candidate(16384, 1, 8192, 0.8, mtp=3)
+MTP3 = Candidate(16384, 1, 8192, 0.8, mtp=3, cold=True)
 TURING = Candidate(
     262144, 1, 4096, 0.98, tensor_parallel=2, mtp=3, eager=True, vision=True, turing=True
 )
@@ -85,12 +87,14 @@ RUNS = (
     ),
     Run(
         "gpt-oss on A100", GPT_OSS, A100,
-        Candidate(131072, 256, 2048, 0.65, version=(0, 19, 0)), 13.72, 36.56, 798_624, 0.69,
+        Candidate(131072, 256, 2048, 0.65, version=(0, 19, 0), cold=True),
+        13.72, 36.56, 798_624, 0.69,
     ),
     Run(
         "Gemma 4 on A100, fp8 while loading", GEMMA_4, A100,
         Candidate(
-            262144, 256, 2048, 0.65, version=(0, 19, 0), vision=True, quantization="fp8",
+            262144, 256, 2048, 0.65, version=(0, 19, 0), cold=True, vision=True,
+            quantization="fp8",
         ),
         25.7, 24.45, 106_800, 0.95,
     ),
@@ -170,11 +174,11 @@ def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:
 @pytest.mark.parametrize("gib", [0.5, 4, 100])
 def test_of_a_cache_a_context_chosen_by_us_leaves_a_twentieth_and_128_mib(gib: float) -> None:
     """The part for large caches, where forecasts err in proportion; the sum for small ones."""
-    left = gib * GIB - spare(gib * GIB)
-    assert left == pytest.approx(gib * GIB / 20 + 128 * MIB)
-    candidate = Candidate(8192, 1, 2048, 0.9, eager=True, kv_bytes=int(gib * GIB))
-    assert room_for_context(SMALL_HYBRID, candidate, A100) == spare(gib * GIB)
-    counted = replace(candidate, kv_blocks=100)  # by the operator, and not by a forecast that errs
+    measured = Candidate(8192, 1, 2048, 0.9, eager=True)
+    assert gib * GIB - spare(measured, gib * GIB) == pytest.approx(gib * GIB / 20 + 128 * MIB)
+    candidate = replace(measured, kv_bytes=int(gib * GIB))  # not by a forecast that errs
+    assert room_for_context(SMALL_HYBRID, candidate, A100) == pytest.approx(0.99 * gib * GIB)
+    counted = replace(candidate, kv_blocks=100)
     assert room_for_context(SMALL_HYBRID, counted, A100) == kv_bytes(SMALL_HYBRID, counted, A100)
 
 
@@ -195,3 +199,45 @@ def test_embeddings_and_heads_are_never_offloaded() -> None:
     found = plan(inventory(gpus=small))
     assert found.value("cpu_offload_gb") is None
     assert any("does not fit" in text for text in found.warnings)
+
+
+AUTOROUND = replace(
+    QWEN_27B_AWQ,
+    weights=weights(layers=11.32, embedding=2.368, head=2.368, mtp=0.79, vision=0.84),
+)
+"""The 27B in Intel's 4 bits: 17.69 GiB, of which the vision tower is a part."""
+QWEN_27B_FP8 = model("Qwen3.6-27B-FP8")
+AMPERE = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+OF_3090S = Candidate(
+    262144, 2, 8192, 0.92, tensor_parallel=2, mtp=3, kv_dtype="fp8_e5m2", vision=True,
+    aligned_states=True, flashinfer=True, version=(0, 20, 0),
+    compilation={"cudagraph_mode": "PIECEWISE"},
+)  # fmt: skip
+QWEN_8B = replace(made_up("qwen3-8b"), max_model_len=40960)
+PUBLISHED = {
+    "club-3090#104, 0.92": (AUTOROUND, AMPERE, OF_3090S, 11.06),
+    "club-3090#104, 0.88": (AUTOROUND, AMPERE, replace(OF_3090S, utilization=0.88), 9.84),
+    "club-3090#642": (AUTOROUND, AMPERE, replace(OF_3090S, version=(0, 24, 0)), 11.05),
+    "club-3090#127": (
+        AUTOROUND, AMPERE, replace(OF_3090S, tensor_parallel=4, sequences=4), 15.72,
+    ),
+    "club-3090#594": (
+        QWEN_27B_FP8, AMPERE, replace(OF_3090S, kv_dtype="fp8"), 5.33,
+    ),
+    "club-3090#1087": (
+        QWEN_27B_FP8, cards(1, "NVIDIA GeForce RTX 5090", (12, 0), 32607),
+        replace(OF_3090S, kv_dtype="fp8", version=(0, 28, 0)), 12.26,
+    ),
+    "LMCache#3430": (
+        QWEN_8B, cards(1, "NVIDIA RTX A5000", (8, 6), 24564),
+        Candidate(40960, 256, 2048, 0.9764), 6.37,
+    ),
+}  # fmt: skip
+"""Starts that people published, none of which compiled: what vLLM said was left for the cache."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_warm_starts_are_forecast(name: str) -> None:
+    card, gpus, candidate, left = PUBLISHED[name]
+    found = kv_bytes(card, candidate, gpus) / GIB
+    assert found == pytest.approx(left, rel=0.03)

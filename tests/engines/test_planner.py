@@ -37,6 +37,7 @@ from tests.core.machines import (
     SMALL_HYBRID,
     TINY_HYBRID,
     cards,
+    in_four_bits,
     inventory,
     named,
     plan,
@@ -970,3 +971,16 @@ def test_no_verbatim_flag_however_odd_is_a_traceback(
         assert found.extra_args == tuple(flat)
         assert isinstance(found.mtp, int)
         forecast(found, machine)
+
+
+def test_cards_without_tensor_cores_compute_in_float32() -> None:
+    gtx = cards(1, "NVIDIA GeForce GTX 1660 Ti", (7, 5), 6144)
+    found = plan(inventory(SMALL_HYBRID, gtx))
+    assert found.value("dtype") == "float32"
+    assert (
+        "GPU 0 (NVIDIA GeForce GTX 1660 Ti) has no tensor cores" in found.settings["dtype"].reason
+    )
+    assert plan(inventory(SMALL_HYBRID, turing(1))).value("dtype") == "half"
+    four_bits = plan(inventory(in_four_bits(SMALL_HYBRID), gtx))
+    assert four_bits.value("dtype") == "half"
+    assert any("no tensor cores, for which" in text for text in four_bits.warnings)

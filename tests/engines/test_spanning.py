@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.machine.ranks import Work, decide, pipeline, tensor
 from tests.core.machines import H200, LLAMA_70B_AWQ, QWEN_27B_AWQ, inventory, named, plan, turing

@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.tensors import weigh
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Network, Node, Weights
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, Weights
+from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.machine.ranks import Nodes
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, estimate, kv_bytes, shares
+from caovand.engines.vllm.memory.estimate import (
+    candidate_of_plan,
+    estimate,
+    kv_bytes,
+    room_for_context,
+    shares,
+)
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
 from caovand.engines.vllm.memory.steps import (
@@ -169,7 +176,7 @@ def test_the_stages_together_hold_every_layer_once(
 def test_what_only_one_stage_takes_in_a_step() -> None:
     """Images and the copy of the embedding on the first, the sampler on the last; those behind the
     first receive hidden states and residual; every pair of stages has NCCL's buffers."""
-    candidate = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20))
+    candidate = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20), cold=True)
 
     def parts(candidate: Candidate) -> list[dict[str, float]]:
         found = shares(QWEN_27B_AWQ, candidate, turing(3))
@@ -307,9 +314,9 @@ def test_two_equal_cards_are_dealt_by_vllms_own_rule() -> None:
 
 
 def blocks(machine: Inventory, candidate: Candidate, stages: tuple[int, ...]) -> float:
-    """Blocks of the cache that this dealing leaves."""
+    """Blocks of the cache that a context of ours may fill with this dealing."""
     candidate = candidate.but(stages=stages)
-    whole = kv_bytes(machine.model, candidate, machine.gpus)
+    whole = room_for_context(machine.model, candidate, machine.gpus)
     return whole / layout_for(machine.model, candidate).block_bytes
 
 
@@ -321,7 +328,7 @@ def test_a_3090_beside_an_11_gib_2080_ti(engine: Any) -> None:
     setting = found.env[PARTITION]
     first, last = map(int, setting.value.split(","))
     assert first + last == 64
-    candidate = candidate_of_plan(found, machine)
+    candidate = candidate_of_plan(found, machine).but(cold=True)  # the first start has the least
     assert candidate.stages == (first, last)
     chosen = blocks(machine, candidate, (first, last))
     assert chosen > 0

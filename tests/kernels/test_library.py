@@ -26,6 +26,8 @@ def kernel_of(symbol: str) -> str:
     """The entry of `resources.toml` that a mangled name belongs to."""
     if m := re.search(r"decode_kernelILi\d+ELi(\d+)E", symbol):
         return f"decode_kernel, {m[1]} warps"
+    if m := re.search(r"attention_kernelILNS0_6FormatE(\d)ELi(\d+)E", symbol):
+        return f"attention_kernel, {('fp16', 'int8', 'int4')[int(m[1])]} {m[2]}"
     return next(kernel for kernel in LIMITS if kernel in symbol)
 
 
@@ -142,11 +144,17 @@ def test_library_is_the_same_when_built_again(build: Path, tmp_path: Path) -> No
     ).read_bytes()
 
 
-@pytest.mark.parametrize("structure", [library.PrefillArgs, library.DecodeArgs])
-def test_structures_are_the_headers_field_for_field(structure: type[ctypes.Structure]) -> None:
-    name = {"PrefillArgs": "caovan_gdn_prefill_args", "DecodeArgs": "caovan_gdn_decode_args"}[
-        structure.__name__
-    ]
+@pytest.mark.parametrize(
+    ("structure", "name"),
+    [
+        (library.PrefillArgs, "caovan_gdn_prefill_args"),
+        (library.DecodeArgs, "caovan_gdn_decode_args"),
+        (library.AttentionArgs, "caovan_attention_args"),
+    ],
+)
+def test_structures_are_the_headers_field_for_field(
+    structure: type[ctypes.Structure], name: str
+) -> None:
     body = re.sub(
         r"/\*.*?\*/",
         "",
@@ -287,6 +295,65 @@ def test_decode_refuses_in_words(build: Path, changed: dict, words: str) -> None
     with pytest.raises(library.KernelError) as refused:
         library.Library(build / library.NAME).decode(library.DecodeArgs(**values | changed), 0)
     assert words in str(refused.value)
+
+
+def attention_args(**changed) -> library.AttentionArgs:
+    """Arguments that would be accepted; the pointers point nowhere."""
+    pointers = ("q", "out", "k", "v", "k_scale", "v_scale", "block_table", "cu_seqlens",
+                "kv_lengths", "signs")  # fmt: skip
+    values = dict.fromkeys(pointers, 4096) | {
+        "struct_size": ctypes.sizeof(library.AttentionArgs),
+        "format": library.KV_INT4,
+        "sequences": 1,
+        "max_tokens": 5,
+        "heads": 24,
+        "kv_heads": 4,
+        "head_dim": 256,
+        "block_size": 1040,
+        "segments": 51,
+        "scale": 0.0625,
+        "q_stride": 6144,
+        "out_stride": 6144,
+        "block_stride": 1040 * 4 * 264,
+        "token_stride": 4 * 264,
+        "head_stride": 264,
+    }
+    return library.AttentionArgs(**values | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"struct_size": 8}, "struct_size is 8"),
+        ({"format": 3}, "a cache of format 3"),
+        ({"sequences": 0}, "cannot take 0 sequences"),
+        ({"heads": 25}, "cannot map 25 query heads to 4 KV heads"),
+        ({"head_dim": 64}, "head size 64"),
+        ({"max_tokens": 9}, "1 to 8 fit the kernel"),
+        ({"block_size": 40}, "blocks of 40 tokens"),
+        ({"segments": 257}, "ask caovan_attention_segments"),
+        ({"kv_lengths": 0}, "required array is NULL"),
+        ({"signs": 0}, "required array is NULL"),
+        ({"v": 4098}, "4-byte boundaries"),
+        ({"head_stride": 263}, "4-byte boundaries"),
+        ({"format": library.KV_HALF, "head_stride": 264}, "16-byte boundaries"),
+        ({"token_stride": 1 << 24}, "16 MiB"),
+        ({"q_stride": 6143}, "4-byte boundaries"),
+    ],
+)
+def test_attention_refuses_in_words(build: Path, changed: dict, words: str) -> None:
+    lib = library.Library(build / library.NAME)
+    with pytest.raises(library.KernelError) as refused:
+        lib.attention_decode(attention_args(**changed), 4096, 1 << 30, 0)
+    assert words in str(refused.value)
+
+
+def test_attention_refuses_a_small_workspace(build: Path) -> None:
+    lib = library.Library(build / library.NAME)
+    needed = lib.attention_workspace_bytes(1, 5, 24, 4, 256, 51)
+    assert needed == 4 * 32 * 51 * (16 + 512)
+    with pytest.raises(library.KernelError, match=f"{needed} are needed"):
+        lib.attention_decode(attention_args(), 4096, needed - 1, 0)
 
 
 def test_a_file_that_is_no_library_is_an_error_in_words(tmp_path: Path) -> None:

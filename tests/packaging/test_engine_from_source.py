@@ -23,7 +23,7 @@ from caovand.adapters.engine_install import install as install_engine
 from caovand.adapters.engine_install import prove as prove_module
 from caovand.adapters.engine_install.commands import Finished
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.lock import parse
+from caovand.adapters.engine_install.lock import Pin, load, parse
 from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.wheels import Folder
 from caovand.cli import engine as verb
@@ -316,6 +316,16 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
     monkeypatch.setattr(install_engine, "install", refuse)
     assert install(*words) == 1
     assert orders[0].compilers == from_source.Compilers(jobs)
+
+
+def test_cards_that_the_locks_cuda_cannot_compile_for_are_left_out_or_refused(
+    house: Path,
+) -> None:
+    runtime = Pin("nvidia-cuda-runtime", "13.0.96", ("0" * 64,), 1)
+    wanted = replace(load("cpu", "1.0", "tabby"), build="cuda", pins=(runtime,))
+    assert install_verb.compiled_for(wanted, ((6, 1), (7, 5), (8, 6))) == ((7, 5), (8, 6))
+    with pytest.raises(EngineError, match=r"CUDA 13 compiles for 7\.5 and newer, not for 6\.1"):
+        install_verb.compiled_for(wanted, ((6, 1),))
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from caovand.cli.engine.shared import described, engine_verb, facts, root_of, wo
 from caovand.cli.family import show
 from caovand.cli.progress import Screen
 from caovand.core.facts.inventory import Gpu
-from caovand.core.facts.shortfalls import old_driver
+from caovand.core.facts.shortfalls import old_driver, oldest_card
 from caovand.core.install import Source
 from caovand.engines import registry
 
@@ -89,7 +89,26 @@ def _compilers(
     if not cards:
         remedy = "name the cards' compute capability, such as --capability 7.5, or use --build cpu"
         raise EngineError(f"build {wanted.name}", "no NVIDIA GPU is visible", remedy)
-    return Compilers(jobs, tuple(cards))
+    return Compilers(jobs, compiled_for(wanted, tuple(cards)))
+
+
+def compiled_for(
+    wanted: lock.Lock, cards: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...]:
+    """The cards that the lock's CUDA compiles for; EngineError where it does for none."""
+    oldest = oldest_card(_cuda(wanted))
+    able = tuple(card for card in cards if card >= oldest)
+    if able:
+        return able
+    major = _cuda(wanted).partition(".")[0]
+    fact = "CUDA {} compiles for {}.{} and newer, not for {}.{}".format(major, *oldest, *cards[0])
+    remedy = "`caovanctl doctor` names an engine that has code for it; --build cpu leaves it idle"
+    raise EngineError(f"build {wanted.name}", fact, remedy)
+
+
+def _cuda(wanted: lock.Lock) -> str:
+    """The release of the lock's CUDA runtime."""
+    return next((pin.version for pin in wanted.pins if pin.name == "nvidia-cuda-runtime"), "")
 
 
 def _build_kernels(
@@ -111,8 +130,7 @@ def _build_kernels(
 
 def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
     """EngineError, before gigabytes are downloaded, where the driver is too old for the lock."""
-    runtime = next((pin.version for pin in wanted.pins if pin.name == "nvidia-cuda-runtime"), "")
-    if lack := old_driver(gpus, runtime):
+    if lack := old_driver(gpus, _cuda(wanted)):
         raise EngineError(f"install {wanted.name}", lack.fact, lack.remedy)
 
 

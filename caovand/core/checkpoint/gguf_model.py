@@ -10,7 +10,8 @@ from typing import Any
 
 from caovand.core.checkpoint.gguf import Count, GgufFile, GgufTensor
 from caovand.core.checkpoint.values import BadConfig, count
-from caovand.core.facts.inventory import Gguf, GgufLayer, ModelCard, Weights
+from caovand.core.facts.gguf import Gguf, GgufLayer
+from caovand.core.facts.inventory import ModelCard, Weights
 from caovand.core.model_task import ModelTask
 from caovand.core.problem import Problem
 

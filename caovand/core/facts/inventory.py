@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.facts.gguf import Gguf
+from caovand.core.facts.network import Network
 from caovand.core.model_task import ModelTask
 from caovand.core.problem import Problem
 
@@ -24,6 +26,9 @@ class Gpu:
     `users` are the processes that use its memory: (pid, name, MiB); MiB is 0 if the driver does not
     report it. `pcie` is the link's highest generation and its lanes. `bus` is its PCI address.
     `p2p` are the indices of the cards whose memory it reaches directly, None if that is unknown.
+    `memory_gb_s` is what its memory clock and bus allow, `multiprocessors` their number and
+    `clock_mhz` their highest clock; None where the driver does not report them. The memory of a
+    `unified` card is the host's, of which `free_mib` leaves the host its reserve.
     """
 
     index: int
@@ -41,6 +46,10 @@ class Gpu:
     users: tuple[tuple[int, str, int], ...] = ()
     bus: str = ""
     p2p: tuple[int, ...] | None = None
+    memory_gb_s: float | None = None
+    multiprocessors: int | None = None
+    clock_mhz: int | None = None
+    unified: bool = False
 
 
 def device_name(gpu: Gpu) -> str:
@@ -53,6 +62,9 @@ class Host:
     """The machine; memory in MiB, `cpus` the physical cores this process may use.
 
     `memory_gb_s` is how fast all of them together read and write memory, None if not measured.
+    `architecture` is the kernel's name for the processor, `instructions` those of its vector
+    extensions that engines have code for, by the kernel's names. `numa_nodes` is how many parts
+    of it have memory of their own.
     """
 
     ram_mib: int
@@ -65,6 +77,9 @@ class Host:
     cache_free_mib: int | None = None
     shm_free_mib: int | None = None
     memory_gb_s: float | None = None
+    architecture: str = ""
+    instructions: tuple[str, ...] = ()
+    numa_nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -185,47 +200,6 @@ class Gptq:
 
 
 @dataclass(frozen=True)
-class GgufLayer:
-    """One layer of a GGUF model; sizes in bytes.
-
-    `size` is that of its tensors, `expert_size` that of the routed experts among them. `keys` and
-    `values` are the elements that its cache has for a token, `window` the tokens in that cache, 0
-    for the whole context, `state_size` the recurrent state of one sequence. `mtp` marks a layer
-    that only drafts.
-    """
-
-    size: int
-    expert_size: int = 0
-    keys: int = 0
-    values: int = 0
-    window: int = 0
-    state_size: int = 0
-    mtp: bool = False
-
-
-@dataclass(frozen=True)
-class Gguf:
-    """A model in GGUF files: its layers, and the bytes of all other tensors.
-
-    Each token looks up a row of `embedding` and is multiplied by `output`; a model whose `output`
-    is 0 uses the embedding for both. `types` are the bytes of each type of tensor,
-    `files` names and sizes of the parts.
-    """
-
-    layers: tuple[GgufLayer, ...]
-    embedding: int
-    output: int
-    rest: int
-    types: tuple[tuple[str, int], ...]
-    files: tuple[tuple[str, int], ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(layer.size for layer in self.layers) + self.embedding + self.output + self.rest
-
-
-@dataclass(frozen=True)
 class ModelCard:
     """A model as its folder describes it, without reading the weights.
 
@@ -316,29 +290,6 @@ class Node:
     name: str
     gpus: tuple[Gpu, ...]
     ram_mib: int | None = None
-
-
-STEP = 2
-"""Two round trips of one network differ by less than this factor, two kinds of Ethernet by more."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """The network between nodes: what TCP reaches by their interfaces' speed, and the round trip.
-
-    `rdma` says that NCCL uses InfiniBand or RoCE between them, of which no speed is known.
-    """
-
-    bytes_s: float
-    round_trip_s: float
-    rdma: bool = False
-
-    def near(self, other: Network | None) -> bool:
-        """Whether these may be two measurements of one network."""
-        if other is None or self.rdma != other.rdma:
-            return False
-        pairs = ((self.bytes_s, other.bytes_s), (self.round_trip_s, other.round_trip_s))
-        return all(max(pair) < STEP * min(pair) for pair in pairs)
 
 
 @dataclass(frozen=True)

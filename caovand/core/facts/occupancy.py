@@ -10,6 +10,8 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.health.observation import GpuSample
 
 NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
+HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536
+"""The host's part of unified memory: an eighth, at least that of a small Jetson's system."""
 
 Occupancy = Mapping[tuple[int, int], int]
 """(card, pid) -> MiB, for processes that are not ours."""
@@ -29,9 +31,23 @@ class User(NamedTuple):
         return f"{self.name} (pid {self.pid}) has taken {self.mib} MiB of GPU {self.card}"
 
 
+def host_reserve_mib(total_mib: int) -> int:
+    """Unified memory to leave to the host, in MiB.
+
+    Filled to the last GiB, a GB10's host hangs before any allocation fails (vllm#46307, #56824).
+    """
+    return max(total_mib // HOST_RESERVE, MIN_HOST_RESERVE_MIB)
+
+
+def unoccupied(gpu: Gpu) -> Gpu:
+    """The card as if nobody used it."""
+    reserve = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
+    return replace(gpu, free_mib=max(gpu.total_mib - reserve, 0))
+
+
 def in_use(gpu: Gpu) -> int:
     """Memory in use on a card, in MiB."""
-    return gpu.total_mib - gpu.free_mib
+    return unoccupied(gpu).free_mib - gpu.free_mib
 
 
 def used(gpus: Sequence[Gpu]) -> Used:
@@ -117,6 +133,8 @@ def withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -
         if gpu.index not in then:
             continue
         users = [pid for pid, _, _ in gpu.users if pid in dead]
+        if gpu.unified and not users:
+            continue  # every program of the host uses the same memory
         others = _used_by_others(gpu, dead) - _used_by_others(then[gpu.index], dead)
         missing = then[gpu.index].free_mib - gpu.free_mib - max(others, 0)
         if users or missing >= NOTABLE_MIB:
@@ -128,7 +146,7 @@ def withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -
 def reclaimed(gpus: Iterable[Gpu], pids: Container[int]) -> tuple[Gpu, ...]:
     """The cards as they will be once these processes are gone, to plan for their successor."""
     return tuple(
-        replace(gpu, free_mib=min(gpu.free_mib + _used_by(gpu, pids), gpu.total_mib))
+        replace(gpu, free_mib=min(gpu.free_mib + _used_by(gpu, pids), unoccupied(gpu).free_mib))
         for gpu in gpus
     )
 

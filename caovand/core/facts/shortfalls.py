@@ -13,6 +13,8 @@ from caovand.core.problem import Problem
 
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 """The oldest driver for each CUDA, by NVIDIA's compatibility table."""
+_OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
+"""Compute capability of the oldest cards that each CUDA compiles for."""
 
 
 def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
@@ -26,6 +28,11 @@ def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
         f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {wanted}",
         f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot",
     )
+
+
+def oldest_card(cuda: str | None) -> tuple[int, int]:
+    """Compute capability of the oldest cards that a CUDA compiles for; CUDA 12's if unknown."""
+    return _OLDEST_CARD.get(_major(cuda or ""), _OLDEST_CARD[12])
 
 
 def small_host(model: ModelCard, host: Host) -> Problem | None:

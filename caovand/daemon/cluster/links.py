@@ -19,7 +19,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import no_rdma
 from caovand.core.engine import Package
 from caovand.core.facts.checks import CheckResult
-from caovand.core.facts.inventory import Network
+from caovand.core.facts.network import Network
 from caovand.daemon.cluster.part import Changed
 from caovand.daemon.cluster.workers import Member
 from caovand.daemon.shared import now

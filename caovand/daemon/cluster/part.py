@@ -12,7 +12,8 @@ from caovand.adapters.incidents import Incidents
 from caovand.core.config import Config
 from caovand.core.engine import Engine
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Inventory, Network, Node
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample

@@ -13,7 +13,8 @@ from caovand.core.cluster.finding import in_words
 from caovand.core.cluster.messages import EACH_S
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
-from caovand.core.facts.inventory import Inventory, Network
+from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Failure
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State

@@ -105,6 +105,30 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
     ),
+    "container.gpu": (
+        "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
+        "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
+        "--runtime=docker`, and restart Docker.",
+    ),
+    "host.library": (
+        "The library {library} is missing or damaged: install the engine again with all files of "
+        "its release, or name the library's folder in LD_LIBRARY_PATH.",
+    ),
+    "torch.operator": (
+        "The installed package has no {operator} for {backend}: install its build for this card "
+        "and for the installed PyTorch.",
+    ),
+    "engine.import": (
+        "The engine's environment does not fit it: {missing}. Install the engine again, in an "
+        "environment of its own.",
+        "The engine needs a newer {package}: install the release that its package asks for.",
+        "The library {library} of the engine is missing, or needs another one: install the engine "
+        "again, and the CUDA libraries that it was built for.",
+    ),
+    "feature.combination": (
+        "The engine does not support this combination: leave out what the line names, or install "
+        "a release that supports it.",
+    ),
     "cache.fp8": (
         "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
         "cache in 16 bits, or choose a model that is not quantized to FP8.",

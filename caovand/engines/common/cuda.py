@@ -11,6 +11,7 @@ BUFFER = r"(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA)\w{0,20}) buffer"
 ABSENT = (
     r"failed to initialize CUDA: (?P<why>[^\n]{1,200})|no CUDA-capable device is detected"
     r"|CUDA driver version is insufficient|invalid device: (?P<name>CUDA\d{1,3})"
+    r"|lib(?:cuda|nvidia-ml)\.so[.\d]{0,8}: cannot open shared object"
 )
 NO_KERNEL = (
     r"no kernel image is available for execution on the device|no device code compatible with "

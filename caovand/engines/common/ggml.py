@@ -20,6 +20,19 @@ ROWS = (
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
 )  # fmt: skip
+FILE = (
+    signature("llama.file.cut", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"
+         r"|unexpectedly reached end of file|read error: "),
+    signature("llama.model.key", "cause", "model-missing",
+         r"key not found in model: (?P<key>[\w.]{1,200})"),
+    signature("llama.model.tensor", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"),
+    signature("llama.model.shape", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
+         r"|wrong number of tensors; expected (?P<expected>\d+), got (?P<got>\d+)"),
+)  # fmt: skip
+"""What the loader finds wrong in a model's file; Ollama's server repeats it."""
 
 
 def is_raw(line: str) -> bool:

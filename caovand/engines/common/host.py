@@ -1,11 +1,20 @@
-"""Library texts about something the host denies: shared memory, sockets, a newer driver.
+"""Texts about something the host denies: shared memory, sockets, a newer driver, a card, a library.
 
 They strike every engine alike: its table begins with these rows.
 """
 
 from __future__ import annotations
 
+import re
+
+from caovand.engines.common import kernel
 from caovand.engines.common.signature import signature
+
+_RAW = re.compile(
+    r"(?:docker: |Error: )?(?:Error response from daemon: |OCI runtime )"
+    r"|(?:stderr: )?nvidia-container-cli: |/bin/\w{0,4}sh: "
+    r"|[^\s:]{1,200}: error while loading shared libraries: "
+)
 
 ROWS = (
     signature("shm.full", "cause", "shm-full",
@@ -16,7 +25,19 @@ ROWS = (
     signature("sandbox.families", "cause", "access-denied",
          r"Address family not supported by protocol"),
     signature("driver.old", "cause", "backend-unsupported",
-         r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"),
+         r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
+         r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)\b"),
+    signature("container.gpu", "cause", "gpu-absent",
+         r"nvidia-container-cli: (?P<why>\w{1,30} error: .{1,100})"
+         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"),
+    signature("host.library", "cause", "bad-arguments",
+         r": error while loading shared libraries: "
+         r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "),
     signature("cache.fp8", "cause", "backend-unsupported",
          r"fp8e4nv not supported in this architecture"),
 )  # fmt: skip
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))

@@ -29,12 +29,32 @@ ROWS = (
     signature("engine.libc", "cause", "bad-arguments",
          r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
+    signature("torch.operator", "cause", "backend-unsupported",
+         r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
+         r"'(?P<backend>\w{1,40})' backend"),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
+)  # fmt: skip
+_REFUSES = (
+    r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?support|\b[Uu]nsupported\b"
+    r"|\b[Oo]nly support))"
+)
+# Exceptions of any program, last in an engine's table: its own rows know some of them better.
+ANY_PROGRAM = (
+    signature("engine.import", "generic", "bad-arguments",
+         r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
+         r"(?P<missing>.{1,200})"
+         r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
+         r"|(?:Failed to load shared library|Shared library with base name) "
+         r"'(?P<library>[^']{1,200})'", SERVED),
+    signature("feature.card", "generic", "backend-unsupported",
+         _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
+         r"|CPU|platforms?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)", SERVED),
+    signature("feature.combination", "generic", "bad-arguments", _REFUSES, SERVED),
 )  # fmt: skip
 HUB = (
     signature("hub.denied", "cause", "access-denied",

@@ -26,6 +26,7 @@ _PREFIX = re.compile(
     rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
     r"|[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)"
     r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: |> (?=\S)|[│|] "
+    r"| (?=[\w.]{1,80}(?:Error|Exception): )"
 )
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"

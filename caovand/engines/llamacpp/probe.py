@@ -46,10 +46,24 @@ def has_cuda(path):
                 rest = piece[-len(mark):]
     return False
 
+def built_for():
+    try:
+        with open(os.path.join(sys.prefix, "caovan-engine.json")) as marker:
+            return json.load(marker).get("cards", [])
+    except (OSError, ValueError):
+        return []
+
+def cuda_release():
+    try:
+        return metadata.version("nvidia-cuda-runtime")
+    except metadata.PackageNotFoundError:
+        return None
+
 found = server()
 print(MARK + json.dumps({
     "version": package(), "executable": found, "cuda": bool(found) and has_cuda(found),
-    "python_version": platform.python_version(),
+    "python_version": platform.python_version(), "cards": built_for(),
+    "cuda_release": cuda_release(),
     "stamp": [found, found and os.stat(found).st_mtime_ns, found and os.stat(found).st_size],
 }))
 """
@@ -93,6 +107,8 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         switches=switches,
         choices=choices,
         python_version=str(found["python_version"]),
+        cuda=found.get("cuda_release"),
+        kernels=tuple((f"sm{card.replace('.', '')}", ()) for card in found.get("cards", ())),
         executable=str(found["executable"]),
     )
 

@@ -13,6 +13,7 @@ from caovand.engines.ollama.log.explain import explain
 from caovand.engines.ollama.log.reader import LOG
 from caovand.engines.ollama.metrics import read_ps
 from caovand.engines.ollama.names import NAMED_MODELS
+from caovand.engines.ollama.planning.alternative import alternative
 from caovand.engines.ollama.planning.checkup import checkup
 from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
@@ -53,6 +54,7 @@ ENGINE = Engine(
         checks=checkup,
         speed=speed,
         modelled=one_answer(speed),
+        alternative=alternative,
     ),
     arguments=Arguments(
         shown=tuple,

@@ -33,6 +33,7 @@ card = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
 seen = os.stat(found) if found else None
 print(MARK + json.dumps({
     "executable": found, "cuda": bool(libraries) and card,
+    "releases": sorted(os.path.basename(library)[len("cuda_v"):] for library in libraries),
     "python_version": platform.python_version(),
     "stamp": [found, seen and seen.st_mtime_ns, seen and seen.st_size],
 }))
@@ -61,6 +62,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         version=version[1] if version else "",
         torch="",
         build="cuda" if found["cuda"] else "cpu",
+        cuda=min(found.get("releases", ()), default=None),
         python_version=str(found["python_version"]),
         executable=str(found["executable"]),
     )

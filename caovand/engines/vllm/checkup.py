@@ -150,17 +150,11 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
         if facts.engine_problem:
             yield failed("engine", facts.engine_problem)
         return
-    if releases.OLDEST_TESTED <= found.release[:2] <= releases.NEWEST_TESTED:
-        yield CheckResult(
-            "engine", "PASS", f"vLLM {found.version} ({found.build}), torch {found.torch}"
-        )
+    if lack := releases.untested(found):
+        yield CheckResult("engine", "WARN", lack.fact, lack.remedy)
     else:
-        tested = (
-            f"{releases.name(releases.OLDEST_TESTED)} to {releases.name(releases.NEWEST_TESTED)}"
-        )
-        text = f"vLLM {found.version} is outside what caovan was tested with ({tested})"
-        fix = f"sudo caovanctl engine install {releases.name(releases.REFERENCE)}"
-        yield CheckResult("engine", "WARN", text, fix)
+        text = f"vLLM {found.version} ({found.build}), torch {found.torch}"
+        yield CheckResult("engine", "PASS", text)
     if facts.half_asked:
         text = "vLLM is still being imported to ask for its flags, parsers, models and kernels"
         fix = "run the doctor again in a minute, or `caovanctl inventory`, which waits for it"
@@ -355,6 +349,7 @@ def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
     told = tuple(map(str, facts.model.notes)) if facts.model else ()
     told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
     told += (str(old_driver(facts.gpus, _cuda(facts))),)
+    told += (str(releases.untested(facts.engine)),) if facts.engine else ()
     told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:
         if text not in told and not text.startswith("it does not fit"):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from caovand.core.config import Config
 from caovand.core.engine import UNTITLED, Nodes, Place
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
-from caovand.core.facts.occupancy import in_use
+from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.vllm import over_ray
 from caovand.engines.vllm.flags.spelling import count, option
@@ -95,7 +95,7 @@ def offered(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """
 
     def room_mib(gpu: Gpu) -> int:
-        return gpu.free_mib if in_use(gpu) >= BUSY_MIB else gpu.total_mib
+        return gpu.free_mib if in_use(gpu) >= BUSY_MIB else unoccupied(gpu).free_mib
 
     return tuple(sorted(choose_gpus(config, inventory), key=room_mib, reverse=True))
 

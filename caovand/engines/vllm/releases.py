@@ -6,6 +6,9 @@ An engine's flags come from its own parser, not from here; the wordings of its l
 
 from __future__ import annotations
 
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.problem import Problem
+
 OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
 REFERENCE = (0, 21, 0)
 """The release assumed for an engine that was not asked."""
@@ -63,3 +66,15 @@ REPAIRED_FLASHINFER = (0, 6, 16)
 def name(release: tuple[int, ...]) -> str:
     """The usual spelling: "0.32"."""
     return ".".join(map(str, release))
+
+
+def untested(engine: EngineInfo) -> Problem | None:
+    """That nobody tried caovan with this release; None within those that were tried."""
+    if OLDEST_TESTED <= engine.release[:2] <= NEWEST_TESTED:
+        return None
+    return Problem(
+        "",
+        f"vLLM {engine.version} is outside what caovan was tested with"
+        f" ({name(OLDEST_TESTED)} to {name(NEWEST_TESTED)})",
+        f"sudo caovanctl engine install {name(REFERENCE)}",
+    )

@@ -28,7 +28,8 @@ from caovand.core.cluster.node import NodeFacts, to_document
 from caovand.core.config import Config, WatchSection
 from caovand.core.config_parser import parse
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
+from caovand.core.facts.inventory import Gpu, Inventory, Node
+from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample

@@ -8,7 +8,7 @@ import pytest
 
 from caovand.adapters import node_facts
 from caovand.core.cluster.messages import decode_order
-from caovand.core.facts.inventory import Network
+from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State

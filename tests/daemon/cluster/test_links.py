@@ -13,7 +13,7 @@ import pytest
 
 from caovand.adapters.port_check import Connection, connect
 from caovand.core.cluster.link import Link, Probe
-from caovand.core.facts.inventory import Network
+from caovand.core.facts.network import Network
 from caovand.daemon.cluster import links, prober
 from caovand.daemon.cluster.links import Links, Peer
 from caovand.daemon.cluster.part import Changed

@@ -7,15 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import (
-    EngineInfo,
-    Gguf,
-    GgufLayer,
-    Gpu,
-    Host,
-    Inventory,
-    ModelCard,
-)
+from caovand.core.facts.gguf import Gguf, GgufLayer
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.engines.llamacpp.engine import ENGINE
 

@@ -1,4 +1,4 @@
-"""What llama.cpp offers for a model that vLLM cannot serve on a machine."""
+"""What llama.cpp and Ollama offer for a model that vLLM cannot serve on a machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from caovand.core.facts.inventory import Gpu, Host, ModelCard, Weights
 from caovand.engines.llamacpp.planning.alternative import alternative
+from caovand.engines.ollama.planning.alternative import alternative as of_ollama
 from tests.core.machines import LLAMA_70B_AWQ, QWEN_27B, turing
 from tests.engines.llamacpp.machines import QWEN_8B
 
@@ -61,6 +62,19 @@ def test_of_a_small_model_the_size_has_a_decimal_and_of_a_tiny_one_nothing_is_of
 
     assert "about 0.6 GiB, all on the GPU" in offered(sized(2048), RTX_4060)[0]
     assert not offered(sized(300), RTX_4060)[0], "not even if its engine cannot serve it"
+
+
+def test_older_cards_are_for_ollama_which_has_code_for_them() -> None:
+    p40 = Gpu(0, "Tesla P40", (6, 1), 24576, 24000)
+    assert alternative(QWEN_27B, (p40,), HOST, 0.0) == ()
+    (found,) = of_ollama(QWEN_27B, (p40,), HOST, 0.0)
+    assert (
+        "Ollama would serve it from a GGUF file of type Q4_K_M, about 15 GiB, all on the GPU"
+        in found.text
+    )
+    assert 'kind = "ollama"' in found.remedy
+    assert of_ollama(QWEN_27B, (p40, replace(turing(1)[0], index=1)), HOST, 0.0) == ()
+    assert of_ollama(QWEN_27B, (), HOST, 0.0) == ()
 
 
 def test_without_a_card_it_is_in_host_memory_whose_speed_counts() -> None:

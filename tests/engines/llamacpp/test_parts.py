@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,7 +27,7 @@ from caovand.engines.llamacpp.log.explain import explain
 from caovand.engines.llamacpp.log.phases import PHASES, read
 from caovand.engines.llamacpp.metrics import parse_metrics
 from caovand.engines.llamacpp.planning import options
-from caovand.engines.llamacpp.probe import PROBE
+from caovand.engines.llamacpp.probe import PROBE, VERSIONS
 from tests.engines.llamacpp.machines import (
     HOST,
     LLAMA_70B,
@@ -55,6 +59,18 @@ def test_the_help_names_options_switches_and_choices() -> None:
     assert choices["--cache-type-k"][:2] == ("f32", "f16")
     assert "draft-mtp" in choices["--spec-type"]
     assert PROBE.lacking({**FOUND, "executable": None}) == "llama-server"
+
+
+def test_a_build_of_caovan_names_its_cards_and_its_cuda(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "llama-server").touch(mode=0o755)
+    (tmp_path / "caovan-engine.json").write_text('{"cards": ["7.5", "12.0"]}')
+    code = f"import sys; sys.prefix = {str(tmp_path)!r}; MARK = ''\n" + VERSIONS
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["cards"] == ["7.5", "12.0"]
+    engine = PROBE.read("/e", {**found, "cuda_release": "13.0.96"}, {})
+    assert (engine.kernels, engine.cuda) == ((("sm75", ()), ("sm120", ())), "13.0.96")
 
 
 def test_every_option_of_ours_is_in_the_help() -> None:

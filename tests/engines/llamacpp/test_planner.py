@@ -16,6 +16,7 @@ from caovand.engines.llamacpp.memory.forecast import forecast
 from tests.core.machines import QWEN_27B
 from tests.engines.llamacpp.machines import (
     CPU,
+    CUDA,
     HOST,
     LLAMA_70B,
     MOE_30B,
@@ -290,3 +291,65 @@ def test_a_card_in_use_by_others_holds_fewer_layers() -> None:
     inventory = machine(QWEN_8B, 11264)
     busy = replace(inventory, gpus=(replace(card(0, 11264), free_mib=3000),))
     assert plan(busy).value("gpu_layers") < plan(inventory).value("gpu_layers")
+
+
+def test_only_cards_that_the_build_has_code_for_are_used() -> None:
+    built = replace(CUDA, kernels=(("sm75", ()),), cuda="13.0.96")
+    old = replace(card(1, 24576, "Tesla P40"), compute_capability=(6, 1))
+    new = replace(card(2, 24576, "NVIDIA H100 80GB HBM3"), compute_capability=(9, 0))
+    both = machine(QWEN_8B, 11264, engine=built)
+    both = replace(both, gpus=(*both.gpus, old, new))
+    found = plan(both)
+    assert found.cards == ("0",)
+    first, second = (text for text in found.warnings if "is not used" in text)
+    assert "no code for compute capability 6.1" in first
+    assert 'kind = "ollama"' in first
+    assert "engine install --kind llamacpp --again --capability 9.0" in second
+    with pytest.raises(Unplannable, match=r"cannot use GPU 1 .Tesla P40. with this llama\.cpp"):
+        plan(both, engine={"gpus": [0, 1]})
+    unnamed = replace(both, engine=replace(CUDA, cuda="13.0.96"))
+    assert plan(unnamed).cards == ("0", "2")
+    elsewhere = replace(both, engine=CUDA)  # a build of others, with CUDA 12
+    assert plan(elsewhere).cards == ("0", "1", "2")
+
+
+def test_weights_in_host_memory_are_read_into_it_where_a_card_waits_for_them() -> None:
+    assert plan(machine(MOE_30B, 8192)).value("load_mode") == "none"
+    assert plan(machine(QWEN_8B, 24576)).value("load_mode") == "mmap"
+    assert plan(machine(QWEN_8B)).value("load_mode") == "mmap"
+    unified = machine(QWEN_8B, 65536)
+    unified = replace(unified, gpus=(replace(unified.gpus[0], unified=True),))
+    assert plan(unified).value("load_mode") == "none"
+
+
+GPT_OSS_120B = model(
+    36, 1650, experts_mib=1600, context=131072, keys=512, experts=128, experts_per_token=4,
+    expert_size=2880, hidden_size=2880, sliding_window=128,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ram_gib", [48, 56, 64, 72, 96])
+def test_a_context_fits_by_its_reason_where_it_fits_by_the_forecast(ram_gib: int) -> None:
+    host = replace(HOST, ram_mib=ram_gib * 1024, available_mib=ram_gib * 1024 - 4500)
+    inventory = machine(GPT_OSS_120B, 12288, host=host)
+    found = plan(inventory)
+    fits = forecast(found, inventory).fits
+    assert fits == ("no context fits" not in found.settings["max_model_len"].reason)
+    assert fits == (ram_gib >= 64)
+    assert not fits or found.value("max_model_len") >= 16384
+
+
+def test_in_unified_memory_nothing_is_left_to_the_host_and_kept_prompts_are_few() -> None:
+    host = replace(HOST, ram_mib=124_546, available_mib=118_000, cpus=20)
+    unified = replace(
+        card(0, 124_546, "NVIDIA GB10"), compute_capability=(12, 1), unified=True,
+        free_mib=118_000 - 124_546 // 8,
+    )  # fmt: skip
+    inventory = replace(machine(GPT_OSS_120B, 1, host=host), gpus=(unified,))
+    found = plan(inventory)
+    assert found.value("n_cpu_moe") is None
+    assert found.value("gpu_layers") == 37
+    assert found.value("cache_ram") == 124_546 // 8 // 8
+    assert forecast(found, inventory).fits
+    small = replace(inventory, gpus=(replace(unified, free_mib=40_000),))
+    assert forecast(plan(small), small).fits is False

@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from caovand.core.config_parser import parse
-from caovand.core.facts.inventory import (
-    EngineInfo,
-    Gguf,
-    GgufLayer,
-    Gpu,
-    Host,
-    Inventory,
-    ModelCard,
-)
+from caovand.core.facts.gguf import Gguf, GgufLayer
+from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable

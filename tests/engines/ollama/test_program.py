@@ -55,6 +55,8 @@ def test_versions_are_read(text: str, version: str) -> None:
     found = {"executable": "/o", "cuda": True, "python_version": "3.12"}
     engine = ENGINE.probe.read("/p", found, {"version": text})
     assert (engine.version, engine.build) == (version, "cuda")
+    both = ENGINE.probe.read("/p", {**found, "releases": ["12", "13"]}, {})
+    assert (engine.cuda, both.cuda) == (None, "12")
 
 
 @pytest.mark.parametrize("words", [["install"], ["fetch", "--wheels", "here"]])

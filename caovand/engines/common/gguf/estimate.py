@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.engines.common.gguf.placement import MIB, Device
+from caovand.engines.common.gguf.placement import MIB, Device, host_room
 from caovand.engines.common.gguf.sizes import Load
-
-HOST_RESERVE_MIB = 512
-"""Host memory that is left to everything else."""
 
 
 def estimate(
@@ -22,7 +19,8 @@ def estimate(
     advice: tuple[str, ...],
 ) -> MemoryEstimate:
     """The forecast, for the fullest device; `advice` is for a load that does not fit."""
-    rooms = [*(gpu.free_mib * MIB for gpu in gpus), _host_room(inventory)]
+    host = inventory.host
+    rooms = [*(gpu.free_mib * MIB for gpu in gpus), host_room(host, gpus)]
     over = [device.total - room for device, room in zip(found, rooms, strict=True)]
     tightest = max(range(len(found)), key=lambda place: found[place].total / max(rooms[place], 1))
     device, cache = found[tightest], sum(one.cache for one in found)
@@ -36,15 +34,11 @@ def estimate(
         kv_tokens=load.context * load.slots,
         max_model_len=load.context,
         concurrency=float(load.slots),
-        reserve_mib=HOST_RESERVE_MIB,
+        reserve_mib=host.available_mib - rooms[-1] / MIB,
         parts=_parts(device, max(rooms[tightest] - device.total, 0)),
         advice=advice if lack else (),
         lack=lack,
     )
-
-
-def _host_room(inventory: Inventory) -> int:
-    return max(inventory.host.available_mib - HOST_RESERVE_MIB, 0) * MIB
 
 
 def _parts(device: Device, free: int) -> tuple[tuple[MemoryPart, float], ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import Gguf, Gpu, Host, ModelCard
+from caovand.core.facts.gguf import Gguf
+from caovand.core.facts.inventory import Gpu, Host, ModelCard
+from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.engines.common.gguf.sizes import (
     Load,
     cache_bytes,
@@ -13,14 +15,16 @@ from caovand.engines.common.gguf.sizes import (
     output_bytes,
     state_bytes,
 )
+from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
 
 MIB = 1 << 20
 CONTEXT_MIB = 350
 """Memory of each card for CUDA's context and its kernels' pools."""
-HOST_GB_S = 25.0
-"""Bandwidth of unmeasured host memory: two channels of DDR4, as in a usual desktop."""
-HOST_REACHED = 0.8
+HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
+"""The part of host memory that is left to everything else, and its least."""
+HANDOVER_S = 60e-6
+"""A layer that is computed on cards and in host memory hands the token over, and back."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Device:
-    """Bytes on one card or in host memory (`card` None); `read` are those that a token reads."""
+    """Bytes on one card or in host memory (`card` None).
+
+    `read` are those that a token reads, `experts_read` those of them that are routed experts'.
+    `handovers` are the layers in host memory where a card has the rest of them, or of the model.
+    """
 
     card: int | None
     weights: int = 0
@@ -50,6 +58,8 @@ class Device:
     compute: int = 0
     output: int = 0
     read: float = 0.0
+    experts_read: float = 0.0
+    handovers: int = 0
 
     @property
     def total(self) -> int:
@@ -68,7 +78,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
         owner += [card] * many
     owner = owner[:units]
     sums: dict[int | None, list[float]] = {
-        place: [0.0] * 4 for place in (*range(len(placement.on_cards)), None)
+        place: [0.0] * 5 for place in (*range(len(placement.on_cards)), None)
     }
     share = model.experts_per_token / model.experts if model.experts else 1.0
     for place, layer in enumerate(gguf.layers):
@@ -80,6 +90,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
         sums[at][0] += experts
         sums[on][3] += size - experts
         sums[at][3] += experts * share
+        sums[at][4] += experts * share
         sums[on][1] += cache_bytes(layer, load)
         sums[on][2] += state_bytes(layer, load)
     head = gguf.output or gguf.embedding
@@ -92,15 +103,27 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
     sums[None][0] += gguf.embedding
     compute = compute_bytes(model, load)
     made = [
-        Device(card, int(w), int(c), int(s), compute + CONTEXT_MIB * MIB, 0, r)
-        for card, (w, c, s, r) in sums.items()
+        Device(card, int(w), int(c), int(s), compute + CONTEXT_MIB * MIB, 0, r, e)
+        for card, (w, c, s, r, e) in sums.items()
         if card is not None
     ]
-    weights, cache, states, read = sums[None]
+    weights, cache, states, read, experts_read = sums[None]
     # With every layer on cards the host computes next to nothing.
     ours = compute if placement.layers < units else 0
     output = output_bytes(model, load)
-    return (*made, Device(None, int(weights), int(cache), int(states), ours, output, read))
+    on_host = max(first if placement.layers else 0, placement.experts_in_ram)
+    host = Device(
+        None, int(weights), int(cache), int(states), ours, output, read, experts_read, on_host
+    )
+    return (*made, host)
+
+
+def host_room(host: Host, gpus: Sequence[Gpu]) -> int:
+    """How many bytes of host memory may be used; of unified memory half the host's reserve."""
+    if any(gpu.unified for gpu in gpus):
+        return host_reserve_mib(host.ram_mib) // 2 * MIB
+    reserve_mib = max(host.ram_mib // HOST_RESERVE, MIN_HOST_RESERVE_MIB)
+    return max(host.available_mib - reserve_mib, 0) * MIB
 
 
 def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
@@ -112,7 +135,9 @@ def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
 
 def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> float:
     """The modelled time of a token: what each device reads, by its bandwidth."""
-    seconds = found[-1].read / ((host.memory_gb_s or HOST_GB_S) * HOST_REACHED * 1e9)
+    own = found[-1]
+    seconds = read_seconds(host, own.read - own.experts_read, own.experts_read)
+    seconds += own.handovers * HANDOVER_S
     for device, gpu in zip(found, gpus, strict=False):
         seconds += device.read / (stated(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
     return seconds

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import GgufLayer, ModelCard
+from caovand.core.facts.gguf import GgufLayer
+from caovand.core.facts.inventory import ModelCard
 
 CELLS = 256
 """A slot's cache holds a multiple of so many tokens."""

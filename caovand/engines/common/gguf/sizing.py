@@ -12,6 +12,7 @@ from caovand.engines.common.gguf.placement import (
     Placement,
     devices,
     fits,
+    host_room,
     place,
     step_seconds,
 )
@@ -24,8 +25,6 @@ ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 LEAST = 2048
-HOST_SHARE = 0.8
-"""Usable share of free host memory: the rest is for kept prompts and other programs."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card: longer prompts take minutes there."""
 
@@ -49,11 +48,6 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
     ]
 
 
-def host_room(host: Host) -> int:
-    """How many bytes of host memory may be used."""
-    return int(host.available_mib * HOST_SHARE) * MIB
-
-
 def fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
 ) -> Sized:
@@ -63,7 +57,7 @@ def fixed(
     found = devices(model, load, placement)
     units = len(model.gguf.layers) + 1 if model.gguf else 1
     whole = placement.layers == units and not placement.experts_in_ram
-    room = host_room(host)
+    room = host_room(host, gpus)
     seconds = step_seconds(found, gpus, host)
     return Sized(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import ggml, kernel
+from caovand.engines.common import ggml, host
 from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
@@ -86,4 +86,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
         return parts.level == "E"
-    return bool(_RAW.match(line) or ggml.is_raw(line) or kernel.KERNEL_LINE.match(line))
+    return bool(_RAW.match(line) or ggml.is_raw(line) or host.is_raw(line))

@@ -65,18 +65,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
-    signature("llama.file.cut", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"
-         r"|unexpectedly reached end of file|read error: "),
+    *ggml.FILE,
     signature("llama.model.architecture", "cause", "bad-arguments",
          r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
-    signature("llama.model.key", "cause", "model-missing",
-         r"key not found in model: (?P<key>[\w.]{1,200})"),
-    signature("llama.model.tensor", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"),
-    signature("llama.model.shape", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
-         r"|wrong number of tensors; expected (?P<expected>\d+), got (?P<got>\d+)"),
     signature("llama.model.tokenizer", "cause", "bad-arguments",
          r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
          r"|error loading model vocabulary"),
@@ -98,7 +89,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
     # Options
     signature("llama.args", "cause", "bad-arguments",
-         r"^error: invalid argument: (?P<option>\S{1,200})"),
+         r"^error: (?:invalid|unknown) argument: (?P<option>\S{1,200})"
+         r"|^error: invalid parameter for argument: (?P<valued>\S{1,200})"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from caovand.core.facts.inventory import Host, ModelCard
+from caovand.engines.common.processors import core_of
 
 STEP_S = 5.0
-GFLOP_S_OF_CORE = 15.0
-"""Half of what a desktop's core reaches with AVX2 on quantised weights."""
 ON_CARDS, MAX_ON_CARDS = 512, 2048
 LEAST, MOST = 32, 512
 
@@ -38,7 +37,7 @@ BITS = {
 
 def on_processor(model: ModelCard, host: Host) -> int:
     """Tokens of a step on these cores: a power of two that takes STEP_S seconds at most."""
-    rate = host.cpus * GFLOP_S_OF_CORE * 1e9 / max(2 * active_weights(model), 1.0)
+    rate = host.cpus * core_of(host).gflop_s * 1e9 / max(2 * active_weights(model), 1.0)
     tokens = LEAST
     while tokens * 2 <= min(rate * STEP_S, MOST):
         tokens *= 2

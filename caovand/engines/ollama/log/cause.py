@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import ggml, kernel
+from caovand.engines.common import ggml, host
 from caovand.engines.common.hit import Hit, cause, finding
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
@@ -24,7 +24,8 @@ _DRIVER = "ollama.driver"
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
     r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\"?llama[ -](?:runner|server) process |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|SIG[A-Z]{3,5}: |\"?llama[ -](?:runner|server) (?:process|stopped) |cuda driver library "
+    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
@@ -94,6 +95,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
         return parts.level == "ERROR" or driver or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
-    return bool(
-        _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or kernel.KERNEL_LINE.match(line)
-    )
+    return bool(_RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or host.is_raw(line))

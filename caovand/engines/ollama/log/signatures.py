@@ -42,6 +42,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"),
+    # Not without memory (2), which the load that follows reports
+    signature("ollama.driver.context", "generic", "gpu-absent",
+         r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
+         r"(?=time=|\D|$)"),
     signature("ollama.discovery", "generic", "gpu-absent", r"failure during .{0,20}GPU discovery"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
@@ -51,6 +55,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.cuda.other", "generic", "launch-failure", r"CUDA error(?:: |$|\")"),
     kernel.XID_APP,
     # The model
+    *ggml.FILE,
     signature("ollama.model.architecture", "cause", "bad-arguments",
          r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
     signature("ollama.model.vocabulary", "cause", "model-missing",
@@ -64,8 +69,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}): permission denied"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
-         r"listen tcp (?P<host>\S{1,100}):(?P<port>\d{1,5}): bind: "
-         r"(?:address already in use|cannot assign requested address)"),
+         r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
+         r"(?!permission denied|.{0,80}forbidden)"),
     # Ends
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
@@ -73,8 +78,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
     signature("ollama.runner", "wrapper", "engine-died",
          r"llama[ -](?:runner|server) process (?:has terminated|no longer running)"
-         r"|llama[ -](?:runner|server) terminated|(?:NewLlamaServer|Load) failed"
-         r"|error loading llama server"),
+         r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
+         r"|(?:NewLlamaServer|Load) failed|error loading llama server"),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (

@@ -11,6 +11,7 @@ from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
+from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import Load, undivided
 from caovand.engines.common.plans import chosen_cards, device, idle_keys, keep_steps, misfit
@@ -18,8 +19,6 @@ from caovand.engines.ollama import command, names
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_layers
 
-OLDEST_CARD = (5, 0)
-"""Compute capability of the oldest cards that Ollama has kernels for."""
 EIGHT_BITS = "q8_0"
 USED = frozenset({
     "served_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs",
@@ -124,7 +123,7 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     if inventory.engine.build == "cpu":
         return ()
     gpus = chosen_cards(config, inventory)
-    return tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_CARD)
+    return tuple(gpu for gpu in gpus if compiled_for(inventory.engine, gpu))
 
 
 def _overhead(

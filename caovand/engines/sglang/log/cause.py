@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import kernel, python
+from caovand.engines.common import host, python
 from caovand.engines.common.hit import Hit, cause, finding
 from caovand.engines.common.signature import first
 from caovand.engines.sglang.log.line import take_apart
@@ -23,6 +23,7 @@ _REPORTS = re.compile(
     r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received\.|"
     r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler died|Initialization failed\.|"
     r"(?:\w{1,40} )?[Ww]atchdog timeout \(|Capture cuda graph failed|"
+    r"max_total_tokens=\d{1,12} is larger than the profiled value -|"
     r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception"
 )
 """How a message of SGLang begins that reports a failure: others may quote a request."""
@@ -81,4 +82,4 @@ def _is_evidence(line: str) -> bool:
     parts = take_apart(line)
     if parts.at_s is not None:
         return bool(_REPORTS.match(parts.message))
-    return bool(_RAW.match(line) or python.is_raw(line) or kernel.KERNEL_LINE.match(line))
+    return bool(_RAW.match(line) or python.is_raw(line) or host.is_raw(line))

@@ -25,7 +25,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # Memory
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
-         r"|Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static"),
+         r"|Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static"
+         r"|larger than the profiled value -\d"),
     signature("sglang.graphs.oom", "cause", "device-oom-capture",
          r"Capture cuda graph failed: (?:CUDA out of memory|CUDA error: out of memory)"),
     signature("sglang.oom", "cause", "device-oom-load",
@@ -43,7 +44,8 @@ SIGNATURES: tuple[Signature, ...] = (
     *kernel.CARD_LOST,
     signature("sglang.absent", "cause", "gpu-absent",
          r"no CUDA-capable device is detected|CUDA driver version is insufficient"
-         r"|No CUDA GPUs are available|Found no NVIDIA driver on your system"),
+         r"|No CUDA GPUs are available|Found no NVIDIA driver on your system"
+         r"|libcuda\.so\.1: cannot open shared object"),
     signature("sglang.old", "cause", "backend-unsupported",
          r"SGLang only supports sm75 and above"),
     signature("sglang.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
@@ -93,6 +95,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
+    *python.ANY_PROGRAM,
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
     signature("sglang.sigquit", "wrapper", "engine-died",

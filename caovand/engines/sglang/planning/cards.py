@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from caovand.core.config import Config
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
+from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
 from caovand.engines.common.speeds import joined, linked
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards that SGLang starts on, and that its wheels have kernels
 for."""
-_MADE_FOR = re.compile(r"sm_(\d{1,2})(\d)([af]?)\Z")
 
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -36,21 +35,7 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 def has_kernels(engine: EngineInfo, gpu: Gpu) -> bool:
     """Whether its kernel library has machine code for a card; assumed if it was not asked."""
-    if gpu.compute_capability < OLDEST_CARD:
-        return False
-    return not engine.kernels or any(_runs(name, gpu) for name, _ in engine.kernels)
-
-
-def _runs(made_for: str, gpu: Gpu) -> bool:
-    """Code for 8.0 runs on 8.6, and code for 9.0a on nothing else."""
-    found = _MADE_FOR.match(made_for)
-    if found is None:
-        return False
-    major, minor = int(found[1]), int(found[2])
-    own_major, own_minor = gpu.compute_capability
-    if found[3] == "a":
-        return (major, minor) == (own_major, own_minor)
-    return major == own_major and minor <= own_minor
+    return gpu.compute_capability >= OLDEST_CARD and compiled_for(engine, gpu)
 
 
 def refusal(gpu: Gpu) -> Problem:
@@ -59,7 +44,7 @@ def refusal(gpu: Gpu) -> Problem:
     major, minor = gpu.compute_capability
     if gpu.compute_capability < OLDEST_CARD:
         fact = f"it supports compute capability 7.5 and later, not {major}.{minor}"
-        return Problem(cannot, fact, 'set [engine] kind = "llamacpp"')
+        return Problem(cannot, fact, 'set [engine] kind = "ollama"')
     return Problem(
         cannot,
         f"its kernel library (sglang-kernel) has no code for compute capability {major}.{minor}",

@@ -140,6 +140,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
+    "args.cli": (
+        "This release of vLLM has no argument {unknown}: leave it out, or install a release or the "
+        "package that has it.",
+        "The value of {argument} is refused: the line says why.",
+        "{required} is missing from the arguments.",
+        "vLLM refused its arguments; starting again cannot help.",
+    ),
     "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
@@ -248,6 +255,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ray.nodes": (
         "Not all nodes joined Ray with their cards: {fact}. Look at `caovanctl logs` on the one "
         "that is missing, and at the firewall between them.",
+    ),
+    "ray.short": (
+        "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
+        "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
     ),
     "ray.resources": (
         "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "

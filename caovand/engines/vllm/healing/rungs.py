@@ -83,7 +83,11 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
     if _on_cpu(plan) or not GMU_BOUNDS[0] <= goal <= GMU_BOUNDS[1] or goal == now:
         return None
     change = f"GPU memory share {now:g} -> {goal:g}"
-    return Step({"gpu_memory_utilization": goal}, value=f"{goal:g}", change=change)
+    changed: dict[str, Any] = {"gpu_memory_utilization": goal}
+    if plan.value("kv_cache_memory_bytes") is not None:  # which leaves the share without effect
+        changed["kv_cache_memory_bytes"] = None
+        change += ", and vLLM sizes the KV cache"
+    return Step(changed, value=f"{goal:g}", change=change)
 
 
 def _gmu_up(plan: Plan, finding: Finding) -> Step | None:
@@ -126,7 +130,7 @@ def _kv_memory(plan: Plan, finding: Finding) -> Step | None:
 
 def _kv_memory_less(plan: Plan, finding: Finding) -> Step | None:
     now, free = plan.value("kv_cache_memory_bytes"), _number(finding, "free")
-    if not isinstance(now, int):
+    if not _on_cpu(plan) or not isinstance(now, int):
         return None
     goal = now // 2 if not free else min(now // 2, int(free * 0.8 * 2**30))
     goal = goal // 2**20 * 2**20

@@ -57,7 +57,7 @@ _STOPPING = re.compile(
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
-_OPERATORS = frozenset({"engine.broken", "args.uneven"})
+_OPERATORS = frozenset({"engine.broken", "engine.import", "args.uneven"})
 
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 _SHAPE = re.compile(
     r"(?:\((?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
-    r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}"
+    r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}(?:\[[A-Z][\w-]{1,20}\]\ (?=[A-Z]{4,8}\ ))?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
-    r"(?:\ +(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)\ \[?(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
+    r"(?:\ +(?:\d{4}-)?(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?"
+    r"\ \[?(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
 )
 _TAG = re.compile(r"\[\w+\] ")
 _STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")

@@ -115,6 +115,8 @@ ROWS = (
     _row("Estimated CUDA graph memory:", "profile", "CUDA graphs measured",
          r": (?P<graph_estimate_gib>[\d.]+) GiB"),
     _row("Available KV cache memory:", "kv", "KV cache sized", r": (?P<kv_gib>-?[\d.]+) GiB"),
+    _row("Initial free memory", "kv", "KV cache sized",
+         r"reserved (?P<kv_gib>[\d.]+) GiB memory for KV Cache"),
     _row("Explicitly set", "kv", "KV cache sized", r"\((?P<kv_gib>[\d.]+)/[\d.]+\) GiB for KV"),
     *(_row(f"{device} KV cache size:", "kv", "KV cache sized", _CACHE_SIZE)
       for device in ("GPU", "CPU", "XPU", "TPU", "HPU", "NPU")),

@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.engines.common import kernel, python
+from caovand.engines.common import host, python
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.rows import arguments, cards, ends, memory, model
 
 SIGNATURES: tuple[Signature, ...] = (
     *memory.ROWS, *cards.ROWS, *arguments.ROWS, *model.ROWS, *ends.ROWS,
+    *python.ANY_PROGRAM,
 )  # fmt: skip
 
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
@@ -30,7 +31,7 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 # How a raw line must begin to be evidence: an exception's name, a program's error, a C++ log
 # prefix, the kernel. Source lines inside a traceback are indented and never match.
 _EXCEPTION = re.compile(
-    r"(?:socket\.gaierror|(?:\w+\.)+_?[A-Z]\w*"
+    r"(?:socket\.gaierror|Exception|(?:\w+\.)+_?[A-Z]\w*"
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))"
     r"(?:: |$| at \S{1,200}:\d{1,6}: )"
 )
@@ -41,10 +42,14 @@ _RAW = re.compile(
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
-    r"|Failed: Cuda error|Search for `cuda)"
+    r"|Failed: Cuda error|Search for `cuda|Exception in worker VllmWorker"
+    r"|The model's max seq len \("
+    r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
 # Files that import the compiled parts, and log nothing else.
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
+# Waits for Ray's cards, and logs nothing else.
+_WAITING = "ray_utils.py"
 
 
 def is_exception(message: str) -> bool:
@@ -54,7 +59,7 @@ def is_exception(message: str) -> bool:
 
 def is_crash(message: str) -> bool:
     """Whether a raw line comes from a library or the kernel, not from Python."""
-    return bool(_RAW.match(message) or python.is_raw(message) or kernel.KERNEL_LINE.match(message))
+    return bool(_RAW.match(message) or python.is_raw(message) or host.is_raw(message))
 
 
 def is_evidence(parts: Parts) -> bool:
@@ -63,6 +68,8 @@ def is_evidence(parts: Parts) -> bool:
     if parts.level in ("ERROR", "CRITICAL"):
         dump = parts.source.endswith("dump_input.py")  # the scheduled batch, prompts included
         return not dump and (message[:2] != "  " or message.startswith("  Value error, "))
+    if parts.source.endswith(_WAITING):
+        return True
     if parts.level:
         # Newer versions log a dead or hung engine core as a WARNING.
         return parts.level == "WARNING" and (

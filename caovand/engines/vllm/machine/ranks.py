@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, Network, Node
+from caovand.core.facts.inventory import Gpu, Inventory, Node
+from caovand.core.facts.network import Network
 from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.flags.spelling import count
 
@@ -72,7 +73,9 @@ CARDS_ALIKE = 0.02
 def alike(one: Gpu, other: Gpu) -> bool:
     """Whether two cards have the same memory and speed."""
     larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
-    return larger - smaller <= CARDS_ALIKE * larger and stated(one) == stated(other)
+    return larger - smaller <= CARDS_ALIKE * larger and (
+        one.name == other.name or stated(one) == stated(other)
+    )
 
 
 ALL_REDUCES = 2

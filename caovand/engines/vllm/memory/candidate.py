@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log2
+from math import inf, log2
 from typing import Any
 
 from caovand.core.facts.inventory import Gpu
@@ -13,6 +13,14 @@ from caovand.engines.vllm import releases
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM reads the free memory."""
+FIXED_MIB, FIXED_SHARE = 752, 1 / 20
+"""The part of the reserve that nothing makes grow, and its largest share of a card.
+
+vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB more the half of a
+hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
+"""
+FLASHINFER_MIB = 394
+"""FlashInfer's workspace."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,10 @@ class Candidate:
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8. `stages` are the layers of each pipeline stage,
     empty if there are none; the load of one stage says whether it is the `first` or `last`.
+
+    vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
+    start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
+    size of the cache, from the forecast of what steps hold once all is compiled.
     """
 
     context: int
@@ -54,11 +66,24 @@ class Candidate:
     stages: tuple[int, ...] = ()
     first: bool = True
     last: bool = True
+    cold: bool = False
+    in_bytes: bool = False
 
     @property
     def drafting(self) -> bool:
         """Whether the drafting head runs here: on the last stage."""
         return self.mtp > 0 and self.last
+
+    @property
+    def measured(self) -> bool:
+        """Whether vLLM sizes the cache by what it measures."""
+        return not self.in_bytes and self.kv_bytes is None
+
+    @property
+    def unmeasured_mib(self) -> int:
+        """What the engine takes and vLLM does not count: FlashInfer makes its workspace when the
+        first step is planned, after the cache. On Turing it was counted, with any attention."""
+        return FLASHINFER_MIB if self.flashinfer and self.measured and not self.turing else 0
 
     def but(self, **changes: Any) -> Candidate:
         """The same with other values: `dataclasses.replace`, for the thousands that a search makes.
@@ -76,20 +101,22 @@ def visible_mib(total_mib: float) -> float:
     return total_mib * 0.9965 - 240
 
 
-def reserve_mib(candidate: Candidate, context: int | None = None) -> float:
+def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> float:
     """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
 
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
-    step, drafting buffers, transients of large batches, collectives, and a little a sequence.
-    `context` is one in the place of the load's.
+    step, drafting buffers, transients of large batches, collectives, a little a sequence, and what
+    vLLM takes without counting it.
+    `context` is one in the place of the load's; the fixed part is less on a small card.
     """
     return (
-        752
+        min(FIXED_MIB, total_mib * FIXED_SHARE)
         + (candidate.context if context is None else context) * 4 / 1024
         + candidate.mtp * 128
         + candidate.batch_tokens * 48 / 1024
         + 256 * log2(candidate.tensor_parallel)
         + candidate.sequences * 8
+        + candidate.unmeasured_mib
     )
 
 
@@ -99,8 +126,8 @@ def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None =
     What is free is taken coarsely, since what others use comes and goes a little. It bounds the
     share always, so that less free memory or a longer context never give a larger one.
     """
-    reserve = reserve_mib(candidate, context)
-    wanted = min(1 - reserve / gpu.total_mib for gpu in gpus)
+    smallest = min(gpu.total_mib for gpu in gpus)
+    wanted = 1 - reserve_mib(candidate, context, smallest) / smallest
     room = int(free_share(gpus) * 100 - 0.5) / 100
     return max(int(min(wanted, room) * 1000) / 1000, 0.0)
 

@@ -40,6 +40,8 @@ from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overhead
 
 GRANULE = 1024
 """Tokens; a context chosen by us is a multiple of it."""
+SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
+"""The part of what is left that a cache takes whose size we set, and MiB that it leaves besides."""
 
 
 class Share(NamedTuple):
@@ -71,15 +73,26 @@ def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple
 
 def left_bytes(share: Share) -> float:
     """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
-    model, candidate, gpus, _ = share
+    candidate = share.candidate
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
-    room = candidate.utilization * _smallest_mib(gpus) * MIB
+    room = candidate.utilization * _smallest_mib(share.gpus) * MIB
+    return _cache_of(candidate, room - _spent_bytes(share))
+
+
+def _cache_of(candidate: Candidate, left: float) -> float:
+    """The cache that so many bytes become; a size that we set leaves some for our own errors."""
+    return (left * SET_OF_LEFT // MIB - SET_MARGIN_MIB) * MIB if candidate.in_bytes else left
+
+
+def _spent_bytes(share: Share) -> float:
+    """What vLLM takes off before it sizes the cache; all that it takes if we size it."""
+    model, candidate, _, _ = share
+    taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
     graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
-    spent = sum(size for name, size in overheads(model, candidate) if name != "graphs")
-    if graphs_counted and not candidate.eager:
-        spent += captured_mib(model, candidate, expected=True) * MIB
-    return room - weights_bytes(model, candidate) - spent
+    if not candidate.eager and (graphs_counted or candidate.in_bytes):
+        taken += captured_mib(model, candidate, expected=candidate.measured) * MIB
+    return taken + weights_bytes(model, candidate) - candidate.unmeasured_mib * MIB
 
 
 def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
@@ -170,8 +183,8 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [
-        (_smallest_mib(one.gpus) * MIB, -left_bytes(one), one.scale)
-        for one in shares(model, candidate.but(utilization=0.0), gpus)
+        (_smallest_mib(one.gpus) * MIB, _spent_bytes(one), one.scale)
+        for one in shares(model, candidate, gpus)
     ]
 
     def fits(context: int) -> bool:
@@ -181,7 +194,8 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
         return all(
-            needed <= spare(share * smallest - spent) * scale for smallest, spent, scale in rooms
+            needed <= spare(candidate, _cache_of(candidate, share * smallest - spent)) * scale
+            for smallest, spent, scale in rooms
         )
 
     if fits(limit):
@@ -204,16 +218,20 @@ def granular(context: int, limit: int) -> int:
     return context if context == limit else context // GRANULE * GRANULE or context
 
 
-def spare(available: float) -> float:
-    """How much of the cache our own context may fill: forecasts err, and a start takes minutes."""
-    return available * 0.95 - 128 * MIB
+def spare(candidate: Candidate, available: float) -> float:
+    """How much of the cache our own context may fill: forecasts err, and a start takes minutes.
+
+    Of a cache whose size is set only the tokens a byte are forecast, which were right within 1 %.
+    """
+    return available * 0.95 - 128 * MIB if candidate.measured else available * 0.99
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
     """Bytes that our own context may fill; all of a cache whose blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
-    return min(spare(left_bytes(one)) * one.scale for one in shares(model, candidate, gpus))
+    every = shares(model, candidate, gpus)
+    return min(spare(candidate, left_bytes(one)) * one.scale for one in every)
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 
 LARGEST_GRAPH, LARGEST_GRAPH_OF_GPT_OSS = 512, 1024
@@ -144,8 +144,8 @@ CUBLAS_MIB = 32
 STREAMS, STREAMS_OF_GEMMA = 4, 5
 """Hidden states alive along with a layer's own: residual, input, output; in Gemma norms, too."""
 FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
-"""Hidden states alive while the first compiled piece runs for the first time, which copies the
-embeddings; the drafting head's runs while the model's are still there."""
+"""Hidden states alive while the first compiled piece runs; the drafting head's runs while the
+model's are still there. Compiling it copies the embeddings as well."""
 SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
 """Bytes a logit takes in the sampler's warm-up: as loaded, as float32, probabilities, noise."""
 SAMPLER_ROWS = 132
@@ -161,6 +161,7 @@ def forward_bytes(
     ranks: int,
     activation: int,
     compiled: bool,
+    cold: bool,
     drafting: bool,
     embeds: bool = True,
     experts_stay: bool = True,
@@ -168,8 +169,8 @@ def forward_bytes(
 ) -> float:
     """The peak of a step of so many tokens on one of the ranks.
 
-    `embeds`: the embedding is here. `experts_stay`: what experts work in is kept from layer to
-    layer.
+    `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
+    experts work in is kept from layer to layer.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
@@ -181,7 +182,7 @@ def forward_bytes(
     width += tokens * _streams(model) * model.hidden_size
     if compiled:
         streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
-        copied = model.vocab_size / ranks if embeds else 0
+        copied = model.vocab_size / ranks if embeds and cold else 0
         first = model.hidden_size * (copied + tokens * streams)
         width = max(width, first)
     return CUBLAS_MIB * MIB + width * activation
@@ -242,7 +243,7 @@ def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
     return model.experts_per_token * (product + max(2 * inner, hidden))
 
 
-CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, FLASHINFER_MIB, VISION_MIB = 226, 14, 120, 394, 480
+CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, VISION_MIB = 226, 14, 120, 480
 ROUNDED_MIB = 2
 """MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were seen."""
 UNPACKED = 4.25
@@ -257,6 +258,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         ranks=candidate.tensor_parallel,
         activation=candidate.activation,
         compiled=not candidate.eager,
+        cold=candidate.cold,
         embeds=candidate.first,
         drafting=candidate.drafting,
         experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,

@@ -16,7 +16,7 @@ from caovand.core.plan import Plan
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused
 from caovand.engines.vllm.flags.spelling import option, whole_number
-from caovand.engines.vllm.memory.candidate import GIB, MIB, visible_mib
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, visible_mib
 from caovand.engines.vllm.memory.estimate import (
     candidate_of_plan,
     cards_of_plan,
@@ -191,9 +191,12 @@ def _longest(case: Case, low: int, high: int, *, alike: bool) -> int:
     return low
 
 
+FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+
+
 def _differing(plan: Plan, other: Plan) -> list[str]:
-    """The settings that differ in another plan, apart from the context and its memory share."""
-    names = {*plan.settings, *other.settings} - {"max_model_len", "gpu_memory_utilization"}
+    """The settings that differ in another plan, apart from the context and what follows from it."""
+    names = {*plan.settings, *other.settings} - FOLLOWING
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
 
@@ -335,19 +338,19 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
     short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     insist = f"name {INSIST} in [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
-    longest = _with_margin(found)
+    longest = _with_margin(found, candidate_of_plan(plan, inventory))
     captures = {"fits": str(longest)} if longest else {}
     failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
     others = any(remedy.startswith(FREE) for remedy in plan.advice)
     return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
 
 
-def _with_margin(found: MemoryEstimate) -> int:
+def _with_margin(found: MemoryEstimate, asked: Candidate) -> int:
     """The context to lower to, in tokens: a start that compiles leaves less than the forecast."""
     if found.gpu_memory_utilization is None or not found.kv_mib > 0:
         return found.max_model_len
     cache = found.kv_mib * MIB
-    return int(found.max_model_len * max(spare(cache), 0) / cache)
+    return int(found.max_model_len * max(spare(asked, cache), 0) / cache)
 
 
 def is_clear(found: MemoryEstimate) -> bool:

@@ -80,7 +80,7 @@ def unusable(gpu: Gpu) -> Problem | None:
         return Problem(
             f"use GPU {gpu.index}",
             f"it is SM{major}{minor}, and vLLM 0.21 and later have no kernels before SM75",
-            "leave it out of [engine] gpus, or use a newer card",
+            'set [engine] kind = "ollama", which serves GGUF models on it',
         )
     if gpu.mig and not gpu.uuid.startswith("MIG-"):
         return Problem(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from caovand.core.facts.inventory import Gpu, Inventory, Node
-from caovand.core.facts.occupancy import in_use
+from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm import releases
@@ -45,6 +45,8 @@ checkpoint rarely brings scales for 8 bits, and what they cost each model was no
 BUSY_MIB = 1024
 """Memory that others use on a card that is worth waiting for; a desktop uses less."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
+"""Flags that say how large the cache is."""
 MIN_ALONE = 4096
 """Below this, wait for other programs to free memory instead of serving."""
 
@@ -188,9 +190,7 @@ def _unnamed(gpu: Gpu) -> str:
 
 def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The cards as if nobody else used them."""
-    return tuple(
-        replace(gpu, free_mib=gpu.total_mib) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus
-    )
+    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def all_emptied(inventory: Inventory) -> Inventory:
@@ -240,9 +240,17 @@ def _fixed(draft: Draft) -> Space:
         graphs=_graphs(draft),
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(draft.inventory),
+        in_bytes=_in_bytes(draft),
         # Each replica keeps weights of its own.
         ram_mib=draft.inventory.least_ram_mib // stages(verbatim),
     )
+
+
+def _in_bytes(draft: Draft) -> bool:
+    """Whether we may set the cache's size: what is passed verbatim means what vLLM makes of it."""
+    flag = "--kv-cache-memory-bytes"
+    known = not draft.engine.flags or flag in draft.engine.flags
+    return draft.cuda and known and not SIZED_BY & draft.verbatim.keys()
 
 
 def _graphs(draft: Draft) -> Literal["open", "preferred", "kept", "none"]:

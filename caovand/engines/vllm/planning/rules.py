@@ -11,11 +11,13 @@ from collections.abc import Mapping
 
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
+from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import Layout, layout_for
 from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
@@ -57,9 +59,23 @@ def _max_model_len_on_cpu(draft: Draft) -> Setting | None:
     )
 
 
+def _cache_bytes_on_cards(draft: Draft) -> Setting | None:
+    """The size of the cache where vLLM would measure too little room for it."""
+    if draft.unweighed or draft.choice is None or not draft.choice.candidate.in_bytes:
+        return None
+    candidate, cards = draft.choice.candidate, draft.cards
+    ours = kv_bytes(draft.model, candidate, cards)
+    cold = kv_bytes(draft.model, candidate.but(in_bytes=False, cold=True), cards)
+    return policy(
+        int(ours),
+        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
+        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
+    )
+
+
 def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
     if draft.cuda:
-        return None
+        return _cache_bytes_on_cards(draft)
     if not draft.model.layer_types:
         return policy(
             _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
@@ -96,6 +112,8 @@ def dtype(draft: Draft) -> Setting | None:
         return user(typed, "[policy] dtype")
     if not old:
         return None
+    if (slow := without_tensor_cores(draft.cards)) and not draft.model.quantization:
+        return policy("float32", f"{slow}: float16 is up to nine times slower there")
     reason = "cards before SM80 have no bfloat16"
     if other == "float32":
         reason += f", and vLLM refuses float16 for models of type {draft.model.model_type}"

@@ -9,6 +9,7 @@ from typing import Any
 from caovand.core.addresses import is_loopback
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import unknown
@@ -127,6 +128,7 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
     found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.verbatim)]
+    found += [str(lack) for lack in (releases.untested(engine),) if lack]
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
@@ -157,6 +159,11 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
         found.append(
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
             " card of SM80 or newer, or another model"
+        )
+    if (slow := without_tensor_cores(draft.cards)) and not plain:
+        found.append(
+            f"{slow}, for which vLLM's kernels of {draft.model.quantization} weights are written;"
+            ' a GGUF file with [engine] kind = "llamacpp" needs none'
         )
     kind = str(plan.value("kv_cache_dtype"))
     if kind in TURBOQUANT_COST:

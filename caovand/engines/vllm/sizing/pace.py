@@ -81,6 +81,8 @@ STEP_TOKENS = 256
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
 """What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
 published runs show no loss by an fp8 cache, but not of every model."""
+TOO_SHORT = 2
+"""How steeply the worth of a context falls that does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Half of all conversations grow beyond so many usual requests, and half the time more than this
 part of the workload's users is there."""
@@ -147,6 +149,7 @@ class Pace:
         context in the place of the load's."""
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
+        reached *= min(context / workload.length, 1) ** TOO_SHORT
         served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
         return self.seconds(candidate) / (reached * served * self._worth)
 

@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import slowest
 from caovand.engines.vllm.machine.ranks import alike
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import Share, left_bytes
+from caovand.engines.vllm.memory.estimate import Share, left_bytes, spare
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
 from caovand.engines.vllm.sizing.pace import Workload, experts_read
@@ -170,9 +170,9 @@ class Stages:
         return Share(held, own, self.gpus[stage], self._width / width)
 
     def _room(self, stage: int, start: int, end: int) -> float:
-        """Blocks of the cache that a stage with these layers leaves; what it lacks is negative."""
+        """Blocks that our own context may fill with these layers; a lack is negative."""
         share = self.share(stage, start, end)
-        left = left_bytes(share)
+        left = spare(share.candidate, left_bytes(share))
         return left * (share.scale if left > 0 else self._width) / self._layout.block_bytes
 
     def _seconds(self, stage: int, start: int, end: int) -> float:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.occupancy import unoccupied
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
     granular,
@@ -120,7 +120,18 @@ class _Search:
     def lean(self, base: Candidate, *, eager: bool) -> Candidate:
         """The candidate that takes the least memory, but for weights."""
         small = self._batches(base)[-1]
-        return base.but(sequences=self._space.sequences or 1, batch_tokens=small, eager=eager)
+        lean = base.but(sequences=self._space.sequences or 1, batch_tokens=small)
+        return self._starts(lean, eager=eager)[-1]
+
+    def _starts(self, candidate: Candidate, *, eager: bool) -> tuple[Candidate, ...]:
+        """With the cache as vLLM sizes it at the first start, and where that compiles, and thus
+        sees less memory than all later ones, with a size that we set."""
+        if eager:
+            return (candidate.but(eager=True),)
+        cold = candidate.but(eager=False, cold=True)
+        if not self._space.in_bytes or candidate.stages:
+            return (cold,)
+        return cold, candidate.but(eager=False, in_bytes=True)
 
     def fastest(self, eager: tuple[bool, ...]) -> Choice | None:
         """The candidate with the lowest score and its runner-up, None if nothing fits."""
@@ -152,8 +163,10 @@ class _Search:
             counts = self._counts(base)
             for batch in self._batches(base):
                 for count in (one for one in counts if one <= batch or self._space.sequences):
+                    sized = base.but(sequences=count, batch_tokens=batch)
                     for graphless in eager:
-                        yield number, base.but(sequences=count, batch_tokens=batch, eager=graphless)
+                        for one in self._starts(sized, eager=graphless):
+                            yield number, one
 
     def _batches(self, base: Candidate) -> tuple[int, ...]:
         if self._space.batch_tokens:
@@ -280,9 +293,11 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     """
     bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
     enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
+    if any(gpu.unified for gpu in gpus):
+        return None  # the host has no other memory
     if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
         return None
-    emptied = tuple(replace(gpu, free_mib=gpu.total_mib) for gpu in gpus)
+    emptied = tuple(map(unoccupied, gpus))
     nearly = not space.context and longest_lean(bases, model, emptied) >= enough
     found = []
     bare = not all(base.vision for base in bases)
@@ -291,10 +306,12 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
             continue  # no image is worth that
         pace = Pace(model, base, gpus, space.workload, space.nodes)
         least_batch = max(_whole_blocks(LEAN_BATCH, base, model), space.sequences or 1)
+        eager = base.eager or space.graphs in ("none", "open")
         small = base.but(
             sequences=space.sequences or 1,
             batch_tokens=space.batch_tokens or least_batch,
-            eager=base.eager or space.graphs in ("none", "open"),
+            eager=eager,
+            cold=not eager,
         )
         for context in [space.context] if space.context else _doublings(least, model):
             if nearly and context > least:

@@ -18,7 +18,8 @@ class Space:
     They are the `bases`, which differ in drafts, cache type and vision tower, the most generous one
     first, each with every context, number of sequences, step size and share, unless one is fixed.
     CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
-    the host memory of one rank's node for weights that do not fit on the cards.
+    the host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the
+    size of the cache may be set.
     """
 
     bases: tuple[Candidate, ...] = ()
@@ -30,6 +31,7 @@ class Space:
     workload: Workload = WORKLOADS["chat"]
     nodes: Nodes = ALONE
     ram_mib: int = 0
+    in_bytes: bool = False
 
     @property
     def eager(self) -> tuple[bool, ...]:

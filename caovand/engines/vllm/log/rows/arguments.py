@@ -11,8 +11,10 @@ ROWS: tuple[Signature, ...] = (
     *python.ROWS,
     # Arguments that vLLM refuses
     signature("args.cli", "cause", "bad-arguments",
-         r"^(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
-         r"(?:argument (?P<argument>\S+): |unrecognized arguments: (?P<unknown>\S+))?"),
+         r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
+         r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
+         r"(?:argument (?P<argument>\S+): |unrecognized arguments: (?P<unknown>\S+)"
+         r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
          r"max_model_len \(\w+=(?P<longest>[\d.]+)"),

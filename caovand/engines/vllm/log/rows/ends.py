@@ -22,6 +22,11 @@ ROWS: tuple[Signature, ...] = (
          r"Cannot provide a placement group|^ValueError: Current node has no GPU available"
          r"|No available node types can fulfill resource request"
          r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
+    # It waits for them: a cluster may still grow
+    signature("ray.short", "consequence", "node-lost",
+         r"number of required (?:GPUs|\w{1,10}s) exceeds the total number of available"
+         r"|[Pp]arallel size \((?P<wanted>\d{1,6})\) exceeds available GPUs \((?P<found>\d{1,6})\)"
+         r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"),
     # The host
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons

@@ -1,0 +1,27 @@
+"""The GPU of a Jetson, whose older releases have no NVML: the device tree names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.occupancy import host_reserve_mib
+from caovand.core.printable import one_line
+
+CHIPS = {"tegra194": (7, 2), "tegra234": (8, 7), "tegra264": (11, 0)}
+"""Compute capability of Xavier, Orin and Thor."""
+
+
+def read_gpus(total_mib: int, available_mib: int, proc: Path = Path("/proc")) -> tuple[Gpu, ...]:
+    """The one card, in this much memory of the host's; none on other machines."""
+    tree = proc / "device-tree"
+    try:
+        chips = (tree / "compatible").read_text(errors="replace").split("\0")
+        name = (tree / "model").read_text(errors="replace").strip("\0")
+    except OSError:
+        return ()
+    known = [CHIPS[chip.partition(",")[2]] for chip in chips if chip.partition(",")[2] in CHIPS]
+    if not known:
+        return ()
+    free_mib = max(available_mib - host_reserve_mib(total_mib), 0)
+    return (Gpu(0, one_line(name), known[0], total_mib, free_mib, unified=True),)

@@ -1,0 +1,114 @@
+"""How an engine of GGUF files would serve a model that another cannot: from one of four bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.gguf import Gguf, GgufLayer
+from caovand.core.facts.inventory import Gpu, Host, ModelCard, Part
+from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf.sizes import Load
+
+TYPE = "Q4_K_M"
+BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
+"""Of a weight in a file of that type, by the tensors' own types; experts count as layers."""
+STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
+PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
+"""Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
+QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
+"""The suffix of a quantised checkpoint's name, after the model's."""
+FASTER = 2.0
+"""Models of two engines' speeds err: only such a gain is worth another download."""
+READING = 10.0
+"""Tokens a second as fast as people read: who has these gains little by more."""
+TINY = 100 << 20
+"""Bytes of a file below which a model is made for trials: models of speed mean nothing there."""
+KNOWN = frozenset({
+    "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone", "falcon_h1", "gemma", "gemma2",
+    "gemma3", "gemma3_text", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm2",
+    "llama", "mamba2", "mistral", "mixtral", "nemotron", "olmo2", "phi3", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "stablelm",
+    "starcoder2",
+})  # fmt: skip
+"""Model types that llama.cpp's converter makes GGUF files of (convert_hf_to_gguf.py)."""
+GROUP = "other engines"
+"""The doctor's group for them."""
+
+
+def offered(
+    title: str,
+    model: ModelCard,
+    cards: tuple[Gpu, ...],
+    host: Host,
+    tokens_s: float,
+    how: Callable[[str], str],
+) -> tuple[CheckResult, ...]:
+    """The way to serve it on these cards, which `how` completes for a model's name.
+
+    None where it runs fast enough, or would hardly run faster or at all.
+    """
+    if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
+        return ()
+    file = _converted(model)
+    if file.size < TINY:
+        return ()
+    converted = replace(model, gguf=file)
+    rooms = sizing.rooms_of(cards, None)
+    found = sizing.longest(converted, host, Load(0), cards, rooms, "chat")
+    timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
+    if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
+        return ()
+    layers, on_cards = len(file.layers) + 1, found.placement.layers
+    where = "in host memory" if not on_cards else f"{on_cards} of its {layers} layers on the GPU"
+    if on_cards == layers:
+        where = "all on the GPU"
+    speed = 1 / found.seconds
+    pace = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+    gib = file.size / 2**30
+    size = f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
+    text = (
+        f"{title} would serve it from a GGUF file of type {TYPE}, about"
+        f" {size} GiB, {where}: {pace} tokens/s (modelled), and"
+        f" {found.load.context:,} tokens of context"
+    )
+    name = QUANTISED.split(model.path.rstrip("/").rpartition("/")[2].rpartition("--")[2])[0]
+    return (CheckResult(GROUP, "WARN", text, how(name)),)
+
+
+def _converted(model: ModelCard) -> Gguf:
+    """The file that the converter would make, by the checkpoint's sizes."""
+    kinds = model.layer_types or ("full_attention",)
+    experts = _weights(model, "experts") * BITS["layers"] / 8 / len(kinds)
+    dense = _weights(model, "layers") * BITS["layers"] / 8 / len(kinds)
+    layers = tuple(_layer(model, kind, int(dense + experts), int(experts)) for kind in kinds)
+    embedding = int(_weights(model, "embedding") * BITS["embedding"] / 8)
+    output = int(_weights(model, "head") * BITS["output"] / 8)
+    return Gguf(layers, embedding, output, 0, ((TYPE, 0),), ())
+
+
+def _weights(model: ModelCard, part: Part) -> float:
+    """How many weights a part has."""
+    packed = model.gptq.bits if model.gptq else None
+    count = 0.0
+    for one in model.weights:
+        if one.part == part:
+            bits = STORED.get(one.dtype) or (packed if one.dtype in PACKED else None)
+            count += one.size * 8 / (bits or PACKED.get(one.dtype, 8))
+    return count
+
+
+def _layer(model: ModelCard, kind: str, size: int, experts: int) -> GgufLayer:
+    shape = model.linear if kind == "linear_attention" else model.mamba if kind == "mamba" else None
+    if shape is not None:
+        inner = shape.value_heads * shape.value_dim
+        convolved = inner + 2 * shape.key_heads * shape.key_dim
+        state = 4 * ((shape.conv_kernel - 1) * convolved + inner * shape.key_dim)
+        return GgufLayer(size, experts, state_size=state)
+    if model.latent:
+        return GgufLayer(size, experts, keys=model.latent)
+    width = model.kv_heads * model.head_dim
+    windowed = kind == "sliding_attention"
+    return GgufLayer(size, experts, width, width, model.sliding_window if windowed else 0)

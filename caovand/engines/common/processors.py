@@ -1,0 +1,49 @@
+"""How fast processors read quantised weights and multiply with them, from host memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caovand.core.facts.inventory import Host
+
+USUAL_GB_S = 25.0
+"""Bandwidth of unmeasured host memory: two channels of DDR4, as in a usual desktop. An i7-8700
+reads four-bit weights at 21 to 23 GB/s."""
+REACHED = 0.8
+OVER_NODES = 0.45
+"""The part of the bandwidth of several NUMA nodes that is reached without placing weights on them:
+most of what a core reads is the other node's. Two Xeons of 111 GB/s read experts at 35 to 40."""
+EXPERTS_REACHED = 0.8
+"""Of what dense layers reach: experts are many small matrices, chosen anew for each token."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """GB/s of four-bit weights that a core multiplies with one token, and its GFLOP/s with many."""
+
+    gb_s: float
+    gflop_s: float
+
+
+AVX2 = Core(5.0, 15.0)
+CORES = {
+    "amx_bf16": Core(12.0, 60.0), "avx512_vnni": Core(10.0, 35.0), "avx512f": Core(7.0, 25.0),
+    "avx2": AVX2, "i8mm": Core(8.0, 30.0), "asimddp": Core(5.0, 15.0), "avx": Core(1.5, 4.0),
+    "asimd": Core(1.5, 4.0), "sse4_2": Core(0.8, 2.0),
+}  # fmt: skip
+"""By the best of the vector extensions. Half and less of what a desktop's core reaches: servers'
+cores are slower, and all of them are slower together."""
+
+
+def core_of(host: Host) -> Core:
+    """What one core does; one with AVX2 where the processor is unknown."""
+    return next((CORES[name] for name in CORES if name in host.instructions), AVX2)
+
+
+def read_seconds(host: Host, dense: float, experts: float) -> float:
+    """The time to read these bytes of dense and of routed experts' weights for one token."""
+    nodes = OVER_NODES if host.numa_nodes > 1 else 1.0
+    memory = (host.memory_gb_s or USUAL_GB_S) * REACHED * nodes
+    cores = host.cpus * core_of(host).gb_s if host.instructions else memory
+    rate = min(memory, cores) * 1e9
+    return dense / rate + experts / (rate * EXPERTS_REACHED)

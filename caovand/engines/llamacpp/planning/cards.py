@@ -1,0 +1,58 @@
+"""Which cards a build of llama.cpp can use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.config import Config
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.facts.shortfalls import oldest_card
+from caovand.core.plan import Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.common.cards import compiled_for
+from caovand.engines.common.plans import chosen_cards
+
+OLDEST_BUILT = oldest_card("13")
+"""Compute capability of the oldest cards that `caovanctl engine install` builds it for."""
+
+
+def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards to use, the most free ones if fewer are wanted; none with a CPU build."""
+    engine = inventory.engine
+    if engine.build == "cpu":
+        return ()
+    gpus = chosen_cards(config, inventory)
+    able = tuple(gpu for gpu in gpus if compiled_for(engine, gpu))
+    if config.engine.gpus is not None and len(able) < len(gpus):
+        gpu = next(gpu for gpu in gpus if gpu not in able)
+        raise Unplannable(str(refusal(engine, gpu)), "backend-unsupported")
+    most = config.policy.tensor_parallel_size
+    if most is not None and len(able) > most:
+        able = tuple(sorted(able, key=lambda gpu: -gpu.free_mib)[:most])
+    return tuple(sorted(able, key=lambda gpu: gpu.index))
+
+
+def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
+    """A warning for each card that this build has no code for."""
+    engine = inventory.engine
+    if engine.build == "cpu" or config.engine.gpus is not None:
+        return
+    for gpu in inventory.gpus:
+        if not compiled_for(engine, gpu):
+            why = refusal(engine, gpu)
+            yield f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+
+
+def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:
+    """Why a card cannot be used, and what to do."""
+    number = "{}.{}".format(*gpu.compute_capability)
+    remedy = f"sudo caovanctl engine install --kind llamacpp --again --capability {number}"
+    if gpu.compute_capability < OLDEST_BUILT:
+        remedy = "build llama.cpp with CUDA 12"
+        if gpu.compute_capability >= oldest_card("12"):
+            remedy = f'set [engine] kind = "ollama", which has code for it, or {remedy}'
+    return Problem(
+        f"use GPU {gpu.index} ({gpu.name}) with this llama.cpp",
+        f"its build has no code for compute capability {number}",
+        remedy,
+    )

@@ -1,0 +1,246 @@
+"""What goes where: context, slots, cache, steps, and the layers on each card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.config import Config
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.occupancy import host_reserve_mib
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
+from caovand.engines.common.options import count
+from caovand.engines.llamacpp.planning import drafting, steps, texts
+from caovand.engines.llamacpp.planning.options import CONTEXT
+
+EIGHT_BITS = "q8_0"
+CACHE_RAM_MIB = 8192
+"""Prompts that llama-server keeps in host memory by default."""
+
+
+def settings(
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    verbatim: Mapping[str, Any],
+    speculative: Mapping[str, Any],
+) -> dict[str, Setting]:
+    """The settings that share out memory."""
+    kinds = _cache_types(config, inventory, verbatim)
+    batch, micro = _batches(config, inventory, gpus, verbatim)
+    slots = _slots(config, verbatim)
+    load = Load(
+        context=0,
+        slots=slots.value,
+        batch=micro.value,
+        keys=kinds[0].value,
+        values=kinds[1].value,
+        flash=verbatim.get("flash_attn") != "off",
+        depth=speculative.get("num_speculative_tokens", 0),
+        mtp=speculative.get("method") == drafting.MTP,
+    )
+    rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
+    loads = _loads(load, slots, kinds, inventory, gpus)
+    sized, context = _context(config, inventory, loads, gpus, rooms, verbatim)
+    slots, kinds = _lowered(sized.load, slots, kinds)
+    return {
+        CONTEXT: context,
+        "parallel": slots,
+        "batch_size": batch,
+        "ubatch_size": micro,
+        "cache_type_k": kinds[0],
+        "cache_type_v": kinds[1],
+        "load_mode": _load_mode(sized, gpus),
+        "cache_ram": _cache_ram(inventory, gpus),
+        **_on_cards(sized, gpus),
+    }
+
+
+def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:
+    typed = count(verbatim.get("parallel"))
+    if typed:
+        return Setting(typed, "user", "passed verbatim")
+    if config.policy.max_num_seqs is not None:
+        return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
+    workload = config.policy.workload
+    many = sizing.SLOTS[workload]
+    return Setting(
+        many, "policy", f"sequences at once for workload {workload}; each has the whole context"
+    )
+
+
+def _cache_types(
+    config: Config, inventory: Inventory, verbatim: Mapping[str, Any]
+) -> tuple[Setting, Setting]:
+    typed = config.policy.kv_cache_dtype
+    known = dict(inventory.engine.choices).get("--cache-type-k", tuple(CACHE_TYPES))
+    if typed not in (None, "auto") and typed not in known:
+        raise Unplannable(
+            f'cannot use kv_cache_dtype "{typed}": llama.cpp has no such cache type; use one of'
+            f" {', '.join(known)}"
+        )
+    if typed not in (None, "auto"):
+        kind = Setting(typed, "user", "[policy] kv_cache_dtype")
+    else:
+        kind = Setting("f16", "policy", "half precision is the default of llama.cpp")
+    return tuple(  # type: ignore[return-value]
+        Setting(str(verbatim[name]), "user", "passed verbatim") if name in verbatim else kind
+        for name in ("cache_type_k", "cache_type_v")
+    )
+
+
+def _batches(
+    config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
+) -> tuple[Setting, Setting]:
+    whole = texts.step(config, inventory.model, verbatim)
+    if whole:
+        return whole, whole
+    typed = count(verbatim.get("batch_size")) or config.policy.max_num_batched_tokens
+    if typed is not None:
+        batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
+    elif gpus:
+        batch = Setting(
+            steps.MAX_ON_CARDS, "policy", "long prompts keep the cards busy in large steps"
+        )
+    else:
+        tokens = steps.on_processor(inventory.model, inventory.host)
+        batch = Setting(
+            tokens,
+            "policy",
+            f"a step takes at most about {steps.STEP_S:g} s on {inventory.host.cpus} cores, and"
+            " llama-server answers nothing until it is done",
+        )
+    micro = count(verbatim.get("ubatch_size")) or min(batch.value, steps.ON_CARDS)
+    reason = "larger ones need larger compute buffers"
+    return batch, Setting(micro, "user" if "ubatch_size" in verbatim else "policy", reason)
+
+
+def _loads(
+    load: Load,
+    slots: Setting,
+    kinds: tuple[Setting, Setting],
+    inventory: Inventory,
+    gpus: Sequence[Gpu],
+) -> tuple[Load, ...]:
+    """The wanted load, and cheaper ones that may keep every layer on the cards."""
+    if not gpus:
+        return (load,)
+    block = CACHE_TYPES[EIGHT_BITS][0]
+    divides = inventory.model.head_dim % block == 0 and load.flash
+    may_lower = divides and all(kind.origin == "policy" for kind in kinds)
+    caches = [load, replace(load, keys=EIGHT_BITS, values=EIGHT_BITS)] if may_lower else [load]
+    few = [replace(one, slots=1) for one in caches] if slots.origin == "policy" else []
+    return tuple(dict.fromkeys([*caches, *few]))
+
+
+def _lowered(
+    load: Load, slots: Setting, kinds: tuple[Setting, Setting]
+) -> tuple[Setting, tuple[Setting, Setting]]:
+    """Slots and cache types of the load that was chosen."""
+    if load.slots != slots.value:
+        slots = Setting(load.slots, "policy", "more sequences would push layers off the cards")
+    if load.keys != kinds[0].value:
+        kind = Setting(
+            load.keys, "policy", "a half-precision cache would push layers off the cards"
+        )
+        kinds = (kind, kind)
+    return slots, kinds
+
+
+def _context(
+    config: Config,
+    inventory: Inventory,
+    loads: Sequence[Load],
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    verbatim: Mapping[str, Any],
+) -> tuple[sizing.Sized, Setting]:
+    model, host = inventory.model, inventory.host
+    typed, source = config.model.max_model_len, "[model] max_model_len"
+    if CONTEXT in verbatim:
+        typed = max((verbatim[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
+        loads = [load for load in loads if load.slots == loads[0].slots]
+        source = "passed verbatim, for all sequences together"
+    if typed is not None:
+        if model.max_model_len and typed > model.max_model_len and CONTEXT not in verbatim:
+            raise Unplannable(
+                f"cannot serve a context of {typed} tokens: the model's own limit is"
+                f" {model.max_model_len}; set [model] max_model_len to at most that"
+            )
+        loads = [replace(load, context=typed) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        return sized, Setting(typed, "user", source)
+    if whole := texts.step(config, model, verbatim):
+        loads = [replace(load, context=whole.value) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        return sized, whole
+    workload = config.policy.workload
+    sized = sizing.best(
+        loads, lambda load: sizing.longest(model, host, load, gpus, rooms, workload)
+    )
+    context = sized.load.context
+    if context == model.max_model_len:
+        reason = "the model's own limit"
+    elif not sized.fits:
+        reason = "no context fits; trying the smallest useful one"
+    elif gpus and sized.whole:
+        reason = "the longest with every layer on the cards"
+    elif gpus:
+        reason = f"enough for workload {workload}; a longer one would push layers off the cards"
+    elif context == max(sizing.MAX_ON_HOST, sizing.ENOUGH[workload]):
+        reason = "a longer prompt takes minutes to read on a processor"
+    else:
+        reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"
+    return sized, Setting(context, "policy", reason)
+
+
+def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
+    if not gpus:
+        return {}
+    placement = sized.placement
+    pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds else ""
+    where = "every layer fits on the cards" if sized.whole else "as many as the cards hold"
+    found = {
+        "gpu_layers": Setting(placement.layers, "policy", f"{where}, {pace}".rstrip(", ")),
+    }
+    if len(gpus) > 1:
+        split = ",".join(map(str, placement.on_cards)) if placement.layers else "1"
+        found["split_mode"] = Setting("layer", "policy", "cards of any size take whole layers")
+        found["tensor_split"] = Setting(split, "policy", "layers on each card, by its free memory")
+    if placement.experts_in_ram:
+        found["n_cpu_moe"] = Setting(
+            placement.experts_in_ram,
+            "policy",
+            "layers whose routed experts stay in host memory: a token reads few of them",
+        )
+    return found
+
+
+def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu]) -> Setting:
+    # Based on total memory: free memory changes from start to start, and the plan with it.
+    if any(gpu.unified for gpu in gpus):
+        spare = host_reserve_mib(inventory.host.ram_mib) // 8
+        reason = "MiB for prompts seen before: an eighth of the host's reserve"
+        return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
+    weights = inventory.model.gguf.size if inventory.model.gguf else 0
+    spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
+    if spare >= CACHE_RAM_MIB:
+        return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
+    reason = "MiB for prompts seen before: an eighth of the host memory that the weights leave"
+    return Setting(spare, "policy", reason)
+
+
+def _load_mode(sized: sizing.Sized, gpus: Sequence[Gpu]) -> Setting:
+    if gpus and not sized.whole:
+        return Setting(
+            "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"
+            " every token would wait for the disk",
+        )  # fmt: skip
+    if any(gpu.unified for gpu in gpus):
+        return Setting("none", "policy", "mapped weights would be in the one memory twice")
+    return Setting(
+        "mmap", "policy", "mapped weights stay in the file cache, so the next start is quick"
+    )

@@ -1,0 +1,26 @@
+"""What Ollama offers for a model on cards that no other engine has code for."""
+
+from __future__ import annotations
+
+from caovand.core.facts.checks import CheckResult
+from caovand.core.facts.inventory import Gpu, Host, ModelCard
+from caovand.core.facts.shortfalls import oldest_card
+from caovand.engines.common.gguf.converted import TYPE, offered
+from caovand.engines.ollama.probe import HOW
+
+
+def alternative(
+    model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
+) -> tuple[CheckResult, ...]:
+    """On all cards that its libraries for CUDA 12 have code for, if CUDA 13 has none for any."""
+    if not gpus or any(gpu.compute_capability >= oldest_card("13") for gpu in gpus):
+        return ()
+    cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= oldest_card("12"))
+    return offered("Ollama", model, cards, host, tokens_s, _how)
+
+
+def _how(name: str) -> str:
+    return (
+        f"search the hub for {name}-GGUF, then: {HOW};"
+        f' ollama pull hf.co/OWNER/NAME:{TYPE}; set [engine] kind = "ollama"'
+    )

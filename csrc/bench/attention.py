@@ -1,0 +1,411 @@
+"""Decode and verification attention: every case against float64, then the table. Needs a GPU.
+
+    python csrc/bench/attention.py [check | time]
+
+Bounds are those of the plugin's measure/check.py: relative error, and the largest error of an
+element over |value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned.
+The table: microseconds a call, medians of CUDA-graph replays over calls that read other blocks
+each, and the cache's bytes a second as a share of the copy rate of the same run (read + write).
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+try:
+    from vllm.v1.attention.ops.triton_unified_attention import unified_attention
+    from vllm.v1.kv_cache_interface import KVQuantMode
+except ImportError as error:
+    unified_attention = None
+    print(f"no Triton column: {error}")
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "plugin"))
+
+from caovan_vllm_sm75_turbo3 import launch  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
+
+DEVICE = torch.device("cuda")
+BOUNDS = (1e-3, 1e-2)
+REPETITIONS = 2000
+failures: list[str] = []
+
+
+@dataclass
+class Call:
+    """One launch and what it reads and writes."""
+
+    kind: str
+    q: torch.Tensor
+    out: torch.Tensor
+    cache: torch.Tensor
+    table: torch.Tensor
+    cu: torch.Tensor
+    lengths: torch.Tensor
+    signs: torch.Tensor
+    max_tokens: int
+    segments: int = 0
+
+    def __post_init__(self) -> None:
+        sequences, heads, kv_heads = self.lengths.shape[0], self.q.shape[1], self.cache.shape[1]
+        library = launch.shared_library()
+        if not self.segments:
+            self.segments = library.attention_segments(sequences, self.max_tokens, heads, kv_heads)
+        size = library.attention_workspace_bytes(
+            sequences, self.max_tokens, heads, kv_heads, self.q.shape[2], self.segments
+        )
+        self.workspace = torch.empty(size, dtype=torch.uint8, device=DEVICE)
+        self.scale = self.q.shape[2] ** -0.5
+        self.args = launch.attention_args(
+            self.q,
+            self.out,
+            self.cache,
+            self.table,
+            self.cu,
+            self.lengths,
+            self.signs,
+            max_tokens=self.max_tokens,
+            segments=self.segments,
+            scale=self.scale,
+        )
+
+    def run(self) -> None:
+        launch.attention_decode(self.args, self.workspace)
+
+
+def ints(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+def signs_of(dim: int) -> torch.Tensor:
+    return torch.randint(0, 2, (dim,), device=DEVICE).float() * 2 - 1
+
+
+def empty_cache(kind: str, blocks: int, kv_heads: int, block_size: int, dim: int, *, hnd: bool):
+    """Every byte 0xff: NaN in fp16 and in scales; heads before or after tokens, pages padded."""
+    size = paged.content(kind, dim)
+    page = block_size * kv_heads * size + 64
+    raw = torch.empty(blocks, page, dtype=paged.DTYPES[kind], device=DEVICE)
+    raw.view(torch.uint8).fill_(0xFF)
+    raw = raw[:, : block_size * kv_heads * size]
+    if hnd:
+        return raw.unflatten(1, (kv_heads, block_size, size))
+    return raw.unflatten(1, (block_size, kv_heads, size)).transpose(1, 2)
+
+
+def make_case(
+    kind: str,
+    tokens: list[int],
+    lengths: list[int],
+    *,
+    heads: int = 24,
+    kv_heads: int = 4,
+    dim: int = 256,
+    block_size: int = 16,
+    segments: int = 0,
+    hnd: bool = False,
+    spread: float = 1.0,
+    value: float = 1.0,
+) -> Call:
+    cu = [0]
+    for count in tokens:
+        cu.append(cu[-1] + count)
+    used = [-(-length // block_size) for length in lengths]
+    cache = empty_cache(kind, sum(used) + 1, kv_heads, block_size, dim, hnd=hnd)
+    signs, poisoned = signs_of(dim), sum(used)  # the last block belongs to nobody
+    order = torch.randperm(sum(used), device=DEVICE)
+    table = torch.full((len(tokens), max(used) + 2), poisoned, dtype=torch.int32, device=DEVICE)
+    at = 0
+    for n, (pages, length) in enumerate(zip(used, lengths, strict=True)):
+        mine = order[at : at + pages]
+        at += pages
+        table[n, :pages] = mine.int()
+        halves = [
+            paged.write(kind, torch.randn(length, kv_heads, dim, device=DEVICE) * scale, signs)
+            for scale in (1.0, value)
+        ]
+        rows = torch.cat(halves, -1).view(cache.dtype)
+        keys = torch.arange(length, device=DEVICE)
+        cache[mine[keys // block_size], :, keys % block_size] = rows
+    rows = cu[-1] + 3
+    q = torch.full((rows, heads * dim + 8), torch.nan, device=DEVICE, dtype=torch.float16)
+    out = torch.full((rows, heads * dim + 16), torch.nan, device=DEVICE, dtype=torch.float16)
+    q, out = (x[:, : heads * dim].unflatten(1, (heads, dim)) for x in (q, out))
+    q[: cu[-1]] = torch.randn(cu[-1], heads, dim, device=DEVICE).half() * spread
+    return Call(
+        kind, q, out, cache, table, ints(cu), ints(lengths), signs, max(*tokens, 1), segments
+    )
+
+
+def poison(call: Call) -> None:
+    call.workspace.fill_(0xFF)
+    call.out.fill_(torch.nan)
+
+
+def demand(name: str, what: str, holds: bool) -> None:
+    if not holds:
+        failures.append(f"{name}: {what}")
+        print(f"FAILED {name}: {what}")
+
+
+def check(name: str, call: Call, repetitions: int = 5) -> None:
+    """Against float64; the same bits again, eagerly and from a graph whose inputs changed."""
+    cu, lengths = call.cu.tolist(), call.lengths.tolist()
+    poison(call)
+    call.run()
+    first = call.out.clone()
+    want = paged.attention(
+        call.kind, call.q, call.cache, call.table, cu, lengths, call.signs, call.scale
+    )
+    error = (first - want)[: cu[-1]].double()
+    rms = want[: cu[-1]].square().mean().sqrt()
+    relative = (error.square().mean().sqrt() / rms).item()
+    largest = (error.abs() / (want[: cu[-1]].abs() + rms)).max().item()
+    demand(name, "error", relative <= BOUNDS[0] and largest <= BOUNDS[1])
+    demand(name, "wrote rows outside every sequence", bool(first[cu[-1] :].isnan().all()))
+
+    other = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    bits = first.contiguous().view(torch.int16)
+    for _ in range(repetitions):
+        poison(call)
+        call.run()
+        other |= (call.out.contiguous().view(torch.int16) != bits).any()
+    demand(name, f"other bits in {repetitions} repetitions", not other.item())
+
+    graph = torch.cuda.CUDAGraph()
+    kept = call.q.clone(), call.lengths.clone()
+    call.q.zero_()
+    call.lengths.copy_(ints([1] * len(lengths)).maximum(call.cu[1:] - call.cu[:-1]))
+    with torch.cuda.graph(graph):
+        call.run()
+    call.q.copy_(kept[0])
+    call.lengths.copy_(kept[1])
+    poison(call)
+    graph.replay()
+    demand(
+        name, "a graph that saw other inputs gives other bits",
+        torch.equal(call.out.contiguous().view(torch.int16), bits),
+    )  # fmt: skip
+    print(f"{name}: {relative:.1e} / {largest:.1e}")
+
+
+def check_all() -> None:
+    print("relative and largest error; bounds", *BOUNDS)
+    for kind in ("int4", "int8", "fp16"):
+        for dim in (256, 128):
+            what = f"{kind} {dim}"
+            check(f"{what}, verify 5 x 2049", make_case(kind, [5], [2049], dim=dim))
+            check(f"{what}, decode 1 x 4097", make_case(kind, [1], [4097], dim=dim, block_size=48))
+        check(
+            f"{kind}, ragged, an idle sequence",
+            make_case(
+                kind,
+                [5, 1, 0, 8, 3],
+                [8197, 17, 40, 2049, 3],
+                block_size=272,
+                segments=17,
+                hnd=True,
+            ),
+        )
+        check(
+            f"{kind}, 8 heads a group, 8 tokens",
+            make_case(kind, [8, 8], [129, 300], heads=16, kv_heads=2, dim=128, segments=5),
+        )
+        check(
+            f"{kind}, 4 heads a group",
+            make_case(kind, [4, 2], [1000, 31], heads=16, kv_heads=4, block_size=32, segments=256),
+        )
+        check(f"{kind}, one segment", make_case(kind, [5], [4097], segments=1))
+        check(f"{kind}, sharp scores", make_case(kind, [5], [2049], spread=8, value=100))
+        check(f"{kind}, small values", make_case(kind, [5], [2049], value=1e-3))
+        for segments in (2, 64, 65, 66, 129):  # segments of some rows without a key they may see
+            check(
+                f"{kind}, 5 x 2052 in {segments} segments",
+                make_case(kind, [5], [2052], segments=segments),
+            )
+        check(f"{kind}, {REPETITIONS} times", make_case(kind, [5], [8197]), REPETITIONS)
+
+
+def median_us(calls: list[Callable[[], None]], repeats: int = 7, graph: bool = True) -> float:
+    """Microseconds a call."""
+    for call in calls[:2]:
+        call()
+    torch.cuda.synchronize()
+    replay: Callable[[], object] = lambda: [call() for call in calls]  # noqa: E731
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            replay()
+        replay = captured.replay
+    times = []
+    for _ in range(repeats + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
+    return statistics.median(times[2:])
+
+
+def copy_rate() -> float:
+    x = torch.empty(2**30, dtype=torch.uint8, device=DEVICE)
+    y = torch.empty_like(x)
+    return 2 * x.numel() / median_us([lambda: y.copy_(x)], graph=False) * 1e6
+
+
+class Pool:
+    """Blocks of random content, and calls that read different ones."""
+
+    def __init__(self, kind: str, heads: int, kv_heads: int, dim: int, size: int) -> None:
+        self.kind, self.heads, self.kv_heads, self.dim = kind, heads, kv_heads, dim
+        self.block_size = {"int4": 1040, "int8": 528, "fp16": 272}[kind]
+        content = paged.content(kind, dim)
+        itemsize = paged.DTYPES[kind].itemsize
+        self.record = content * itemsize
+        self.blocks = size // (self.block_size * kv_heads * self.record)
+        shape = (self.blocks, self.block_size, kv_heads, content)
+        if kind == "fp16":
+            raw = torch.empty(shape, dtype=torch.float16, device=DEVICE).normal_()
+        else:
+            raw = torch.randint(0, 256, shape, dtype=torch.uint8, device=DEVICE)
+            scales = raw.view(torch.float32)
+            for at in (content // 8 - 1, content // 4 - 1):
+                scales[..., at] = 0.02
+            raw = raw.view(paged.DTYPES[kind])
+        self.cache = raw.transpose(1, 2)
+        self.signs = signs_of(dim)
+
+    def calls(self, sequences: int, tokens: int, length: int) -> list[Call]:
+        pages = -(-length // self.block_size)
+        wanted = -(-(600 << 20) // (sequences * length * self.kv_heads * self.record))
+        count = max(1, min(wanted, 64, self.blocks // (pages * sequences)))
+        order = torch.randperm(self.blocks, device=DEVICE).int()
+        tables = order[: count * sequences * pages].view(count, sequences, pages)
+        rows = sequences * tokens
+        q = torch.randn(rows, self.heads, self.dim, device=DEVICE).half()
+        cu = ints([n * tokens for n in range(sequences + 1)])
+        return [
+            Call(self.kind, q, torch.empty_like(q), self.cache, table.contiguous(), cu,
+                 ints([length] * sequences), self.signs, tokens)
+            for table in tables
+        ]  # fmt: skip
+
+
+def sdpa_us(heads: int, kv_heads: int, dim: int, sequences: int, tokens: int, length: int) -> float:
+    """PyTorch's attention on a contiguous fp16 cache, no mask: the faster of two ways to ask."""
+    k, v = (
+        torch.randn(sequences, kv_heads, length, dim, device=DEVICE, dtype=torch.float16)
+        for _ in range(2)
+    )
+    attend = torch.nn.functional.scaled_dot_product_attention
+    grouped = torch.randn(
+        sequences, kv_heads, tokens * heads // kv_heads, dim, device=DEVICE
+    ).half()
+    plain = torch.randn(sequences, heads, tokens, dim, device=DEVICE).half()
+    ways: list[Callable[[], object]] = [
+        lambda: attend(grouped, k, v),
+        lambda: attend(plain, k, v, enable_gqa=True),
+    ]
+    best = float("inf")
+    for way in ways:
+        try:
+            best = min(best, median_us([way], repeats=3, graph=False))
+        except RuntimeError as error:
+            print(f"no SDPA of this kind: {error}")
+    return best
+
+
+def vllm_us(call: Call, tokens: int, length: int) -> float | None:
+    """vLLM's Triton attention (0.32 and later) on the same cache."""
+    if unified_attention is None:
+        return None
+    modes = {"fp16": "NONE", "int8": "INT8_PER_TOKEN_HEAD", "int4": "INT4_PER_TOKEN_HEAD"}
+    heads, dim = call.q.shape[1:]
+    k, v = call.cache.transpose(1, 2).chunk(2, dim=-1)
+    scales: dict[str, torch.Tensor] = {}
+    if call.kind != "fp16":
+        words = call.cache.transpose(1, 2).view(torch.float32)
+        middle = words.shape[-1] // 2
+        scales = {"k_scale_cache": words[..., middle - 1], "v_scale_cache": words[..., -1]}
+        k, v = k[..., :-4], v[..., :-4]
+    threshold = 128 // call.cache.shape[1]
+    segments = [torch.empty(threshold, heads, 16, *x, device=DEVICE) for x in ((dim,), (), ())]
+
+    def run() -> None:
+        unified_attention(
+            q=call.q, k=k, v=v, out=call.out, cu_seqlens_q=call.cu, max_seqlen_q=tokens,
+            seqused_k=call.lengths, max_seqlen_k=length, softmax_scale=call.scale, causal=True,
+            window_size=(-1, -1), block_table=call.table, softcap=0, q_descale=None,
+            k_descale=None, v_descale=None, seq_threshold_3D=threshold,
+            num_par_softmax_segments=16, softmax_segm_output=segments[0],
+            softmax_segm_max=segments[1], softmax_segm_expsum=segments[2],
+            kv_quant_mode=KVQuantMode[modes[call.kind]], **scales,
+        )  # fmt: skip
+
+    return median_us([run], repeats=3, graph=False)
+
+
+def time_all() -> None:
+    copy = copy_rate()
+    print(
+        f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {copy / 1e9:.0f} GB/s"
+    )
+    print("| cache, head size, heads / KV heads | sequences x tokens | keys | us | GB/s | of copy "
+          "| SDPA fp16, us | ratio | vLLM Triton, us | ratio |")  # fmt: skip
+    print("| --- " * 10 + "|")
+    memory = torch.cuda.get_device_properties(DEVICE).total_memory
+    for kind, heads, kv_heads, dim, tokens in (
+        ("int4", 24, 4, 256, (5, 1)),
+        ("int8", 24, 4, 256, (5, 1)),
+        ("fp16", 24, 4, 256, (5, 1)),
+        ("int4", 32, 8, 128, (5, 1)),
+    ):
+        record = paged.content(kind, dim) * paged.DTYPES[kind].itemsize
+        size = int(4.1 * 2**18 * kv_heads * record)
+        pool = Pool(kind, heads, kv_heads, dim, min(size, memory // 4))
+        for count in tokens:
+            for sequences in (1, 4):
+                for length in (4096, 16384, 65536, 131072, 262144):
+                    calls = pool.calls(sequences, count, length)
+                    us = median_us([call.run for call in calls])
+                    rate = sequences * length * kv_heads * record / us * 1e6
+                    line = f"| {kind}, {dim}, {heads} / {kv_heads} | {sequences} x {count} "
+                    line += f"| {length:,} | {us:.1f} | {rate / 1e9:.0f} | {rate / copy:.0%} |"
+                    if kind == "fp16":
+                        other = sdpa_us(heads, kv_heads, dim, sequences, count, length)
+                        line += f" {other:.1f} | {other / us:.2f} |"
+                    else:
+                        line += " | |"
+                    triton = vllm_us(calls[0], count, length)
+                    line += f" {triton:.1f} | {triton / us:.2f} |" if triton else " | |"
+                    print(line, flush=True)
+        del pool, calls
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    began = time.monotonic()
+    launch.prepare(torch.device("cuda", torch.cuda.current_device()))
+    print(f"kernels loaded after {time.monotonic() - began:.1f} s")
+    what = sys.argv[1] if len(sys.argv) > 1 else ""
+    if what != "time":
+        check_all()
+        print(f"{'FAILED: ' + ', '.join(failures) if failures else 'all cases pass'}, "
+              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+    if what != "check":
+        time_all()
+    print(f"{time.monotonic() - began:.0f} s")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

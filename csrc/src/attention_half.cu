@@ -1,0 +1,12 @@
+// attention over a cache of fp16: its kernels for it.
+#include "attention_launch.cuh"
+
+namespace caovan {
+
+int attention_half_load() { return attention::load<attention::kHalf>(); }
+
+int attention_half_launch(const caovan_attention_args& p, void* workspace, cudaStream_t stream) {
+  return attention::launch<attention::kHalf>(p, workspace, stream);
+}
+
+}  // namespace caovan

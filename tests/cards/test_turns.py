@@ -1,0 +1,117 @@
+"""One card and two: turns from the prefix cache of a drafting hybrid, against the truth.
+
+csrc/bench/turns.py by the engine's Python, with the plugin's fixes and without, several at a time
+on the same cards. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a later run with the
+next seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
+CAOVAN_CARDS_TURNS_S seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cards.conftest import CACHE, CARD, EAGER, ENGINE
+from tests.daemon_process import ROOT
+
+BENCH = ROOT / "csrc/bench/turns.py"
+FIRST, _, LAST = os.environ.get("CAOVAN_CARDS_SEEDS", "0-7").partition("-")
+SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
+TURNS = os.environ.get("CAOVAN_CARDS_TURNS", "240")
+LIMIT_S = os.environ.get("CAOVAN_CARDS_TURNS_S", "240")
+AT_ONCE = {1: 4, 2: 2}
+"""By cards: how many engines of each way share them."""
+RIGHT_BY_ITSELF = (0, 32)
+
+
+@dataclass
+class Run:
+    """Some seeds, in one engine."""
+
+    way: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """What came of each seed that has ended, by weights."""
+        for line in self.log.read_text(errors="replace").splitlines():
+            if line.startswith('{"weights"'):
+                yield json.loads(line)
+
+
+@contextlib.contextmanager
+def runs(ways: dict[str, list[str]], count: int, folder: Path) -> Iterator[list[Run]]:
+    """All of them at a time on so many cards, ended at the end."""
+    env = {
+        **os.environ, "CUDA_VISIBLE_DEVICES": str(CARD) if count == 1 else "0,1",
+        "TRITON_CACHE_DIR": f"{CACHE}/triton", "VLLM_CACHE_ROOT": f"{CACHE}/turns",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    }  # fmt: skip
+    graphs = "NONE" if EAGER else "PIECEWISE"
+    common = [
+        "--turns", TURNS, "--limit", LIMIT_S, "--graphs", graphs, "--cards", str(count),
+        "--plain", "--async-scheduling",
+    ]  # fmt: skip
+    begun: list[Run] = []
+    with contextlib.ExitStack() as stack:
+        for way, words in ways.items():
+            for number in range(min(AT_ONCE[count], len(SEEDS))):
+                log = folder / f"{way.replace(' ', '-')}-{number}.log"
+                seeds = ",".join(map(str, SEEDS[number :: AT_ONCE[count]]))
+                words_of_it = [ENGINE, str(BENCH), "--seeds", seeds, *common, *words]
+                output: Any = {"stdout": log.open("wb"), "stderr": subprocess.STDOUT}
+                process = subprocess.Popen(words_of_it, env=env, **output)
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+                begun.append(Run(way, log, process))
+        yield begun
+
+
+def version() -> tuple[int, int]:
+    """The engine's release of vLLM."""
+    code = "import importlib.metadata as m; print(m.version('vllm'))"
+    done = subprocess.run([ENGINE, "-c", code], capture_output=True, text=True, check=True)
+    major, minor, *_ = done.stdout.split(".")
+    return int(major), int(minor)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_turn_from_the_cache_is_what_computing_it_anew_gives(
+    count: int, cards: int, tmp_path: Path
+) -> None:
+    if cards < count:
+        pytest.skip(f"needs {count} cards")
+    ways = {"with the plugin": [], "without the plugin": ["--without-plugin"]}
+    if version() < RIGHT_BY_ITSELF:
+        del ways["without the plugin"]
+    with runs(ways, count, tmp_path) as begun:
+        shown = set[str]()
+        while any(run.process.poll() is None for run in begun):
+            time.sleep(1)
+            lines = {f"{run.way}: {json.dumps(row)}" for run in begun for row in run.rows()}
+            for line in sorted(lines - shown):
+                print(line, flush=True)
+            shown |= lines
+    for way in ways:
+        found = [row for run in begun if run.way == way for row in run.rows()]
+        for weights in ("copy", "random"):
+            some = [row for row in found if row["weights"] == weights]
+            if not some:
+                continue
+            sums = [sum(row[name] for row in some) for name in ("turns", "hits", "wrong")]
+            most = [max(row[name] for row in some) for name in ("farthest", "unit", "cold")]
+            seeds = sorted(row["seed"] for row in some)
+            print(f"| {way} | {weights} | seeds {seeds} |", *sums, *most, sep=" | ", flush=True)
+    for run in begun:
+        print(f"--- {run.log.name}: {run.log.read_text(errors='replace')[-1500:]}", flush=True)
+        assert run.process.returncode == 0
+        assert any(run.rows())

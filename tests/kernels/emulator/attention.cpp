@@ -1,0 +1,224 @@
+// csrc/src/attention.cuh and attention_combine.cuh on a CPU, against float64: a line a case, exit 1
+// on a failure. Caches as vLLM lays them out: K, its scale, V, its scale of each token and head.
+#include "attention.cuh"
+#include "attention_combine.cuh"
+#include "cta.h"
+
+#include <random>
+#include <string>
+
+using namespace caovan;
+using namespace caovan::attention;
+
+namespace caovan {
+char shared_memory[65536];
+}
+static std::mt19937 chance(1);
+static float normal() { return std::normal_distribution<float>()(chance); }
+
+struct Case {
+  std::string name;
+  int format, dim, group, kv_heads, block_size, segments;
+  std::vector<int> tokens, keys;
+  float spread = 1, value = 1;  // of scores, of values
+};
+
+static void hadamard_of(std::vector<double>& x) {
+  for (size_t h = 1; h < x.size(); h *= 2)
+    for (size_t i = 0; i < x.size(); ++i)
+      if (!(i & h)) {
+        const double a = x[i], b = x[i + h];
+        x[i] = a + b, x[i + h] = a - b;
+      }
+}
+
+// Write a row as vLLM 0.32 does; return what it stands for.
+static std::vector<double> write(const std::vector<double>& row, const Case& c, const float* signs, char* to, char* scale_to) {
+  const int dim = int(row.size());
+  std::vector<double> x = row;
+  float low = INFINITY, high = -INFINITY;
+  if (c.format == kHalf) {
+    for (int d = 0; d < dim; ++d) {
+      const __half h = x[d];
+      memcpy(to + 2 * d, &h, 2);
+      x[d] = h;
+    }
+    return x;
+  }
+  if (c.format == kInt4) {
+    for (int d = 0; d < dim; ++d) x[d] *= signs[d];
+    hadamard_of(x);
+    memset(to, 0, dim / 2);
+  }
+  for (double v : x) low = std::min(low, float(v)), high = std::max(high, float(v));
+  const bool packed = c.format == kInt4;
+  float scale = std::max(packed ? (high - low) / 15 : std::max(high, -low) / 127, 1e-6f);
+  const int zero = packed ? std::min(15, std::max(0, int(std::lround(-low / scale)))) : 0;
+  for (int d = 0; d < dim; ++d) {
+    const int q = int(std::lround(x[d] / scale)) + zero;
+    if (packed)
+      to[d / 2] |= char(std::min(15, std::max(0, q)) << d % 2 * 4);
+    else
+      to[d] = char(std::min(127, std::max(-128, q)));
+  }
+  uint32_t bits = __float_as_uint(scale);
+  if (packed) bits = (bits & ~15u) | uint32_t(zero);
+  memcpy(scale_to, &bits, 4);
+  if (packed) scale = __uint_as_float(bits & ~15u);
+  for (int d = 0; d < dim; ++d)
+    x[d] = double(scale) * (packed ? (uint8_t(to[d / 2]) >> d % 2 * 4 & 15) - zero : int8_t(to[d]));
+  if (packed) {
+    hadamard_of(x);
+    for (int d = 0; d < dim; ++d) x[d] *= double(signs[d]) / dim;
+  }
+  return x;
+}
+
+template <Format F, int D, int Groups>
+static void launch(const caovan_attention_args& p, std::vector<float4>& statistics, std::vector<__half>& partial) {
+  const int rows = p.max_tokens * (p.heads / p.kv_heads), blocks = (rows + Groups * 8 - 1) / (Groups * 8);
+  const int parts = p.segments * (4 / Groups);
+  const size_t records = size_t(p.sequences) * p.kv_heads * blocks * Groups * 8 * parts;
+  statistics.assign(records, float4{NAN, NAN, NAN, NAN});
+  partial.assign(records * D, __half(NAN));
+  gridDim = {unsigned(p.segments * blocks), unsigned(p.kv_heads), unsigned(p.sequences)};
+  for (unsigned z = 0; z < gridDim.z; ++z)
+    for (unsigned y = 0; y < gridDim.y; ++y)
+      for (unsigned x = 0; x < gridDim.x; ++x) {
+        blockIdx = {x, y, z};
+        memset(shared_memory, 0xff, sizeof shared_memory);  // NaN
+        cta::run([&] { attention_kernel<F, D, Groups>(p, statistics.data(), partial.data()); });
+      }
+  gridDim = {unsigned(rows), unsigned(p.kv_heads), unsigned(p.sequences)};
+  for (unsigned z = 0; z < gridDim.z; ++z)
+    for (unsigned y = 0; y < gridDim.y; ++y)
+      for (unsigned x = 0; x < gridDim.x; ++x) {
+        blockIdx = {x, y, z};
+        cta::run([&] {
+          combine_kernel<F, D>(p, statistics.data(), partial.data(), blocks * Groups * 8, parts);
+        });
+      }
+}
+
+template <Format F, int D>
+static void launch(const caovan_attention_args& p, std::vector<float4>& s, std::vector<__half>& partial) {
+  if (p.max_tokens * (p.heads / p.kv_heads) <= 16)
+    launch<F, D, 2>(p, s, partial);
+  else
+    launch<F, D, 4>(p, s, partial);
+}
+
+static bool check(const Case& c) {
+  const int n = int(c.tokens.size()), heads = c.group * c.kv_heads, dim = c.dim;
+  const int row_bytes = c.format == kInt4 ? dim / 2 : c.format == kInt8 ? dim : 2 * dim;
+  const int half = row_bytes + (c.format == kHalf ? 0 : 4), record = 2 * half;
+  int blocks = 2, most = 0;
+  for (int k : c.keys) blocks += (k + c.block_size - 1) / c.block_size, most = std::max(most, k);
+  const int pages = most / c.block_size + 2;
+  std::vector<float> signs(dim);
+  for (float& s : signs) s = chance() & 1 ? 1.f : -1.f;
+  std::vector<char> cache(size_t(blocks) * c.block_size * c.kv_heads * record, char(0xff));  // NaN
+  std::vector<int32_t> table(n * pages, 1 << 28), cu{0};
+  std::vector<int> order(blocks);
+  for (int i = 0; i < blocks; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), chance);
+  for (int s = 0, at = 0; s < n; ++s) {
+    cu.push_back(cu[s] + c.tokens[s]);
+    for (int b = 0; b * c.block_size < c.keys[s]; ++b) table[s * pages + b] = order[at++];
+  }
+  const int q_stride = heads * dim + 8, out_stride = heads * dim + 16;
+  std::vector<__half> q((cu[n] + 3) * q_stride, __half(NAN)), out((cu[n] + 3) * out_stride, __half(7));
+  for (int t = 0; t < cu[n]; ++t)
+    for (int i = 0; i < heads * dim; ++i) q[t * q_stride + i] = normal() * c.spread;
+  const int64_t token_stride = int64_t(c.kv_heads) * record, block_stride = token_stride * c.block_size;
+
+  caovan_attention_args p{};
+  p.format = c.format, p.sequences = n, p.heads = heads, p.kv_heads = c.kv_heads, p.head_dim = dim;
+  p.max_tokens = *std::max_element(c.tokens.begin(), c.tokens.end());
+  p.block_size = c.block_size, p.segments = c.segments, p.scale = 1 / std::sqrt(float(dim));
+  p.q = q.data(), p.out = out.data(), p.q_stride = q_stride, p.out_stride = out_stride;
+  p.k = cache.data(), p.k_scale = cache.data() + row_bytes, p.v = cache.data() + half;
+  p.v_scale = cache.data() + half + row_bytes;
+  p.block_stride = block_stride, p.token_stride = token_stride, p.head_stride = record;
+  p.block_table = table.data(), p.block_table_stride = pages, p.cu_seqlens = cu.data();
+  p.kv_lengths = c.keys.data(), p.signs = signs.data();
+
+  std::vector<double> want(out.size(), NAN);
+  for (int s = 0; s < n; ++s)
+    for (int h = 0; h < c.kv_heads; ++h) {
+      std::vector<std::vector<double>> k, v;
+      for (int t = 0; t < c.keys[s]; ++t) {
+        char* at = cache.data() + table[s * pages + t / c.block_size] * block_stride +
+                   t % c.block_size * token_stride + h * record;
+        std::vector<double> x(dim), y(dim);
+        for (int d = 0; d < dim; ++d) x[d] = normal(), y[d] = normal() * c.value;
+        k.push_back(write(x, c, signs.data(), at, at + row_bytes));
+        v.push_back(write(y, c, signs.data(), at + half, at + half + row_bytes));
+      }
+      for (int i = 0; i < c.tokens[s]; ++i)
+        for (int g = 0; g < c.group; ++g) {
+          const int row = cu[s] + i, head = h * c.group + g, sees = c.keys[s] - c.tokens[s] + 1 + i;
+          std::vector<double> w(sees), o(dim);
+          double top = -INFINITY, sum = 0;
+          for (int t = 0; t < sees; ++t) {
+            for (int d = 0; d < dim; ++d) w[t] += double(q[row * q_stride + head * dim + d]) * k[t][d];
+            top = std::max(top, w[t] *= p.scale);
+          }
+          for (int t = 0; t < sees; ++t) {
+            sum += w[t] = std::exp(w[t] - top);
+            for (int d = 0; d < dim; ++d) o[d] += w[t] * v[t][d];
+          }
+          for (int d = 0; d < dim; ++d) want[row * out_stride + head * dim + d] = o[d] / sum;
+        }
+    }
+
+  std::vector<float4> statistics;
+  std::vector<__half> partial;
+  if (c.format == kInt4)
+    dim == 256 ? launch<kInt4, 256>(p, statistics, partial) : launch<kInt4, 128>(p, statistics, partial);
+  else if (c.format == kInt8)
+    dim == 256 ? launch<kInt8, 256>(p, statistics, partial) : launch<kInt8, 128>(p, statistics, partial);
+  else
+    dim == 256 ? launch<kHalf, 256>(p, statistics, partial) : launch<kHalf, 128>(p, statistics, partial);
+
+  double squares = 0, errors = 0, largest = 0;
+  size_t count = 0;
+  bool good = true;
+  for (double x : want)
+    if (x == x) squares += x * x, ++count;
+  const double rms = std::sqrt(squares / count);
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (want[i] != want[i]) {
+      good &= out[i] == __half(7);  // a row or gap that belongs to nobody
+      continue;
+    }
+    const double error = double(out[i]) - want[i];
+    errors += error * error;
+    if (!(std::abs(error) / (std::abs(want[i]) + rms) <= largest)) largest = std::abs(error) / (std::abs(want[i]) + rms);
+  }
+  const double relative = std::sqrt(errors / squares);
+  good &= relative <= 1e-3 && largest <= 1e-2;
+  std::printf("%s %s: %.1e / %.1e\n", good ? "pass" : "FAILED", c.name.c_str(), relative, largest);
+  return good;
+}
+
+int main() {
+  std::vector<Case> cases;
+  const char* names[] = {"fp16", "int8", "int4"};
+  for (int format : {kInt4, kInt8, kHalf})
+    for (int dim : {256, 128}) {
+      const std::string what = std::string(names[format]) + " " + std::to_string(dim);
+      cases.push_back({what + ", 5 tokens of 6 heads, 3 segments", format, dim, 6, 2, 16, 3, {5}, {131}});
+      cases.push_back({what + ", 1 token, blocks of 48, an empty segment", format, dim, 6, 1, 48, 4, {1}, {65}});
+    }
+  cases.push_back({"int4, ragged, lengths of one tile and a key", kInt4, 128, 4, 1, 32, 2, {5, 1, 3, 0, 4}, {33, 65, 3, 9, 4}});
+  cases.push_back({"int4, 8 tokens of 8 heads", kInt4, 128, 8, 1, 16, 2, {8}, {70}});
+  cases.push_back({"int8, 8 tokens of 5 heads", kInt8, 128, 5, 1, 16, 1, {8}, {50}});
+  cases.push_back({"fp16, a segment whose keys some rows cannot see", kHalf, 128, 4, 1, 16, 3, {5}, {49}});
+  cases.push_back({"int4, the last tile hidden from all rows but the last", kInt4, 256, 6, 1, 32, 3, {5}, {65}});
+  cases.push_back({"int4, sharp scores, large values", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 8, 3000});
+  cases.push_back({"int4, values next to nothing", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 1, 1e-3f});
+  bool good = true;
+  for (const Case& c : cases) good &= check(c);
+  return !good;
+}
