@@ -11,7 +11,7 @@ from typing import Literal
 ModelTask = Literal[
     "generate", "embed", "token_embed", "classify", "score", "token_classify", "transcription"
 ]
-TITLES: Mapping[ModelTask, str] = {
+TITLES: Mapping[str, str] = {
     "generate": "text generation",
     "embed": "embeddings",
     "token_embed": "embeddings of tokens",
@@ -20,5 +20,5 @@ TITLES: Mapping[ModelTask, str] = {
     "token_classify": "rewards or labels of tokens",
     "transcription": "transcription",
 }
-POOLING: frozenset[ModelTask] = frozenset(TITLES) - {"generate", "transcription"}
+POOLING = frozenset(TITLES) - {"generate", "transcription"}
 """Tasks that generate no tokens: the states of a prompt are pooled into numbers."""

@@ -137,8 +137,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         quantised = read_table(folder, "hf_quant_config.json", budget)
         config = {**config, "quantization_config": quantised}
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
-    files = read_sentence_transformer(folder, budget)
-    card = _described(folder, config, tokenizer, files)
+    added = read_sentence_transformer(folder, budget)
+    card = _described(folder, config, tokenizer, added)
     notes = card.notes
     if weights:
         tensors = list(tensors_of(folder, budget))

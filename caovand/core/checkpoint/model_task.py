@@ -93,7 +93,9 @@ def task_of(
         return "generate"
     if any(mark in architecture for mark in _MULTI_VECTOR):
         return "token_embed"
-    found = next((task for end, task in _SUFFIXES if architecture.endswith(end)), "generate")
+    found: ModelTask = next(
+        (task for end, task in _SUFFIXES if architecture.endswith(end)), "generate"
+    )
     if found == "classify":
         return "score" if labels(config) == 1 else "classify"
     if is_written_reranker(architecture, name):
