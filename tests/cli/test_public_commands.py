@@ -54,8 +54,8 @@ COMMANDS = (
     " --data-parallel-address 10.99.48.128 --data-parallel-rpc-port 13345",
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B --tensor-parallel-size 2 --enforce-eager",
     "deepseek-ai/DeepSeek-V4-Flash --tensor-parallel-size 8 --max-model-len 100000"
-    """ --kv-transfer-config '{"kv_connector": "disk-cache", "kv_role": "kv_both",
-    "kv_connector_extra_config": {"disk_cache_path": "/mnt/kv"}}'""",
+    """ --kv-transfer-config '{"kv_connector": "disk-cache", "engine_id": "e1",
+    "kv_role": "kv_both", "kv_connector_extra_config": {"disk_cache_path": "/mnt/kv"}}'""",
     "deepseek-ai/DeepSeek-OCR-2 --max-model-len 8192 --no-enable-prefix-caching"
     " --logits_processors vllm.model_executor.models.deepseek_ocr:NGramPerReqLogitsProcessor"
     """ --mm-processor-cache-gb 0 --limit-mm-per-prompt '{"image": 1}'""",
@@ -100,7 +100,6 @@ def parsed(words):
     except SystemExit:
         return {"refused": told.getvalue()[-300:]}
 
-# A connector's id and the number of processes are made up anew by each parser.
 plain = {name: repr(value) for name, value in parsed([]).items()}
 print(json.dumps([
     {name: [str(value), str(theirs.get(name))] for name, value in ours.items()
@@ -151,7 +150,8 @@ def test_vllms_own_parser_reads_the_same_from_the_command_and_from_the_plan(
         "lora-modules: [a=/a, b=/b]\n"
     )
     pairs = [planned(text)[:2] for text in COMMANDS]
-    from_file = serve.with_config_file(["--config", str(file), "-tp", "2"], str(ENGINE), ())
+    known = {"--no-enable-prefix-caching"}
+    from_file = serve.with_config_file(["--config", str(file), "-tp", "2"], str(ENGINE), known)
     pairs.append((["--config", str(file), "-tp", "2"], planned(shlex.join(from_file))[1]))
     done = subprocess.run(
         [str(ENGINE), "-c", READ], input=json.dumps(pairs), capture_output=True, text=True,

@@ -27,7 +27,7 @@ from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
 from caovand.engines.vllm.machine.ranks import replicas, spans_machines
-from caovand.engines.vllm.memory import steps
+from caovand.engines.vllm.memory import adapters, steps
 from caovand.engines.vllm.memory.candidate import GIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -69,6 +69,7 @@ def candidate_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
+    activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -77,7 +78,7 @@ def candidate_of(
         tensor_parallel=count("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
-        activation=element_bytes(model.dtype if dtype == "auto" else dtype),
+        activation=activation,
         eager=bool(values.get("enforce_eager")) or not compiles,
         aligned_states=aligned(
             values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
@@ -96,6 +97,7 @@ def candidate_of(
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         stages=dealt(values, env, len(model.layer_types)),
+        adapters=adapters.adapters_of(values, activation),
     )
 
 
@@ -127,6 +129,8 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     why = weights_unknown(verbatim, model)
     if why:
         return why
+    if lacking := adapters.unknown(verbatim, model):
+        return _because("enable_lora", lacking)
     for name, reason in UNFORESEEN.items():
         if _is_set(verbatim.get(name)):
             return _because(name, reason)
