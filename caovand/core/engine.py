@@ -246,14 +246,14 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """A request of a model that does not generate text, made from its name and token ids.
+    """A request of a model that does not generate text, made from its name and a text or token ids.
 
     `noun` is the answer for people; `flaw` says what is wrong with its JSON, "" for nothing.
     """
 
     noun: str
     path: str
-    body: Callable[[str, Sequence[int]], Mapping[str, Any] | Upload]
+    body: Callable[[str, Sequence[int] | str], Mapping[str, Any] | Upload]
     flaw: Callable[[Any], str]
 
 

@@ -58,3 +58,13 @@ def test_adapters_of_other_layers_are_not_forecast(model: ModelCard) -> None:
     machine = inventory(model, A100)
     found = plan(machine, engine={"extra_args": ["--enable-lora"]})
     assert forecast(found, machine).reason.startswith("--enable-lora is set, and the adapters")
+
+
+def test_a_real_engine_made_the_same_room() -> None:
+    """The sum of lora_a_stacked and lora_b_stacked of the tiny dense model in vLLM 0.32."""
+    tiny = replace(
+        LLAMA_8B, model_type="qwen3", layer_types=("full_attention",) * 2, hidden_size=64,
+        intermediate_size=128, heads=4, kv_heads=2, head_dim=32, vocab_size=512,
+    )  # fmt: skip
+    made = adapters_of({**LORA, "max_lora_rank": 8}, 2)
+    assert adapters_bytes(tiny, made, 1) == 114_688

@@ -21,21 +21,26 @@ _SILENCE = b"RIFF" + struct.pack("<I", len(_DATA)) + _DATA
 TEXTS = ("What does a supervisor do?", "It restarts an engine that hangs.")
 
 
-def _tokens(model: str, prompt: Sequence[int]) -> Mapping[str, Any]:
-    return {"model": model, "input": list(prompt)}
+def _tokens(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+    return {"model": model, "input": prompt if isinstance(prompt, str) else list(prompt)}
 
 
-def _pair(model: str, prompt: Sequence[int]) -> Mapping[str, Any]:
-    return {"model": model, "text_1": TEXTS[0], "text_2": TEXTS[1]}
+def _pair(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+    return {"model": model, "text_1": TEXTS[0], "text_2": _document(prompt)}
 
 
-def _sound(model: str, prompt: Sequence[int]) -> Upload:
+def _sound(model: str, prompt: Sequence[int] | str) -> Upload:
     fields = {"model": model, "language": "en", "temperature": "0"}
     return Upload(fields, "a.wav", _SILENCE)
 
 
-def _ranked(model: str, prompt: Sequence[int]) -> Mapping[str, Any]:
-    return {"model": model, "query": TEXTS[0], "documents": [TEXTS[1]]}
+def _ranked(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+    return {"model": model, "query": TEXTS[0], "documents": [_document(prompt)]}
+
+
+def _document(prompt: Sequence[int] | str) -> str:
+    """A text as it is; pairs cannot be made of token ids."""
+    return prompt if isinstance(prompt, str) else TEXTS[1]
 
 
 def _flaw(key: str, answer: Any, results: str = "data") -> str:
