@@ -22,7 +22,7 @@ from rich.text import Text
 from caovand.adapters import processes, safe_files, trust, yaml_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
-from caovand.cli import own_daemon
+from caovand.cli import gguf_order, own_daemon
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
@@ -60,10 +60,12 @@ EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --m
 
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for; `secrets` by the variable that carries them."""
+    """What the command line asks for; `secrets` by the variable that carries them, and a `note`
+    for people, "" for none."""
 
     config: Config
     secrets: Mapping[str, str]
+    note: str = ""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
-    engine, namer = _engine()
+    engine, namer = _engine(gguf=any(word.endswith(gguf_order.SUFFIX) for word in words))
     python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
         trust.require(python, namer)
@@ -98,8 +100,15 @@ def run(args: argparse.Namespace) -> int:
     machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
-    order = read(words, engine, *((known.flags, known.switches) if known else ()))
+    asked = known and engine.kind != "llamacpp"  # whose flags are others
+    order = read(words, engine, *((known.flags, known.switches) if asked and known else ()))
     alone = args.exec or "--exec" in args.words
+    if alone and order.config.engine.kind == "llamacpp":
+        raise CommandError(
+            Exit.USAGE,
+            f"cannot become vLLM with {order.config.model.path}: llama.cpp serves GGUF files",
+            "leave --exec out",
+        )
     mode = None if alone else remembered_mode(order)
     places = own_places(order)
     config = keyed(order, places.state)
@@ -107,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     found = make(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     show(found, out)
+    if order.note:
+        out.print(Text(order.note))
     if alone:
         become_engine(found, order)
     become_daemon(order, out)
@@ -140,11 +151,15 @@ def read(
     model, rest = _model(found)
     given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
+    server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
     secrets, open_flags = command_line.carried(rest)
+    if model.endswith(gguf_order.SUFFIX):
+        note = gguf_order.left_out(given)
+        return Order(gguf_order.configuration(model, given, server), secrets, note)
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
-        server=ServerSection(host=str(given.get("host", EVERYWHERE)), port=port),
+        server=server,
         engine=replace(engine or EngineSection(), extra_args=kept),
     )
     return Order(config, secrets)
@@ -163,11 +178,14 @@ def _model(found: tuple[command_line.Flag, ...]) -> tuple[str, tuple[command_lin
     )
 
 
-def _engine() -> tuple[EngineSection, Path | None]:
+def _engine(*, gguf: bool = False) -> tuple[EngineSection, Path | None]:
     """The engine, and the file that names it.
 
-    That of the system's configuration, the installed one, or that of `vllm` on PATH.
+    That of the system's configuration, the installed one, or that of `vllm` on PATH. The installed
+    llama.cpp for a model in GGUF files.
     """
+    if gguf:
+        return EngineSection(kind="llamacpp"), None
     engine = EngineSection()
     with suppress(CommandError):
         if SYSTEM_CONFIG.exists():

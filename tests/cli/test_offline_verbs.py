@@ -62,6 +62,7 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
     entry = {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}
     text = json.dumps({"model.embed_tokens.weight": entry}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 8)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from caovand.cli import serve
+from caovand.cli.errors import CommandError
 from caovand.engines.vllm.command import SERVE, build
 from caovand.engines.vllm.flags.removed import SUCCESSORS
 from caovand.engines.vllm.planning.planner import make_plan
@@ -135,6 +136,40 @@ def test_an_old_command_is_planned_and_says_what_replaced_its_flags(text: str) -
     gone = [word[2:].replace("-", "_") for word in words if word.startswith("--")]
     for name in filter(SUCCESSORS.get, gone):
         assert any(one.endswith(SUCCESSORS[name]) for one in found.warnings), name
+
+
+def test_a_gguf_file_is_served_by_llama_cpp_with_the_same_meaning() -> None:
+    words = (
+        "/m/Qwen3-0.6B-Q4_K_M.gguf --tokenizer Qwen/Qwen3-0.6B --max-model-len 8k -tp 2 --port 9000"
+        " --served-model-name q --max-num-seqs 4 --kv-cache-dtype fp8 --api-key sk-1"
+        " --gpu-memory-utilization .9"
+    )
+    order = serve.read(shlex.split(words))
+    config = order.config
+    assert (config.engine.kind, config.engine.extra_args) == ("llamacpp", ())
+    assert (config.model.served_name, config.model.max_model_len) == ("q", 8000)
+    assert (config.server.host, config.server.port) == ("0.0.0.0", 9000)
+    policy = config.policy
+    assert (policy.tensor_parallel_size, policy.max_num_seqs) == (2, 4)
+    assert (policy.kv_cache_dtype, policy.gpu_memory_utilization) == ("q8_0", 0.9)
+    assert order.secrets == {"VLLM_API_KEY": "sk-1"}
+    assert order.note.startswith("left out: --tokenizer; ")
+    embeds = serve.read(["/m/bge.gguf", "--runner", "pooling"]).config
+    assert embeds.engine.extra_args == ("--embeddings",)
+    assert embeds.model.served_name == "/m/bge.gguf"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--enable-lora"], "with --enable-lora: llama.cpp, which serves GGUF files, has nothing"),
+        (["--kv-cache-dtype", "nvfp4"], "with --kv-cache-dtype nvfp4: llama.cpp has no such cache"),
+        (["--runner", "generate"], "with --runner"),
+    ],
+)
+def test_a_flag_that_llama_cpp_has_nothing_for_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        serve.read(["/m/a.gguf", *words])
 
 
 @pytest.mark.engine
