@@ -22,7 +22,7 @@ from rich.text import Text
 from caovand.adapters import processes, safe_files, trust, yaml_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
-from caovand.cli import gguf_order, own_daemon
+from caovand.cli import own_daemon
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
@@ -37,7 +37,7 @@ from caovand.core.problem import ProblemError
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
-from caovand.engines.vllm.flags import command_line, config_file
+from caovand.engines.vllm.flags import command_line, config_file, gguf
 from caovand.engines.vllm.flags.command_line import check_values
 
 MAX_SCRIPT_BYTES = 1 << 20
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
-    engine, namer = _engine(gguf=any(word.endswith(gguf_order.SUFFIX) for word in words))
+    engine, namer = _engine(in_gguf=any(word.endswith(gguf.SUFFIX) for word in words))
     python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
         trust.require(python, namer)
@@ -100,15 +100,14 @@ def run(args: argparse.Namespace) -> int:
     machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
-    asked = known and engine.kind != "llamacpp"  # whose flags are others
+    asked = known and engine.kind != gguf.KIND  # whose flags are others
     order = read(words, engine, *((known.flags, known.switches) if asked and known else ()))
     alone = args.exec or "--exec" in args.words
-    if alone and order.config.engine.kind == "llamacpp":
-        raise CommandError(
-            Exit.USAGE,
-            f"cannot become vLLM with {order.config.model.path}: llama.cpp serves GGUF files",
-            "leave --exec out",
+    if alone and order.config.engine.kind == gguf.KIND:
+        fact = (
+            f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
         )
+        raise CommandError(Exit.USAGE, fact, "leave --exec out")
     mode = None if alone else remembered_mode(order)
     places = own_places(order)
     config = keyed(order, places.state)
@@ -153,9 +152,12 @@ def read(
     port = given.get("port", ServerSection().port)
     server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
     secrets, open_flags = command_line.carried(rest)
-    if model.endswith(gguf_order.SUFFIX):
-        note = gguf_order.left_out(given)
-        return Order(gguf_order.configuration(model, given, server), secrets, note)
+    if model.endswith(gguf.SUFFIX):
+        try:
+            config = gguf.configuration(model, given, server)
+        except ProblemError as error:
+            raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
+        return Order(config, secrets, gguf.left_out(given))
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
@@ -178,14 +180,14 @@ def _model(found: tuple[command_line.Flag, ...]) -> tuple[str, tuple[command_lin
     )
 
 
-def _engine(*, gguf: bool = False) -> tuple[EngineSection, Path | None]:
+def _engine(*, in_gguf: bool = False) -> tuple[EngineSection, Path | None]:
     """The engine, and the file that names it.
 
-    That of the system's configuration, the installed one, or that of `vllm` on PATH. The installed
-    llama.cpp for a model in GGUF files.
+    That of the system's configuration, the installed one, or that of `vllm` on PATH; for a model
+    in GGUF files the installed one that serves them.
     """
-    if gguf:
-        return EngineSection(kind="llamacpp"), None
+    if in_gguf:
+        return EngineSection(kind=gguf.KIND), None
     engine = EngineSection()
     with suppress(CommandError):
         if SYSTEM_CONFIG.exists():

@@ -223,3 +223,8 @@ def test_a_cache_that_the_heads_do_not_divide_is_never_quantised() -> None:
 
 def test_cures_name_rungs() -> None:
     assert {name for names in CURES.values() for name in names} == {rung.name for rung in RUNGS}
+
+
+def test_a_model_that_embeds_is_refused_with_the_engine_for_it() -> None:
+    with pytest.raises(Unplannable, match=r'for embeddings, .* set \[engine\] kind = "llamacpp"'):
+        plan(machine(22527, model=replace(QWEN_8B, task="embed")))

@@ -351,3 +351,9 @@ def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
 
 def test_it_is_never_chosen_over_vllm_by_itself() -> None:
     assert not ENGINE.prefers("/srv/models/Llama-8B", ("config.json", "model.safetensors"))
+
+
+def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
+    found = machine()
+    with pytest.raises(Unplannable, match=r'for reranking, .* set \[engine\] kind = "vllm"'):
+        plan(replace(found, model=replace(found.model, task="score")))

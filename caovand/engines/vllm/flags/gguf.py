@@ -1,7 +1,7 @@
 """`caovan-vllm-serve FILE.gguf [vLLM flags]`: the configuration with which llama.cpp does the same.
 
-vLLM's flags become keys of caovan.toml, which mean the same for every engine. A flag that decides
-what the file itself does is left out, and named; any other one is refused.
+vLLM's flags become keys of caovan.toml, which mean the same for every engine. A flag for what the
+file itself decides is left out, and named; any other one is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.errors import CommandError, Exit
 from caovand.core.config import (
     Config,
     EngineSection,
@@ -17,9 +16,11 @@ from caovand.core.config import (
     PolicySection,
     ServerSection,
 )
+from caovand.core.problem import ProblemError
 from caovand.engines.vllm.flags.spelling import option, whole_number
 
-SUFFIX = ".gguf"
+SUFFIX, KIND = ".gguf", "llamacpp"
+"""The files, and the engine that serves them."""
 _COUNTS = ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size")
 _CACHES = {"auto": None, "fp8": "q8_0", "fp8_e4m3": "q8_0", "fp8_e5m2": "q8_0"}
 """vLLM's cache types, and those of llama.cpp with as many bits."""
@@ -34,7 +35,7 @@ _ELSEWHERE = frozenset({"api_key", "host", "port"})
 
 
 def configuration(path: str, given: Mapping[str, Any], server: ServerSection) -> Config:
-    """The configuration for this file; CommandError for a flag that llama.cpp has nothing for."""
+    """The configuration for this file; ProblemError for a flag that llama.cpp has nothing for."""
     task = _task(given)
     more = {"runner", "convert"} if task else set()
     used = {
@@ -58,7 +59,7 @@ def configuration(path: str, given: Mapping[str, Any], server: ServerSection) ->
             chat_template=str(given.get("chat_template", "")),
         ),
         server=server,
-        engine=EngineSection(kind="llamacpp", extra_args=(task,) if task else ()),
+        engine=EngineSection(kind=KIND, extra_args=(task,) if task else ()),
         policy=PolicySection(
             kv_cache_dtype=_CACHES[cache],
             gpu_memory_utilization=None if share is None else float(share),
@@ -82,4 +83,4 @@ def _task(given: Mapping[str, Any]) -> str:
 
 
 def _refuse(path: str, words: str, fact: str) -> None:
-    raise CommandError(Exit.USAGE, f"cannot serve {path} with {words}: {fact}", "leave it out")
+    raise ProblemError(f"serve {path} with {words}", fact, "leave it out")
