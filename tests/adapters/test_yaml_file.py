@@ -41,5 +41,5 @@ def test_a_file_or_a_python_that_is_absent_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="absent: No such file"):
         yaml_file.read(str(tmp_path / "absent"), "/engine/python")
     (tmp_path / "a.yml").write_text("x")
-    with pytest.raises(ProblemError, match="/no/python cannot: .*No such file"):
+    with pytest.raises(ProblemError, match=r"/no/python cannot: .*No such file"):
         yaml_file.read(str(tmp_path / "a.yml"), "/no/python")

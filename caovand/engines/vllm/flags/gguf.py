@@ -21,7 +21,6 @@ from caovand.engines.vllm.flags.spelling import option, whole_number
 
 SUFFIX, KIND = ".gguf", "llamacpp"
 """The files, and the engine that serves them."""
-_COUNTS = ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size")
 _CACHES = {"auto": None, "fp8": "q8_0", "fp8_e4m3": "q8_0", "fp8_e5m2": "q8_0"}
 """vLLM's cache types, and those of llama.cpp with as many bits."""
 _BY_THE_FILE = frozenset({
@@ -40,7 +39,8 @@ def configuration(path: str, given: Mapping[str, Any], server: ServerSection) ->
     more = {"runner", "convert"} if task else set()
     used = {
         "served_model_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype",
-        "chat_template", *_COUNTS, *_BY_THE_FILE, *_ELSEWHERE, *more,
+        "chat_template", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
+        *_BY_THE_FILE, *_ELSEWHERE, *more,
     }  # fmt: skip
     for name in given:
         if name not in used:
@@ -49,7 +49,6 @@ def configuration(path: str, given: Mapping[str, Any], server: ServerSection) ->
     cache = str(given.get("kv_cache_dtype", "auto"))
     if cache not in _CACHES:
         _refuse(path, f"--kv-cache-dtype {cache}", "llama.cpp has no such cache")
-    counts = {name: whole_number(given[name]) for name in _COUNTS if name in given}
     share = given.get("gpu_memory_utilization")
     return Config(
         model=ModelSection(
@@ -63,7 +62,9 @@ def configuration(path: str, given: Mapping[str, Any], server: ServerSection) ->
         policy=PolicySection(
             kv_cache_dtype=_CACHES[cache],
             gpu_memory_utilization=None if share is None else float(share),
-            **counts,
+            max_num_seqs=whole_number(given.get("max_num_seqs")),
+            max_num_batched_tokens=whole_number(given.get("max_num_batched_tokens")),
+            tensor_parallel_size=whole_number(given.get("tensor_parallel_size")),
         ),
     )
 
