@@ -91,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
-    engine, namer = _engine(in_gguf=any(word.endswith(gguf.SUFFIX) for word in words))
+    in_gguf = any(word.endswith(gguf.SUFFIX) for word in words)
+    engine, namer = (EngineSection(kind=gguf.KIND), None) if in_gguf else _engine()
     python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
         trust.require(python, namer)
@@ -100,10 +101,10 @@ def run(args: argparse.Namespace) -> int:
     machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
-    asked = known and engine.kind != gguf.KIND  # whose flags are others
-    order = read(words, engine, *((known.flags, known.switches) if asked and known else ()))
+    vllm = None if in_gguf else known  # the other engine's flags are others
+    order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
     alone = args.exec or "--exec" in args.words
-    if alone and order.config.engine.kind == gguf.KIND:
+    if alone and in_gguf:
         fact = (
             f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
         )
@@ -180,14 +181,11 @@ def _model(found: tuple[command_line.Flag, ...]) -> tuple[str, tuple[command_lin
     )
 
 
-def _engine(*, in_gguf: bool = False) -> tuple[EngineSection, Path | None]:
+def _engine() -> tuple[EngineSection, Path | None]:
     """The engine, and the file that names it.
 
-    That of the system's configuration, the installed one, or that of `vllm` on PATH; for a model
-    in GGUF files the installed one that serves them.
+    That of the system's configuration, the installed one, or that of `vllm` on PATH.
     """
-    if in_gguf:
-        return EngineSection(kind=gguf.KIND), None
     engine = EngineSection()
     with suppress(CommandError):
         if SYSTEM_CONFIG.exists():

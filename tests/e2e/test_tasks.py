@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import urllib.request
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -51,28 +52,37 @@ def asked(one: Daemon, path: str, body: dict[str, Any]) -> Any:
 def test_a_model_of_each_task_is_proven_by_its_own_endpoint(
     engine: Path, tmp_path: Path, kind: str, task: str, path: str, body: Any, keys: Any
 ) -> None:
-    """The embedder also shows that a frozen engine is found and replaced."""
-    model = tiny_tasks.KINDS[kind](MODELS / "dense", tmp_path / kind)
-    heals = "hang_s = 6\nconfirm_s = 6\nidle_probe_s = 3" if kind == "embedder" else ""
-    config = configuration(engine, "dense", free_port(), heals)
-    config = config.replace(str(MODELS / "dense"), str(model)).replace("max_model_len = 2048\n", "")
-    with daemon(config, found_out=found_out(engine)) as one:
+    with serving(engine, tmp_path, kind) as one:
         status = one.until_state("SERVING")
         assert (status["failures"], status["task"], status["mtp"]) == (0, task, 0)
         found = asked(one, path, body)
         for key in keys:
             found = found[key]
         assert found
-        if kind == "embedder":
-            _is_healed(one)
 
 
-def _is_healed(one: Daemon) -> None:
-    before = one.status()
-    for process in one.tree():
-        if "EngineCore" in process.name or "Worker" in process.name:
-            os.kill(process.pid, signal.SIGSTOP)
-    until(lambda: one.status()["restarts"] > before["restarts"], "another start")
-    after = one.until_state("SERVING")
-    assert after["last_failure"]["failure"] == "hang"
-    assert asked(one, "/v1/embeddings", INPUT)["data"]
+@pytest.mark.exhaustive
+def test_a_frozen_embedder_is_found_by_an_embedding_and_replaced(
+    engine: Path, tmp_path: Path
+) -> None:
+    with serving(
+        engine, tmp_path, "embedder", "hang_s = 6\nconfirm_s = 6\nidle_probe_s = 3"
+    ) as one:
+        before = one.until_state("SERVING")
+        for process in one.tree():
+            if "EngineCore" in process.name or "Worker" in process.name:
+                os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: one.status()["restarts"] > before["restarts"], "another start")
+        after = one.until_state("SERVING")
+        assert after["last_failure"]["failure"] == "hang"
+        assert asked(one, "/v1/embeddings", INPUT)["data"]
+
+
+def serving(
+    engine: Path, folder: Path, kind: str, watch: str = ""
+) -> AbstractContextManager[Daemon]:
+    """A daemon that serves a tiny model of this kind."""
+    model = tiny_tasks.KINDS[kind](MODELS / "dense", folder / kind)
+    config = configuration(engine, "dense", free_port(), watch)
+    config = config.replace(str(MODELS / "dense"), str(model)).replace("max_model_len = 2048\n", "")
+    return daemon(config, found_out=found_out(engine))
