@@ -200,6 +200,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     if memory.lack:
         return memory.lack
     need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
+    if memory.fits and not memory.needed_mib:
+        return f"an encoder keeps no cache; the longest text is {memory.max_model_len} tokens"
     if memory.no_room:
         return f"{memory.no_room}; {need}"
     return (

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.model_task import SentenceTransformer, with_task
 from caovand.core.facts.inventory import ModelCard, Weights
 from tests.core.machines import GEMMA_4, GIB, QWEN_27B_AWQ, STARTS
 
@@ -117,6 +118,17 @@ QWEN_32B = {
     "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
     "max_position_embeddings": 40960, "dtype": "bfloat16",
 }  # fmt: skip
+XLM_R = {
+    "model_type": "xlm-roberta", "hidden_size": 1024, "intermediate_size": 4096,
+    "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 250002,
+    "max_position_embeddings": 8194, "torch_dtype": "float32",
+}  # fmt: skip
+QWEN3_4B = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560,
+    "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151669, "dtype": "bfloat16",
+    "max_position_embeddings": 40960, "tie_word_embeddings": True,
+}  # fmt: skip
 VISION_GIB = {"Qwen3.6": 0.84, "Qwen3.5": 0.84, "gemma-4": 1.02}
 
 
@@ -170,7 +182,18 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "GLM-4.5-Air-AWQ": _quantised(GLM_AIR, AWQ),
     "MiniMax-M2": _quantised(MINIMAX_M2, FP8),
     "Qwen3-32B-AWQ": _quantised(QWEN_32B, AWQ),
+    "bge-m3": {"architectures": ["XLMRobertaModel"], **XLM_R},
+    "bge-reranker-v2-m3": {
+        "architectures": ["XLMRobertaForSequenceClassification"], **XLM_R, "num_labels": 1,
+    },
+    "Qwen3-Embedding-4B": QWEN3_4B,
+    "Qwen3-Reranker-4B": QWEN3_4B,
 }  # fmt: skip
+SENTENCES: Mapping[str, SentenceTransformer] = {
+    "bge-m3": SentenceTransformer(pools=True, pooling="cls", max_tokens=8192),
+    "Qwen3-Embedding-4B": SentenceTransformer(pools=True, pooling="last"),
+}
+"""What the files of Sentence Transformers say."""
 WITH_FILES: Mapping[str, ModelCard] = {
     "Qwen3.6-27B-AWQ": QWEN_27B_AWQ,
     "gemma-4-26B-A4B": GEMMA_4,
@@ -178,7 +201,7 @@ WITH_FILES: Mapping[str, ModelCard] = {
 """Those whose weights are known from their files."""
 DERIVED = (
     "Qwen3.5-9B", "Qwen3.5-35B-A3B", "Qwen3-Next", "gemma-4-31B", "gemma-4-26B-A4B-AWQ",
-    "DeepSeek-R1-AWQ",
+    "DeepSeek-R1-AWQ", "bge",
 )  # fmt: skip
 
 
@@ -190,7 +213,8 @@ def model(name: str) -> ModelCard:
     if name in WITH_FILES:
         found = WITH_FILES[name]
     else:
-        found = describe(CONFIGS[name])
+        card = describe(CONFIGS[name], path=f"/srv/models/{name}")
+        found = with_task(card, CONFIGS[name], SENTENCES.get(name, SentenceTransformer()))
         found = replace(found, weights=invented_weights(CONFIGS[name], found))
         found = replace(found, weights=(*found.weights, *_vision(name, found)))
     return replace(found, path=f"/srv/models/{name}")

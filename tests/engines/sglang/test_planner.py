@@ -384,3 +384,9 @@ def test_as_many_requests_are_served_as_the_cache_holds() -> None:
     assert requests(A100, max_num_seqs=8) == 8
     assert requests(A100, workload="long") == 4
     assert requests(A100, workload="batch") == 128
+
+
+def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
+    found = machine()
+    with pytest.raises(Unplannable, match=r'for reranking, .* set \[engine\] kind = "vllm"'):
+        plan(replace(found, model=replace(found.model, task="score")))

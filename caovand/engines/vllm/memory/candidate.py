@@ -9,6 +9,7 @@ from typing import Any
 
 from caovand.core.facts.inventory import Gpu
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.memory.adapters import NONE, Adapters
 
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
@@ -70,6 +71,7 @@ class Candidate:
     last: bool = True
     cold: bool = False
     in_bytes: bool = False
+    adapters: Adapters = NONE
 
     @property
     def drafting(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
+from caovand.core.model_task import ModelTask
 from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import whole_number
@@ -30,7 +31,7 @@ class Draft:
     `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
     try in the place of the rules' own. `choice` is set once the cards are sized; `unweighed` says
     why it knows no context, as where the weights on a card are unknown. `plugins` names those that
-    vLLM may load; None is all.
+    vLLM may load; None is all. `task` is what the model does with the verbatim flags.
     """
 
     config: Config
@@ -48,6 +49,7 @@ class Draft:
     choice: Choice | None = None
     unweighed: str = ""
     weights_unknown: bool = False
+    task: ModelTask = "generate"
 
     @property
     def engine(self) -> EngineInfo:
@@ -60,6 +62,11 @@ class Draft:
     @property
     def model(self) -> ModelCard:
         return self.inventory.model
+
+    @property
+    def generates(self) -> bool:
+        """Whether completions and chats can be asked for."""
+        return self.task == "generate"
 
     @property
     def cuda(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
@@ -143,8 +144,10 @@ def graphs_for(draft: Draft) -> str:
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
+    if draft.task == "transcription":
+        return "FULL_DECODE_ONLY"
     old = any(gpu.compute_capability < AMPERE for gpu in draft.cards)
-    cut = old or not draft.cards or cuts_graphs(draft)
+    cut = draft.task in POOLING or old or not draft.cards or cuts_graphs(draft)
     return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
 
 
@@ -329,6 +332,8 @@ def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
         )
     context = asked or draft.model.max_model_len
     one = layout_for(draft.model, asked_candidate(draft)).needed(context)
+    if not one:
+        return policy(STEP_MIB * MIB, "the model keeps no cache, and vLLM's default takes memory")
     whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
     if whole <= _cache_bytes_on_cpu(draft):
         return policy(whole, f"room for {REQUESTS} requests of {context} tokens")

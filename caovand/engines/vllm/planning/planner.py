@@ -34,6 +34,7 @@ from caovand.engines.vllm.planning.decisions import (
 from caovand.engines.vllm.planning.devices import all_emptied, choose_gpus, emptied, holders
 from caovand.engines.vllm.planning.draft import PLUGINS, Draft, user
 from caovand.engines.vllm.planning.environment import environment
+from caovand.engines.vllm.planning.model_task import refuse_deaf, task_of
 from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -67,6 +68,7 @@ def make_plan(
     inherits from us; `remembered` is a degraded plan whose rungs are kept.
     """
     refuse_gguf(inventory.model)
+    refuse_deaf(inventory)
 
     def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
@@ -157,6 +159,7 @@ def _draft(
         plugins=_plugins(config, environ, remembered),
         unweighed=unmodelled(verbatim, inventory.model),
         weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
+        task=task_of(inventory.model, verbatim),
     )
 
 
@@ -177,6 +180,7 @@ def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
         verbatim=frozenset(verbatim),
         device=_device(draft),
         engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
+        task=draft.task,
     )
     if remembered is not None:
         plan = _keep_rungs(plan, remembered)

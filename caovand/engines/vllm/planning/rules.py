@@ -76,6 +76,8 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
+    if not draft.generates:
+        return None  # vLLM knows whether the model's attention and pooling allow it
     step = draft.verbatim.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
     if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):

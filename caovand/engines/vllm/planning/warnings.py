@@ -18,6 +18,7 @@ from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused, unknown
+from caovand.engines.vllm.flags.removed import SUCCESSORS
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
@@ -245,7 +246,9 @@ def _flag_warnings(draft: Draft, words: tuple[command_line.Flag, ...]) -> list[s
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')
         elif typed := unknown(flag, draft.engine):
-            found.append(f"vLLM {draft.engine.version} has no {typed}: it will refuse to start")
+            instead = SUCCESSORS.get(flag.name, "")
+            text = f"vLLM {draft.engine.version} has no {typed}: it will refuse to start"
+            found.append("; ".join(filter(None, (text, instead))))
         elif word in draft.engine.deprecated:
             found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
         elif flag in seen:
