@@ -28,8 +28,8 @@ class Core:
 AVX2 = Core(5.0, 15.0)
 CORES = {
     "amx_bf16": Core(12.0, 60.0), "avx512_vnni": Core(10.0, 35.0), "avx512f": Core(7.0, 25.0),
-    "avx2": AVX2, "i8mm": Core(8.0, 30.0), "asimddp": Core(5.0, 15.0), "avx": Core(1.5, 4.0),
-    "asimd": Core(1.5, 4.0), "sse4_2": Core(0.8, 2.0),
+    "avx2": AVX2, "i8mm": Core(8.0, 30.0), "asimddp": Core(5.0, 15.0), "avx": Core(1.25, 4.0),
+    "asimd": Core(1.25, 4.0), "sse4_2": Core(0.8, 2.0),
 }  # fmt: skip
 """By the best of the vector extensions. Half and less of what a desktop's core reaches: servers'
 cores are slower, and all of them are slower together."""

@@ -16,7 +16,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.healing.rungs import BLOCK
+from caovand.engines.vllm.healing.sizes import BLOCK
 
 Figures = Mapping[str, float | int | str]
 

@@ -173,7 +173,8 @@ class _Search:
         if self._space.batch_tokens:
             return (self._space.batch_tokens,)
         least = self._space.sequences or 1  # each takes a token of every step
-        sizes = (max(_whole_blocks(size, base, self._model), least) for size in BATCHES)
+        steps = (self._model.max_model_len, *BATCHES) if self._model.one_step else BATCHES
+        sizes = (max(_whole_blocks(size, base, self._model), least) for size in steps)
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
@@ -190,6 +191,8 @@ class _Search:
         space = self._space
         if not self._ceiling(base, eager=candidate.eager):
             return None
+        if self._model.one_step and candidate.batch_tokens < (space.context or self._least):
+            return None
         if space.context:
             sized = _with_context(candidate, space.context, self._gpus, space)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
@@ -197,6 +200,8 @@ class _Search:
                 return None
         else:
             context = _longest(candidate, self._model, self._gpus, space)
+            if self._model.one_step:
+                context = min(context, candidate.batch_tokens)
             if context < self._least:
                 return None
             sized = _with_context(candidate, context, self._gpus, space)
