@@ -384,3 +384,9 @@ def test_as_many_requests_are_served_as_the_cache_holds() -> None:
     assert requests(A100, max_num_seqs=8) == 8
     assert requests(A100, workload="long") == 4
     assert requests(A100, workload="batch") == 128
+
+
+def test_what_is_not_modelled_takes_sglangs_own_steps() -> None:
+    hybrid = plan(machine(A100, QWEN_27B))
+    assert hybrid.value("chunked_prefill_size") == 8192
+    assert "not modelled" in hybrid.settings["max_model_len"].reason
