@@ -14,8 +14,7 @@ OVER_NODES = 0.45
 """The part of the bandwidth of several NUMA nodes that is reached without placing weights on them:
 most of what a core reads is the other node's. Two Xeons of 111 GB/s read experts at 35 to 40."""
 EXPERTS_REACHED = 0.8
-"""Of what dense layers reach: experts are many small matrices, and after each all cores wait for the
-last."""
+"""Of what dense layers reach: experts are many small matrices, and all cores wait after each."""
 
 
 @dataclass(frozen=True)
