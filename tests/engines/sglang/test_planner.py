@@ -390,3 +390,9 @@ def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
     found = machine()
     with pytest.raises(Unplannable, match=r'for reranking, .* set \[engine\] kind = "vllm"'):
         plan(replace(found, model=replace(found.model, task="score")))
+
+
+def test_what_is_not_modelled_takes_sglangs_own_steps() -> None:
+    hybrid = plan(machine(A100, QWEN_27B))
+    assert hybrid.value("chunked_prefill_size") == 8192
+    assert "not modelled" in hybrid.settings["max_model_len"].reason

@@ -144,7 +144,7 @@ def _best(
 ) -> tuple[Load, int | None]:
     """The first load with room for enough, else the one with the most; and the tokens it holds."""
     if unmodelled(inventory.model):
-        return loads[-1], None
+        return max(loads, key=lambda load: (load.ranks, load.step)), None
     limit = inventory.model.max_model_len
     enough = config.model.max_model_len or min(ENOUGH[config.policy.workload], limit)
     rooms = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
