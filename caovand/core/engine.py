@@ -351,5 +351,7 @@ class Engine:
     healing: Healing
     models: NamedModels | None = None
     """The models that it keeps under names, None if [model] path is a file or folder."""
+    at_home: tuple[str, ...] = ()
+    """Folders in its user's HOME that it writes to, whatever its variables name."""
     nodes: Nodes | None = None
     """None if it serves from one machine only."""

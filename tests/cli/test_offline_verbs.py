@@ -127,6 +127,20 @@ def test_a_plan_for_people_shows_reasons_and_a_bar_a_card(
     assert "fits:" in text
 
 
+def test_a_plan_whose_engine_could_not_start_fails(
+    model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[engine]\nextra_args = ["--no-such-flag"]\n')
+    document = json.loads(saved.read_text())
+    document["engine"]["flags"] = ["--max-model-len"]
+    saved.write_text(json.dumps(document))
+    words = ["plan", str(model), "--inventory", str(saved), "--config", str(config)]
+    assert main(words) == Exit.FAILED
+    assert "the daemon would not start this plan: cannot pass" in capsys.readouterr().out
+    assert main([*words, "--json"]) == Exit.FAILED
+
+
 def test_every_stage_of_a_plan_has_a_bar_and_its_sizes(
     model: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -804,6 +818,23 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
         CommandError, match=r"which the running daemon names: .* belongs to uid 12345"
     ):
         survey.daemon_config(answer)
+
+
+@pytest.mark.parametrize(
+    ("confine", "abi", "verdict", "words"),
+    [
+        (True, 7, "PASS", "files, keys and processes"),
+        (True, 4, "PASS", "before Linux 6.12 it can end the page"),
+        (True, 1, "WARN", "no usable Landlock"),
+        (False, 7, "WARN", "confine is off"),
+    ],
+)
+def test_the_doctor_names_what_keeps_the_engine_from_caovan(
+    confine: bool, abi: int, verdict: str, words: str
+) -> None:
+    found = doctor.confinement_check(confine, abi)
+    assert (found.group, found.verdict) == ("confinement", verdict)
+    assert words in found.text
 
 
 def test_the_doctor_says_what_keeps_the_page_from_being_served(

@@ -92,7 +92,7 @@ def test_each_replica_is_forecast_as_a_model_of_its_own() -> None:
 
 
 def test_replicas_share_host_memory_that_weights_are_offloaded_to() -> None:
-    host = replace(HOST, ram_mib=24_000)
+    host = replace(HOST, ram_mib=27_000)
     one = inventory(LLAMA_70B_AWQ, turing(1), host=host)
     assert plan(one).value("cpu_offload_gb") > 0
     two = inventory(LLAMA_70B_AWQ, turing(2), host=host)

@@ -353,3 +353,15 @@ def test_in_unified_memory_nothing_is_left_to_the_host_and_kept_prompts_are_few(
     assert forecast(found, inventory).fits
     small = replace(inventory, gpus=(replace(unified, free_mib=40_000),))
     assert forecast(plan(small), small).fits is False
+
+
+def test_nothing_is_drafted_while_experts_are_in_host_memory() -> None:
+    drafting = model(
+        48, 360, experts_mib=330, context=262144, keys=512, experts=128, experts_per_token=8,
+        expert_size=768, hidden_size=2048, mtp=1,
+    )  # fmt: skip
+    small = plan(machine(drafting, 8192))
+    assert (small.mtp, bool(small.value("n_cpu_moe"))) == (0, True)
+    assert "experts are in host memory" in small.settings["speculative_config"].reason
+    assert plan(machine(drafting, 24576)).mtp == 3
+    assert plan(machine(drafting, 8192), policy={"mtp": 2}).mtp == 2

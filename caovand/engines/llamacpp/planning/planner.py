@@ -100,6 +100,10 @@ def _settings(
         config, inventory, mode, environ, frozenset(verbatim), on_cards=bool(gpus)
     )
     sized = sizing.settings(config, inventory, gpus, verbatim, speculative.value or {})
+    if speculative.value and speculative.origin == "policy" and sizing.EXPERTS_IN_RAM in sized:
+        reason = "no drafts while experts are in host memory: each would read other experts there"
+        speculative = Setting(None, "policy", reason)
+        sized = sizing.settings(config, inventory, gpus, verbatim, {})
     found = {
         "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
         "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),

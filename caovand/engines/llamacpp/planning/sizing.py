@@ -17,6 +17,7 @@ from caovand.engines.llamacpp.planning import drafting, steps, texts
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
 EIGHT_BITS = "q8_0"
+EXPERTS_IN_RAM = "n_cpu_moe"
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 
@@ -211,7 +212,7 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
         found["split_mode"] = Setting("layer", "policy", "cards of any size take whole layers")
         found["tensor_split"] = Setting(split, "policy", "layers on each card, by its free memory")
     if placement.experts_in_ram:
-        found["n_cpu_moe"] = Setting(
+        found[EXPERTS_IN_RAM] = Setting(
             placement.experts_in_ram,
             "policy",
             "layers whose routed experts stay in host memory: a token reads few of them",

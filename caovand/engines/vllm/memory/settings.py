@@ -26,7 +26,7 @@ from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import replicas, spans_machines
+from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, spans_machines
 from caovand.engines.vllm.memory import adapters, steps
 from caovand.engines.vllm.memory.candidate import GIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
@@ -96,6 +96,7 @@ def candidate_of(
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
+        whole_experts=bool(values.get(WHOLE_EXPERTS)),
         stages=dealt(values, env, len(model.layer_types)),
         adapters=adapters.adapters_of(values, activation),
     )

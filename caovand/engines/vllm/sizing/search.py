@@ -29,6 +29,7 @@ from caovand.engines.vllm.memory.estimate import (
     room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
@@ -346,7 +347,8 @@ def _with_offloading(
     """The candidate with this context and the weights that it displaces; None without room."""
     candidate = _with_context(candidate, context, gpus, space)
     lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
-    if lacking * 1024 * candidate.tensor_parallel > space.ram_mib * 0.8:
+    pinned = pinned_gib(lacking, model, candidate.tensor_parallel)
+    if pinned * 1024 > space.ram_mib * 0.8:
         return None
     candidate = candidate.but(offload_gib=lacking)
     return candidate if _holds(candidate, model, gpus) else None
