@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied
+from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
     granular,
@@ -77,6 +78,8 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
 
 def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
     """How many sequences these cards decode at once at most if nobody fixed that."""
+    if model.task in POOLING:
+        return MAX_SEQUENCES  # nothing is sampled
     if turing:
         return TURING_SEQUENCES
     card = min(gpu.total_mib for gpu in gpus) * MIB
