@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         show(found, console())
         for other in others:
             console().print(Text(f"instead: {other.text}; {other.remedy}"))
-    return Exit.DONE
+    return Exit.FAILED if found.refusal else Exit.DONE
 
 
 def show(found: Planned, console: Console) -> None:
@@ -200,6 +200,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     if memory.lack:
         return memory.lack
     need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
+    if memory.fits and not memory.needed_mib:
+        return f"an encoder keeps no cache; the longest text is {memory.max_model_len} tokens"
     if memory.no_room:
         return f"{memory.no_room}; {need}"
     return (
@@ -213,7 +215,8 @@ VERB = Verb(
     group=Group.OFFLINE,
     help="show the command line that would run, with reasons and a memory forecast",
     description="Show what the daemon would start here: every setting with its reason, and"
-    " whether the model fits. Needs no daemon. Exit status 1 if no plan can be made.",
+    " whether the model fits. Needs no daemon. Exit status 1 if no plan can be made, or the engine"
+    " could not start with it.",
     epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
     arguments=arguments,
     run=run,

@@ -18,6 +18,11 @@ def _linked(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(replace(gpu, nvlink=tuple(sorted(every - {gpu.index}))) for gpu in gpus)
 
 
+def _paired(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards with NVLink between each two."""
+    return tuple(replace(gpu, nvlink=(gpu.index ^ 1,)) for gpu in gpus)
+
+
 def _in_slots(gpus: tuple[Gpu, ...], generation: int, lanes: int) -> tuple[Gpu, ...]:
     return tuple(replace(gpu, pcie=(generation, lanes)) for gpu in gpus)
 
@@ -36,13 +41,23 @@ BOXES: Mapping[str, tuple[Gpu, ...]] = {
     "2080ti-22g-x2-nvlink": _linked(_in_slots(turing(2), 3, 16)),
     "2080ti-22g-x4": _in_slots(turing(4), 3, 8),
     "2080ti-11g-x2": _in_slots(named("RTX 2080 Ti 11 GB", 2), 3, 8),
+    "t4-x4": _in_slots(named("T4", 4), 3, 16),
     "t4": _in_slots(named("T4"), 3, 16),
     "v100-32g": _in_slots(named("V100"), 3, 16),
     "3070-8g": _in_slots(named("RTX 3070"), 4, 16),
     "3090": _in_slots(named("RTX 3090"), 4, 16),
     "3090-x2": _in_slots(named("RTX 3090", 2), 4, 8),
+    "3090-x3": _in_slots(named("RTX 3090", 3), 4, 8),
+    "3090-x4": _in_slots(named("RTX 3090", 4), 4, 8),
+    "3090-x6": _in_slots(named("RTX 3090", 6), 4, 4),
+    "a6000-x4-pairs": _paired(_in_slots(named("RTX A6000", 4), 4, 16)),
+    "3090-and-3060": (
+        *_in_slots(named("RTX 3090"), 4, 16),
+        *(replace(gpu, index=1) for gpu in _in_slots(named("RTX 3060"), 4, 4)),
+    ),
     "a10": _in_slots(named("A10"), 4, 16),
     "a100-40g": _in_slots(named("A100 40 GB"), 4, 16),
+    "a100-80g-x8": _linked(_in_slots(named("A100", 8), 4, 16)),
     "a100-80g": _in_slots(A100, 4, 16),
     "4060-8g": _in_slots(named("RTX 4060"), 4, 8),
     "4090": _in_slots(named("RTX 4090"), 4, 16),
@@ -51,6 +66,7 @@ BOXES: Mapping[str, tuple[Gpu, ...]] = {
     "h100-x8": _linked(_in_slots(named("H100", 8), 5, 16)),
     "h800-x8": _linked(_in_slots(named("H800", 8), 5, 16)),
     "h200": _in_slots(H200, 5, 16),
+    "h200-x8": _linked(_in_slots(named("H200", 8), 5, 16)),
     "h200-x4": _linked(_in_slots(named("H200", 4), 5, 16)),
     "3090-and-h800": (
         *_in_slots(named("RTX 3090"), 4, 16),

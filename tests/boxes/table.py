@@ -68,12 +68,16 @@ def _gguf(name: str) -> ModelCard:
 
 
 def _settings(found: Plan, machine: Inventory) -> str:
-    size, gpus = found.value("tensor_parallel_size"), gpus_of(found, machine)
+    size, gpus = f"tp {found.value('tensor_parallel_size')}", gpus_of(found, machine)
+    if stages := found.value("pipeline_parallel_size"):
+        size += f" in {stages} stages"
+    if found.value("enable_expert_parallel"):
+        size += " + ep"
     config = found.value("compilation_config")
     graphs = "eager" if found.value("enforce_eager") else config["cudagraph_mode"]
     kind = found.value("kv_cache_dtype") or "auto"
     parts = [
-        f"plan:   tp {size} of {len(BOXES[_name(machine)])}" if gpus else "plan:   CPU",
+        f"plan:   {size} of {len(BOXES[_name(machine)])}" if gpus else "plan:   CPU",
         graphs,
         f"MTP {found.mtp}" if machine.model.mtp_layers else "no MTP head",
         f"{kind} cache",
@@ -105,7 +109,7 @@ def _room(found: Plan, memory: MemoryEstimate) -> str:
 
 
 def _reasons(found: Plan) -> Iterator[str]:
-    for name in ("tensor_parallel_size", "max_model_len", "max_num_seqs"):
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "max_num_seqs"):
         setting = found.settings.get(name)
         alone = name == "tensor_parallel_size" and setting and setting.value == 1
         if setting and setting.origin == "policy" and not alone:

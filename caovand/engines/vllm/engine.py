@@ -12,6 +12,7 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
+from caovand.engines.common.works import WORKS
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
@@ -26,10 +27,10 @@ from caovand.engines.vllm.machine.ranks import nodes_of
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
-from caovand.engines.vllm.planning.advice import foreseen
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
+from caovand.engines.vllm.planning.warnings import foreseen
 from caovand.engines.vllm.probe import PROBE
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload, experts_read
 
@@ -141,6 +142,7 @@ ENGINE = Engine(
             count=lambda answer: answer["count"],
         ),
         constrained=lambda schema: {"structured_outputs": {"json": schema}},
+        works=WORKS,
     ),
     healing=HEALING,
     nodes=NODES,

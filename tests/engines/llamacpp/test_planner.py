@@ -65,6 +65,23 @@ def test_without_a_card_everything_is_in_host_memory() -> None:
     assert forecast(found, inventory).fits
 
 
+@pytest.mark.parametrize(("task", "option"), [("embed", "--embeddings"), ("score", "--reranking")])
+def test_a_text_to_embed_or_rank_is_read_in_one_step(task: Any, option: str) -> None:
+    inventory = machine(replace(QWEN_8B, task=task, mtp_layers=1))
+    found = plan(inventory)
+    words = argv(found, inventory)
+    assert (found.task, found.mtp, option in words) == (task, 0, True)
+    assert {found.value(name) for name in ("max_model_len", "ubatch_size", "batch_size")} == {8192}
+    assert of(words, "--ubatch-size") == "8192"
+    longer = plan(inventory, model={"max_model_len": 10_000})
+    assert longer.value("ubatch_size") == longer.value("max_model_len") == 10_000
+
+
+def test_an_option_makes_any_model_embed() -> None:
+    found = plan(machine(), engine={"extra_args": ["--embeddings"]})
+    assert (found.task, plan(machine()).task) == ("embed", "generate")
+
+
 def test_a_step_on_few_cores_is_short_enough_to_answer_in_between() -> None:
     few = replace(HOST, cpus=2)
     small, large = plan(machine(model(24, 15), host=few)), plan(machine(LLAMA_70B, host=few))

@@ -246,3 +246,8 @@ def test_unified_memory_leaves_the_host_its_part() -> None:
     assert ENGINE.planning.forecast(made, inventory).fits
     typed = plan(inventory, policy={"gpu_memory_utilization": 0.5})
     assert values(typed)["OLLAMA_GPU_OVERHEAD"] == str(124_546 // 2 * MIB)
+
+
+def test_a_model_that_embeds_is_refused_with_the_engine_for_it() -> None:
+    with pytest.raises(Unplannable, match=r'for embeddings, .* set \[engine\] kind = "llamacpp"'):
+        plan(machine(22527, model=replace(QWEN_8B, task="embed")))

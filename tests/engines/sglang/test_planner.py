@@ -386,6 +386,12 @@ def test_as_many_requests_are_served_as_the_cache_holds() -> None:
     assert requests(A100, workload="batch") == 128
 
 
+def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
+    found = machine()
+    with pytest.raises(Unplannable, match=r'for reranking, .* set \[engine\] kind = "vllm"'):
+        plan(replace(found, model=replace(found.model, task="score")))
+
+
 def test_what_is_not_modelled_takes_sglangs_own_steps() -> None:
     hybrid = plan(machine(A100, QWEN_27B))
     assert hybrid.value("chunked_prefill_size") == 8192

@@ -13,7 +13,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.common.options import count
-from caovand.engines.llamacpp.planning import drafting, steps
+from caovand.engines.llamacpp.planning import drafting, steps, texts
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
 EIGHT_BITS = "q8_0"
@@ -96,6 +96,9 @@ def _cache_types(
 def _batches(
     config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
+    whole = texts.step(config, inventory.model, verbatim)
+    if whole:
+        return whole, whole
     typed = count(verbatim.get("batch_size")) or config.policy.max_num_batched_tokens
     if typed is not None:
         batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
@@ -171,6 +174,10 @@ def _context(
         loads = [replace(load, context=typed) for load in loads]
         sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
         return sized, Setting(typed, "user", source)
+    if whole := texts.step(config, model, verbatim):
+        loads = [replace(load, context=whole.value) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        return sized, whole
     workload = config.policy.workload
     sized = sizing.best(
         loads, lambda load: sizing.longest(model, host, load, gpus, rooms, workload)

@@ -15,7 +15,14 @@ from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import Load, undivided
-from caovand.engines.common.plans import chosen_cards, device, idle_keys, keep_steps, misfit
+from caovand.engines.common.plans import (
+    chosen_cards,
+    device,
+    idle_keys,
+    keep_steps,
+    misfit,
+    refuse_other_tasks,
+)
 from caovand.engines.ollama import command, names
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.forecast import forecast, rooms_of
@@ -53,6 +60,7 @@ def make_plan(
 ) -> Plan:
     """The plan for this configuration on this machine; Unplannable where there is none."""
     _check(config)
+    refuse_other_tasks(inventory.model, "Ollama")
     gpus = _chosen(config, inventory)
     typed = dict(config.engine.env)
     overhead = _overhead(config, gpus, typed)
