@@ -11,6 +11,7 @@ from caovand.core.engine import Engine
 from caovand.core.healing.failure import Failure
 from caovand.core.log import Explanation
 from caovand.engines import registry
+from caovand.engines.common import host, kernel, python
 from caovand.engines.common.advice import GENERAL, sentences
 from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
 from caovand.engines.common.python import ANY_PROGRAM
@@ -22,6 +23,8 @@ _UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | 
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 _ANY_PROGRAM = frozenset(row.id for row in ANY_PROGRAM)
+_COMMON = frozenset(row.id for row in (*host.ROWS, *python.ROWS, *python.HUB, *kernel.ROWS))
+"""Rows that read what any engine's libraries print: they identify no engine."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def _by_its_words(
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
     named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
-    if len(named) == 1:
+    if len(named) == 1 and named[0][1].finding.signature not in _COMMON:  # type: ignore[union-attr]
         (engine, explanation), *_ = named
         return Writer(engine.name, engine.title), explanation
     if not causes:
@@ -110,8 +113,13 @@ def _by_its_words(
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None
-    if not named:
+    if not named and not _all_died(causes):
         finding = replace(finding, failure="unknown", signature="", captures={})
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
+
+
+def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:
+    """Whether every engine that knows the text reads it as the end of a process."""
+    return all(e.finding is not None and e.finding.failure == "engine-died" for _, e in causes)

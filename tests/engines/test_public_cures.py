@@ -98,6 +98,10 @@ def at_most(name: str, most: float) -> Cured:
     return lambda plan: (plan.value(name) or 0) <= most
 
 
+def at_least(name: str, least: float) -> Cured:
+    return lambda plan: (plan.value(name) or 0) >= least
+
+
 def equals(name: str, value: Any) -> Cured:
     return lambda plan: plan.value(name) == value
 
@@ -158,6 +162,22 @@ CURES: Mapping[str, tuple[str, Mapping[str, Any], Cured, int]] = {
         "serving", {"flash_attn": "on", "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
         equals("cache_type_v", "f16"), 2,
     ),
+    "vllm-project/vllm#2248": ("kv", VLLM, at_least("gpu_memory_utilization", 0.97), 2),
+    "vllm-project/vllm#34076": ("kv", VLLM, at_least("gpu_memory_utilization", 0.97), 2),
+    "vllm-project/vllm#19445": ("warmup", VLLM, at_most("max_num_seqs", 512), 2),
+    "vllm-project/vllm#29469": ("profile", VLLM, env("VLLM_USE_FLASHINFER_SAMPLER", "0"), 2),
+    "vllm-project/vllm#21731": ("serving", VLLM, lambda plan: plan.rungs == ("piecewise",), 3),
+    "sgl-project/sglang#3713": (
+        "serving", {}, lambda plan: plan.rungs == ("graphs-off off",), 3,
+    ),
+    "sgl-project/sglang#6001": ("load", {}, equals("attention_backend", "triton"), 2),
+    "ikawrakow/ik_llama.cpp#235": (
+        "load", {"gpu_layers": 48, "ubatch_size": 512, "batch_size": 2048},
+        at_most("ubatch_size", 256), 2,
+    ),
+    "abetlen/llama-cpp-python#1944": (
+        "load", {"gpu_layers": 48, "max_model_len": 8192}, lambda plan: bool(plan.taken), 2,
+    ),
 }  # fmt: skip
 # Only a person can act: no second start, and the state says whether caovan goes on by itself.
 NO_CURE: Mapping[str, State] = {
@@ -175,6 +195,16 @@ NO_CURE: Mapping[str, State] = {
     "ggml-org/llama.cpp#24015": State.FAILED,
     "xorbitsai/inference#971": State.FAILED,
     "canonical/inference-snaps#255": State.FAILED,
+    "vllm-project/vllm#9377": State.FAILED,
+    "vllm-project/vllm#13669": State.FAILED,
+    "vllm-project/vllm-ascend#11368": State.FAILED,
+    "baidu/vLLM-Kunlun#386": State.FAILED,
+    "sgl-project/sglang#302": State.FAILED,
+    "sgl-project/sglang#4598": State.FAILED,
+    "sgl-project/sglang#4972": State.FAILED,
+    "Anbeeld/beellama.cpp#120": State.FAILED,
+    "vllm-project/vllm#11617": State.HOLD,
+    "ollama/ollama#5938": State.FAILED,
     "xorbitsai/inference#2756": State.HOLD,
     "MiniMax-AI/MiniMax-01#42, vllm-project/production-stack#276": State.HOLD,
     "PiDanShouRouZhouXD/Sakura_Launcher_GUI#71": State.HOLD,

@@ -5,6 +5,7 @@ The settings to change come from the ladder's tables, in its order and words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from caovand.core.plan import Plan
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
+    "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
     "device-oom-load": ("The weights do not fit the card: use a smaller quantization.",),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
@@ -110,6 +112,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
         "--runtime=docker`, and restart Docker.",
     ),
+    "nvml.unknown": (
+        "The driver denies this process the card. In a container that happens after `systemctl "
+        "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
+        "by name.",
+        "Outside a container run nvidia-smi; if it reports the same, reboot.",
+    ),
+    "args.split": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and of its quantized blocks.",
+    ),
     "host.library": (
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or name the library's folder in LD_LIBRARY_PATH.",
@@ -154,6 +166,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 """Sentences by signature, for every engine."""
 
 
+_REFUSING: frozenset[Failure] = frozenset({"bad-arguments", "backend-unsupported"})
+_SETTING = re.compile(
+    r"(?<![\w-])--[a-z][\w-]{2,40}|`[a-z]{1,30}(?:_[a-z]{1,30}){1,5}`"
+    r"|\b[a-z]{1,30}(?:_[a-z]{1,30}){1,5}(?= ?[(=] ?\d)"
+)
+MAX_NAMED = 4
+
+
 def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
     """Name the key of caovan.toml, and the flag for those who start the engine themselves."""
 
@@ -187,7 +207,17 @@ def sentences(
     found = (
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
-    return [text for text in (_fill(sentence, known) for sentence in found) if text]
+    texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
+    names = [name for name in _named(finding) if not any(name in text for text in texts)]
+    return [*texts, f"The line names {', '.join(names)}."] if names else texts
+
+
+def _named(finding: Finding) -> list[str]:
+    """The options and settings that a refusing line names, in its order."""
+    if finding.failure not in _REFUSING:
+        return []
+    found = (match.group().strip("` (") for match in _SETTING.finditer(finding.text))
+    return list(dict.fromkeys(found))[:MAX_NAMED]
 
 
 def of_ladder(

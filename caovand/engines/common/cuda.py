@@ -15,7 +15,11 @@ ABSENT = (
 )
 NO_KERNEL = (
     r"no kernel image is available for execution on the device|no device code compatible with "
-    r"CUDA arch|CUDA kernel \w{1,200} has no device code"
+    r"CUDA arch|(?:CUDA|ROCm) error: invalid device function"
+    r"|CUDA kernel \w{1,200} has no device code"
 )
 ILLEGAL = r"an illegal memory access was encountered"
-LAUNCH = r"unspecified launch failure|misaligned address|device-side assert triggered"
+LAUNCH = (
+    r"unspecified launch failure|misaligned address|device-side assert triggered"
+    r"|UR_RESULT_ERROR_DEVICE_LOST"
+)

@@ -10,9 +10,12 @@ from caovand.engines.common.signature import signature
 _RAW = re.compile(
     r"(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
-    r"|CUDA error|ROCm error|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
+    r"|CUDA error|ROCm error|SYCL error|Native API failed"
+    r"|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
+    r"|model: done_getting_tensors: "
     r"|(?:srv|main|slot|que) {1,6}\w{1,40}: |main: |[\w./\\:~+-]{1,300}\.(?:cpp|c|cu|cuh|h|hpp"
-    r"|m):\d+: |GGML_ASSERT: |[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
+    r"|m):\d+: |GGML_ASSERT(?:: |\()"
+    r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
 )
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
@@ -27,10 +30,11 @@ FILE = (
     signature("llama.model.key", "cause", "model-missing",
          r"key not found in model: (?P<key>[\w.]{1,200})"),
     signature("llama.model.tensor", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"),
+         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"
+         r"|tensor '(?P<gone>[^']{1,200})' is missing from model"),
     signature("llama.model.shape", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
-         r"|wrong number of tensors; expected (?P<expected>\d+), got (?P<got>\d+)"),
+         r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"),
 )  # fmt: skip
 """What the loader finds wrong in a model's file; Ollama's server repeats it."""
 

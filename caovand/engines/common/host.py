@@ -11,8 +11,9 @@ from caovand.engines.common import kernel
 from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
-    r"(?:docker: |Error: )?(?:Error response from daemon: |OCI runtime )"
-    r"|(?:stderr: )?nvidia-container-cli: |/bin/\w{0,4}sh: "
+    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: "
+    r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
+    r"|/bin/\w{0,4}sh: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
 )
 
@@ -30,6 +31,11 @@ ROWS = (
     signature("container.gpu", "cause", "gpu-absent",
          r"nvidia-container-cli: (?P<why>\w{1,30} error: .{1,100})"
          r"|could not select device driver .{0,20}with capabilities: \[\[gpu"),
+    signature("nvml.unknown", "cause", "gpu-absent",
+         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    signature("nvml.mismatch", "cause", "gpu-absent",
+         r"Failed to initialize NVML: Driver/library version mismatch"
+         r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"),
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "),

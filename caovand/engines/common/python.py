@@ -18,7 +18,9 @@ ROWS = (
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
          r"|`rope_scaling` must be a dictionary with two fields"
-         r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'", SERVED),
+         r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'"
+         r"|^AttributeError: '(?:\w{1,60}Config|dict)' object has no attribute "
+         r"'(?P<attribute>\w{1,80})'", SERVED),
     signature("model.code", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
          r"|requires you to execute the \w{0,30} ?file in that repo"
@@ -39,9 +41,26 @@ ROWS = (
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
+# What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
+NO_MODEL = (
+    r"is not a local folder and is not a valid model identifier"
+    r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
+    r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
+    r"|does not appear to have (?:a file named|files named)|Error no file named "
+    r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
+    r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+)
+NO_TENSOR = (
+    r"^KeyError: '(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax|zeros?|g_idx)\w{0,20}'$"
+)
+UNEVEN = (
+    r"is not divisible by\s+min_thread_[nk]"
+    r"|is not divisible by (?:weight quantization block|group_size)"
+    r"|(?:in|out)put size is not aligned with the quantized weight shape"
+)
 _REFUSES = (
-    r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?support|\b[Uu]nsupported\b"
-    r"|\b[Oo]nly support))"
+    r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?(?:support|implement)"
+    r"|\b[Uu]nsupported\b|\b[Oo]nly support))"
 )
 # Exceptions of any program, last in an engine's table: its own rows know some of them better.
 ANY_PROGRAM = (
@@ -53,7 +72,8 @@ ANY_PROGRAM = (
          r"'(?P<library>[^']{1,200})'", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
-         r"|CPU|platforms?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)", SERVED),
+         r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
+         r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to ", SERVED),
     signature("feature.combination", "generic", "bad-arguments", _REFUSES, SERVED),
 )  # fmt: skip
 HUB = (

@@ -25,8 +25,14 @@ _PREFIX = re.compile(
     r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
     rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
     r"|[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)"
-    r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: |> (?=\S)|[│|] "
-    r"| (?=[\w.]{1,80}(?:Error|Exception): )"
+    r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: ?(?=[IWEF]\d{4} )"
+    r"|\[rank\d{1,4}\]: |> (?=\S| {2,12}File )|[│|] "
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} {1,4}\d{1,10} "
+    r"\S{1,200}:\d{1,6}\] (?:\[\d{1,6}/\d{1,6}\] )?"
+    r"|[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)"
+    r"|\((?:WorkerDict|TaskRunner|\w{1,30}Actor) pid=\d{1,10}(?:, ip=[\d.]{1,45})?\) ?"
+    r"|E (?=\w{1,60}: )| (?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
+    r"| {1,4}\|(?= {2,12}File )"
 )
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"

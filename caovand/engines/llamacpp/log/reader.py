@@ -16,7 +16,9 @@ _FINGERPRINT = re.compile(
     r"|llama)[\w.-]{0,40}"
     r"(?:: |\.so|\()|(?:srv|slot|que|cmn) {1,6}\w{1,40}: |(?:llm_|load_|print_info|clip_|gguf_"
     r"|common_|"
-    r"sched_)\w{0,40}: |(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
+    r"sched_)\w{0,40}: "
+    r"|(?:INFO|WARN|ERR|VERB) {1,2}\[ {0,40}\w{1,60}\] .{1,120}\| tid=\""
+    r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
     r")"
 )
 

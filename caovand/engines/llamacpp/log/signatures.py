@@ -76,7 +76,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.model.lora", "cause", "bad-arguments",
          r"failed to load lora adapter '(?P<path>[^']{1,400})'"),
     signature("llama.model.projector", "cause", "model-missing",
-         r"failed to load multimodal model, '(?P<path>[^']{1,400})'"),
+         r"failed to load multimodal model, '(?P<path>[^']{1,400})'|[Uu]nknown projector type"),
     # Drafting
     signature("llama.draft.context", "cause", "backend-unsupported",
          r"failed to create MTP context"),
@@ -89,8 +89,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
     # Options
     signature("llama.args", "cause", "bad-arguments",
-         r"^error: (?:invalid|unknown) argument: (?P<option>\S{1,200})"
-         r"|^error: invalid parameter for argument: (?P<valued>\S{1,200})"),
+         r"^error: (?:(?:invalid|unknown)|invalid parameter for) argument: "
+         r"(?P<option>\S{1,200})"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",
@@ -105,7 +105,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|CUDA error)|^GGML_ASSERT: (?P<path>\S{1,300}:\d{1,6}): "
+         r"GGML_ABORT|CUDA error)|^GGML_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
          r"|: Assertion [`'].{1,300}' failed"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"

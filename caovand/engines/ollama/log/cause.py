@@ -23,9 +23,10 @@ _DRIVER = "ollama.driver"
 """Of a server without its cards: it serves all the same, on the processor."""
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
-    r"(?:Error|ollama\S{0,40}Error): |\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\"?llama[ -](?:runner|server) (?:process|stopped) |cuda driver library "
-    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"(?:couldn't open modelfile '[^']{1,300}'\. )?(?:Error|ollama\S{0,40}Error): "
+    r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
+    r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
@@ -91,7 +92,9 @@ def _whole(parts: Parts) -> str:
 def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
-        driver = parts.level == "WARN" and bool(BY_ID[_DRIVER].pattern.search(parts.message))
+        driver = parts.level in ("INFO", "WARN") and bool(
+            BY_ID[_DRIVER].pattern.search(parts.message)
+        )
         return parts.level == "ERROR" or driver or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line

@@ -41,7 +41,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
-         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"),
+         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
+         r"|no nvidia devices detected"),
     # Not without memory (2), which the load that follows reports
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
@@ -59,14 +60,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.architecture", "cause", "bad-arguments",
          r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
     signature("ollama.model.vocabulary", "cause", "model-missing",
-         r"error loading model vocabulary: (?P<why>.{1,200})"),
+         r"error loading model ?vocabulary: (?P<why>.{1,200})"),
     signature("ollama.model.unloadable", "generic", "model-missing",
          r"unable to load model: (?P<path>[^\s\"]{1,400})"),
     # The machine
     signature("disk.full", "cause", "unknown",
          r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"),
     signature("ollama.access", "cause", "access-denied",
-         r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}): permission denied"),
+         r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}?): ?permission denied"
+         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
@@ -76,8 +78,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
          r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
+    signature("ollama.reason", "wrapper", "unknown",
+         r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
+         r"(?:error|llama_)"),
     signature("ollama.runner", "wrapper", "engine-died",
-         r"llama[ -](?:runner|server) process (?:has terminated|no longer running)"
+         r"model runner has unexpectedly stopped"
+         r"|llama[ -](?:runner|server) process (?:has terminated|no longer running)"
+         r"|^Error: llama runner exited"
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server"),
 )  # fmt: skip

@@ -21,7 +21,8 @@ NEAR = 200
 """Lines of a traceback, for each of eight ranks."""
 _REPORTS = re.compile(
     r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received\.|"
-    r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler died|Initialization failed\.|"
+    r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler (?:died|is dead)|"
+    r"Exit code: -?\d|Initialization failed\.|"
     r"(?:\w{1,40} )?[Ww]atchdog timeout \(|Capture cuda graph failed|"
     r"max_total_tokens=\d{1,12} is larger than the profiled value -|"
     r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception"
@@ -30,7 +31,9 @@ _REPORTS = re.compile(
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
     r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}launch_server\.py: "
-    r"error: |Message: 'Received sigquit|terminate called after|  what\(\): |ERROR: {1,8}\[Errno"
+    r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "
+    r"|Initialization failed\. |\[E \w{1,40}\.cpp:\d|Failed to instantiate \w{1,80}: "
+    r"|ERROR: {1,8}\[Errno"
     r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error): |\[E\d{3} "
 )
 """How a line without SGLang's prefix begins that can be evidence."""

@@ -12,13 +12,15 @@ from caovand.engines.sglang.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args=|Attention backend |Load "
-    r"weight "
-    r"|Init torch distributed|The server is fired up|Scheduler hit|Received sigquit|SIGQUIT "
-    r"received"
+    r"\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
+    r"|\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args="
+    r"|Attention backend |Load weight |Init torch distributed|The server is fired up"
+    r"|Scheduler hit|Received sigquit|SIGQUIT received"
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
-    r"| {0,12}File \"[^\"]{1,300}/sglang/|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
+    r"|\[gpu=\d{1,3}\] (?:Load weight|Memory pool|Capture |Init )"
+    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/sglang/"
+    r"|[^ ]{1,80}[$#] (?:.{0,60} )?python3? -m sglang\.launch_server"
+    r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
     r")"
 )
 

@@ -75,9 +75,12 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
          r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
-         r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"),
+         r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"
+         r"|" + python.NO_MODEL),
+    signature("args.split", "cause", "bad-arguments", python.UNEVEN),
     signature("sglang.model.broken", "cause", "model-missing",
-         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"),
+         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"
+         r"|" + python.NO_TENSOR),
     *python.HUB,
     # The machine
     signature("disk.full", "cause", "unknown", r"\[Errno 28\] No space left on device"),
@@ -91,15 +94,17 @@ SIGNATURES: tuple[Signature, ...] = (
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),
     signature("sglang.crashed", "consequence", "engine-died",
          r"(?:Subprocess (?P<process>\w{1,60}) \(pid=\d{1,9}\) crashed with exit code "
-         r"|scheduler died during initialization \(exit code: )"
-         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"),
+         r"|scheduler died during initialization \(exit code: |^Exit code: )"
+         r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"
+         r"|^Fatal Python error: (?P<error>[\w ]{1,60})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
     *python.ANY_PROGRAM,
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
     signature("sglang.sigquit", "wrapper", "engine-died",
-         r"Scheduler hit an exception|(?:Received sigquit from a child|SIGQUIT received\.)"
+         r"Scheduler hit an exception|scheduler is dead"
+         r"|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}

@@ -16,7 +16,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.healing.rungs import BLOCK
+from caovand.engines.vllm.healing.sizes import BLOCK
 
 Figures = Mapping[str, float | int | str]
 
@@ -69,8 +69,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
-        "Permission denied: for a folder, let the engine's user read it; for a hub model, set "
-        "HF_TOKEN and accept the model's licence.",
+        "Permission denied: for a folder, let the engine's user read it, and name one that it "
+        "writes to in [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
+        "licence.",
     ),
     "port-busy": (
         "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
@@ -193,21 +194,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "many at once; finished parts are kept.",
         "Or close other programs, or add swap.",
     ),
-    "nvml.unknown": (
-        "The driver denies this process the card. In a container that happens after `systemctl "
-        "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
-        "by name.",
-        "Outside a container run nvidia-smi; if it reports the same, reboot.",
-    ),
     "disk.error": (
         "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
         "drive (smartctl) or remount the share.",
     ),
     "oom.kv.tokens": ("Set max_model_len = {context}: that fits.",),
-    "args.split": (
-        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
-        "and of its quantized blocks.",
-    ),
     "args.address": (
         "This machine does not have the address to listen on: correct [server] host.",
     ),

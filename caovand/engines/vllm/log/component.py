@@ -46,7 +46,11 @@ _PHASE_OF = {
     "load_model": "load", "determine_num_available_blocks": "profile",
     "determine_available_memory": "profile", "profile_run": "profile",
     "capture_model": "capture", "compile_or_warm_up_model": "warmup",
+    "initialize_model": "load", "process_weights_after_loading": "load", "_dummy_run": "profile",
+    "initialize_kv_cache": "kv", "initialize_cache": "kv", "initialize_from_config": "kv",
 }  # fmt: skip
+_SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_process_engine_step"})
+"""Functions that run requests; a start runs none of them."""
 
 
 class Traces:
@@ -106,7 +110,8 @@ def phase_behind(frames: Sequence[str], call: str) -> str:
     "" if they tell none. For excerpts, which often begin with the failure.
     """
     names = (*(frame.rpartition(":")[2] for frame in reversed(frames)), call)
-    return next((_PHASE_OF[name] for name in names if name in _PHASE_OF), "")
+    started = next((_PHASE_OF[name] for name in names if name in _PHASE_OF), "")
+    return started or ("serving" if _SERVES.intersection(names) else "")
 
 
 def keeps_drafted_states(frames: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 _SHAPE = re.compile(
-    r"(?:\((?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
+    r"(?:\(?(?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
     r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}(?:\[[A-Z][\w-]{1,20}\]\ (?=[A-Z]{4,8}\ ))?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r"(?:\ +(?:\d{4}-)?(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?"

@@ -33,10 +33,10 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 _EXCEPTION = re.compile(
     r"(?:socket\.gaierror|Exception|(?:\w+\.)+_?[A-Z]\w*"
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))"
-    r"(?:: |$| at \S{1,200}:\d{1,6}: )"
+    r"(?:: |$|\(\)$| at \S{1,200}:\d{1,6}: )"
 )
 _RAW = re.compile(
-    r"(?:  Value error, |  what\(\): |\[rank\d+\]"
+    r"(?: {0,2}Value error, |  what\(\): |\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
@@ -46,6 +46,7 @@ _RAW = re.compile(
     r"|The model's max seq len \("
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
+_PASSED_ON = re.compile(r"(RuntimeError: )Worker failed with error '(.{1,2000}?)', please check")
 # Files that import the compiled parts, and log nothing else.
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
 # Waits for Ray's cards, and logs nothing else.
@@ -85,8 +86,13 @@ def match(parts: Parts) -> tuple[Signature, Mapping[str, str]] | None:
 
 
 def match_text(text: str) -> tuple[Signature, Mapping[str, str]] | None:
-    """The row that matches a text which is evidence, and the values it reads."""
-    return first(_FAILING, text)
+    """The row that matches a text which is evidence, and the values it reads.
+
+    A text that only passes on another one means what that one does, if a row knows it.
+    """
+    passed = _PASSED_ON.match(text)
+    found = first(_FAILING, f"{passed[1]}{passed[2]}") if passed else None
+    return found or first(_FAILING, text)
 
 
 def benign(message: str) -> Signature | None:

@@ -22,8 +22,8 @@ ROWS: tuple[Signature, ...] = (
          r"number of GPUs per node is not divisible by|(?<!\d)(?P<heads>\d{1,9})\) must be "
          r"divisible by tensor parallel size"
          r"|^AssertionError: \d+ is not divisible by \d+$"
-         r"|is not divisible by\s+min_thread_[nk]|is not divisible by weight quantization block"
-         r"|(?:in|out)put size is not aligned with the quantized weight shape"),
+         r"|^AssertionError: assert [\w.]{1,80} % group_size == 0"
+         r"|" + python.UNEVEN),
     # A text that names an argument that is too small, and how large it must be
     signature("args.raise", "cause", "bad-arguments",
          r"\b(?P<wanted>\d{1,9})\)? is (?:greater|larger) than (?P<argument>max_\w{1,40})"),

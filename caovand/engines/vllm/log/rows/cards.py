@@ -11,14 +11,16 @@ ROWS: tuple[Signature, ...] = (
     *host.ROWS,
     # The device
     *kernel.CARD_LOST,
-    signature("nvml.unknown", "cause", "gpu-absent",
-         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    # A warning of the compiled parts, with which vLLM goes on elsewhere than on a card
+    signature("gpu.unlinked", "consequence", "gpu-absent",
+         r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
          r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
          r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
          r"|Unexpected error from cudaGetDeviceCount\(\)"
          r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
-         r"|NVIDIA driver on your system is too old|libcuda\.so\.1: cannot open shared object"
+         r"|NVIDIA driver on your system is too old"
+         r"|libcuda\.so\.1: (?:cannot open shared object|file too short)"
          r"|CUDA error: (?:invalid device ordinal|initialization error)"
          r"|Error 802: system not yet initialized|NVML/RM version mismatch"
          r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b"),
@@ -71,7 +73,8 @@ ROWS: tuple[Signature, ...] = (
     signature("jit.refused", "cause", "backend-unsupported",
          r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
     signature("jit.ptxas", "generic", "jit-toolchain",
-         r"PTXASError\b|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
+         r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+         r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
     signature("jit.cc", "cause", "jit-toolchain",
          r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
          r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
@@ -96,7 +99,7 @@ ROWS: tuple[Signature, ...] = (
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
-         r"|kv_cache_dtype.{0,200}is not supported"
+         r"|kv_(?:cache_d|data_)type.{0,200}is not supported"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
          r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
     # Compiling

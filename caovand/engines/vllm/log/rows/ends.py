@@ -50,10 +50,11 @@ ROWS: tuple[Signature, ...] = (
     signature("args.refused", "generic", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",
-         r"Watchdog caught collective operation timeout: WorkNCCL\("
-         r"(?:.{0,200}?OpType=(?P<operation>\w{1,60}))?"
+         r"Watchdog caught collective operation timeout"
+         r"(?:: WorkNCCL\(.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
-         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"),
+         r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
+         r"|^Failed: Cuda error \S{1,200}/custom_all_red"),
     signature("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out|^TimeoutError at \S{1,100}shm_broadcast\.py:"),
     signature("start.timeout", "consequence", "start-stall",
@@ -79,7 +80,7 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.channel", "consequence", "hang",
          r"^ray\.exceptions\.(?P<error>RayChannelTimeoutError|GetTimeoutError)(?:: |$)"),
     signature("engine.exited", "consequence", "engine-died",
-         r"MPClient: engine core exited unexpectedly|MQLLMEngine is already dead"
+         r"MPClient: engine core exited unexpectedly|(?:MQ|Async)LLMEngine is already dead"
          r"|(?:RuntimeError\(')?Engine process \(pid \d{1,10}\) died|Engine loop has died"
          r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
          r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "

@@ -12,15 +12,8 @@ ROWS: tuple[Signature, ...] = (
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
          r"|weights were not initialized from checkpoint|Could not detect config format"
-         r"|is not a local folder and is not a valid model identifier"
-         r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
-         r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
-         r"|does not appear to have (?:a file named|files named)|Error no file named "
-         r"|outgoing traffic has been disabled"
-         r"|OfflineModeIsEnabled|offline mode is enabled|is not a valid JSON file"
-         r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
-         r"|Unrecognized model in |No model architectures are specified"
-         r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
+         r"|is not a valid JSON file|Unrecognized model in |No model architectures are specified"
+         r"|" + python.NO_MODEL + r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
          r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
     signature("model.json", "generic", "unknown",
          r"^json\.decoder\.JSONDecodeError: "
@@ -29,12 +22,14 @@ ROWS: tuple[Signature, ...] = (
     signature("model.broken", "cause", "model-missing",
          r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
          r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
+         r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",
          r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"
          r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
     *python.HUB,
     signature("port.busy", "cause", "port-busy",
-         r"\[Errno 98\].{0,200}[Aa]ddress already in use|\bEADDRINUSE\b"
+         r"\[Errno 98\](?:.{0,200}[Aa]ddress already in use| error while attempting to bind)"
+         r"|\bEADDRINUSE\b"
          r"|ZMQError: Address already in use"),
 )  # fmt: skip
