@@ -130,7 +130,7 @@ async def _run(
     async def handle(request: Request) -> Reply:
         return await verbs.answer(supervisor, request)
 
-    control = Control(places.runtime, config.control.group, handle)
+    control = Control(places.runtime, config.control.group, handle, supervisor.admits)
     supervisor.publish.append(control.publish)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(threads.Threads())

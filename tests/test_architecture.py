@@ -30,7 +30,11 @@ IMPURE = frozenset({
     "signal", "smtplib", "socket", "socketserver", "ssl", "subprocess", "sys", "syslog",
     "tempfile", "threading", "time", "urllib", "uuid",
 })  # fmt: skip
-FOUNDATIONS = ("caovand.adapters.safe_files", "caovand.adapters.trust")
+FOUNDATIONS = (
+    "caovand.adapters.confinement",
+    "caovand.adapters.safe_files",
+    "caovand.adapters.trust",
+)
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 
 
@@ -174,7 +178,7 @@ def test_an_adapter_imports_no_adapter_that_imports_adapters() -> None:
     """Small ones (a store, /proc, the pump) may serve others; they never form a tower.
 
     A folder is one adapter: what its files import of each other is its own affair. What a file may
-    be opened for and who can change it are questions below all of them.
+    be opened for, who can change it and what a program may reach are questions below all of them.
     """
 
     def adapter_of(module: str) -> list[str]:

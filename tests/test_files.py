@@ -38,6 +38,11 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "os.link os.open os.replace os.symlink tempfile.mkstemp",
         "it is the safe way",
     ),
+    "adapters/confinement.py": ("open", "a file in memory"),
+    "adapters/launch.py": (
+        "open os.open",
+        "/dev/null, a cgroup; nothing is read",
+    ),
     "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
     "adapters/evidence.py": ("read_text", KERNEL),
     "lab/corpus.py": ("read_text", "files of this package"),

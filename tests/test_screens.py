@@ -168,8 +168,8 @@ def test_the_table_of_keys_is_the_context_that_is_planned_with_each_today(
     monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
     rows = re.findall(r"^\| (none|`\w+ = .*?`) \| ([\d,]+) \|$", TUNING, re.M)
     assert len(rows) > 6
-    model = MODELS["Qwen3.5-9B-AWQ"]
-    gpus = tuple(replace(CARDS["RTX 2080 Ti 11 GB"], index=index) for index in range(2))
+    model = MODELS["Qwen3.6-27B-GPTQ-Int4"]
+    gpus = (CARDS["RTX 3090 24 GB"],)
     for key, context in rows:
         name, _, value = key.strip("`").partition(" = ")
         changed = {} if key == "none" else {name: json.loads(value)}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import lock_file, state_file, trust
+from caovand.adapters.confinement import Confinement, launching
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.printable import one_line
@@ -52,6 +53,7 @@ def probe_engine(
     *,
     named_by: Path | None = None,
     also_kept_in: Path | None = None,
+    confinement: Confinement | None = None,
     before_details: Callable[[], None] = lambda: None,
 ) -> EngineInfo:
     """Probe this Python for the engine; slow answers are cached in `cache_dir`, if set.
@@ -62,7 +64,7 @@ def probe_engine(
     comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
-    found = _ask(asks, asks.versions, python, timeout_s, named_by)
+    found = _ask(asks, asks.versions, python, timeout_s, named_by, confinement)
     with _understood(asks, python):
         lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
@@ -83,7 +85,7 @@ def probe_engine(
         more = _ask_in_background(asks, python, cache_dir / name, timeout_s, named_by, left_s)
     else:
         place = cache_dir / name if cache_dir else None
-        more = kept or _ask_and_keep(asks, python, place, timeout_s, named_by)
+        more = kept or _ask_and_keep(asks, python, place, timeout_s, named_by, confinement)
     with _understood(asks, python):
         return asks.read(python, found, more)
 
@@ -115,9 +117,14 @@ def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
 
 
 def _ask_and_keep(
-    asks: Probe, python: str, path: Path | None, timeout_s: float, named_by: Path | None
+    asks: Probe,
+    python: str,
+    path: Path | None,
+    timeout_s: float,
+    named_by: Path | None,
+    confinement: Confinement | None = None,
 ) -> dict[str, Any]:
-    fresh = _ask(asks, asks.details, python, timeout_s, named_by)
+    fresh = _ask(asks, asks.details, python, timeout_s, named_by, confinement)
     if path is not None:
         _keep(path, fresh)
     return fresh
@@ -198,7 +205,12 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _ask(
-    asks: Probe, script: str, python: str, timeout_s: float, named_by: Path | None
+    asks: Probe,
+    script: str,
+    python: str,
+    timeout_s: float,
+    named_by: Path | None,
+    confinement: Confinement | None,
 ) -> dict[str, Any]:
     try:
         user = trust.asker(python, named_by)
@@ -206,19 +218,22 @@ def _ask(
         raise EngineMissing(*problem.args) from None
     environ = trust.own_environ(os.environ)
     own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
-    own["env"] = {**inherited(own["env"], python), **asks.env}
+    env = {**inherited(own.pop("env"), python), **asks.env}
+    argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
     try:
-        done = subprocess.run(
-            [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            cwd="/",
-            check=False,
-            **own,
-        )
+        os.stat(python)  # of a program that is missing, only its launch would know
+        with launching(argv, env, confinement) as launch:
+            plain = {"args": argv, "env": env, "stdin": subprocess.DEVNULL, **own}
+            confined = confinement is not None and user is None
+            done = subprocess.run(
+                **(launch if confined else plain),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                cwd="/",
+                check=False,
+            )
     except FileNotFoundError:
         raise EngineMissing(
             "find the engine's Python",

@@ -14,6 +14,7 @@ from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (f
 from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
+LOOKS = 5  # at the parents of a process, which may end meanwhile
 # What systemd, a terminal and a virtual environment give to the daemon alone.
 PRIVATE_VARIABLES = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
@@ -206,6 +207,24 @@ def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
                 found.add(pid)
                 todo.append(pid)
     return found
+
+
+def descends(pid: int) -> bool:
+    """Whether we, or what we started, may have started this process.
+
+    Orphans of our children become our children, whatever they do. A process that is gone, or whose
+    parents keep ending, counts as one.
+    """
+    us = os.getpid()
+    for _ in range(LOOKS):
+        at: int = pid
+        while at > 1 and at != us and (process := read(at)) is not None:
+            at = process.parent
+        if at == us:
+            return pid != us
+        if at <= 1:
+            return False
+    return True
 
 
 def send(process: Process, number: signal.Signals) -> None:

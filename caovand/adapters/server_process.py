@@ -1,8 +1,8 @@
 """A server of caovan's own, the page or the gateway: a process that the daemon starts and ends.
 
 It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
-kernel ends it with the daemon (`setpriv`: that signal is bound to the thread that forks, so this is
-for the main thread).
+kernel ends it with the daemon: that signal is bound to the thread that forks, so this is for the
+main thread.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand.adapters.confinement import Confinement, launching
 from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 
@@ -68,6 +70,7 @@ class ServerProcess:
         environ: Mapping[str, str],
         on_line: Callable[[str], None],
         on_end: Callable[[int], None],
+        confinement: Confinement,
     ) -> None:
         """Start it on the running loop; OSError where that cannot be."""
         self._on_line, self._on_end = on_line, on_end
@@ -75,14 +78,11 @@ class ServerProcess:
         self._read, self._seen = b"", 0
         self._output, write_end = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                _command(kind, words, runtime),
-                env=_environment(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                cwd="/",
-            )
+            command, env = _command(kind, words, runtime), _environment(environ)
+            with launching(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+                self._process = subprocess.Popen(
+                    **launch, stdout=write_end, stderr=write_end, cwd="/"
+                )
             self._watch = self._watched()
         except OSError:
             os.close(self._output)
@@ -158,8 +158,7 @@ def has_library() -> bool:
 def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
     isolated = ["-I"] if sys.flags.isolated else []
     ours = ["--socket", str(runtime / kind.name), "--parent", str(os.getpid())]
-    python = [sys.executable, *isolated, "-m", f"caovand.{kind.name}", *words, *ours]
-    return ["setpriv", "--pdeathsig", "KILL", "--", *python]
+    return [sys.executable, *isolated, "-m", f"caovand.{kind.name}", *words, *ours]
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

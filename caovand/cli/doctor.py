@@ -18,6 +18,7 @@ from typing import Any
 from caovand.adapters import (
     all_reduce,
     host,
+    launch,
     memory_speed,
     model_folder,
     pcie_errors,
@@ -28,6 +29,7 @@ from caovand.adapters import (
 from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.server_process import GATEWAY, PAGE, Kind
+from caovand.cli.alternatives import alternatives
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
@@ -54,7 +56,6 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
-from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -124,11 +125,11 @@ def run(args: argparse.Namespace) -> int:
     facts = gather(config, machine, seen, options.inventory, mode, cache, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
-    servers = () if options.inventory else _servers(config, status)
+    here = () if options.inventory else _of_this_machine(config, status)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *servers)
+        found = (*checks, _planned_by(config.cluster.head), *here)
     else:
-        found = (*checks, *_alternatives(engine, facts, checks), *servers)
+        found = (*checks, *_alternatives(engine, facts, checks), *here)
     return report(found, as_json=options.json)
 
 
@@ -145,15 +146,29 @@ def _alternatives(
     if facts.model is None or not (failed or facts.tokens_s):
         return
     tokens_s = 0.0 if failed else facts.tokens_s or 0.0
-    for kind in registry.MODULES:
-        if kind != engine.name:
-            other = registry.engine_of(kind).planning.alternative
-            yield from other(facts.model, facts.gpus, facts.host, tokens_s)
+    yield from alternatives(engine, facts.model, facts.gpus, facts.host, tokens_s)
 
 
-def _servers(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
+def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
+    yield confinement_check(config.engine.confine, launch.landlock_abi())
     for kind, section in ((PAGE, config.page), (GATEWAY, config.gateway)):
         yield from server_checks(kind, section.listen, status.get(kind.name))
+
+
+def confinement_check(confine: bool, abi: int) -> CheckResult:
+    """What keeps an engine from caovan, with the version `abi` of the kernel's Landlock."""
+    group = "confinement"
+    if not confine:
+        text = "[engine] confine is off: the engine can do all that caovan's own user can"
+        return CheckResult(group, "WARN", text, "set it to true")
+    if abi < launch.MIN_ABI:
+        text = "this kernel has no usable Landlock: the engine can read caovan's keys and end it"
+        remedy = "use Linux 5.19 or newer with landlock among its security modules (`lsm=`)"
+        return CheckResult(group, "WARN", text, remedy)
+    text = f"Landlock (version {abi}) keeps the engine from caovan's files, keys and processes"
+    if abi < launch.SCOPE_ABI:
+        text += "; before Linux 6.12 it can end the page and the gateway, which come back"
+    return CheckResult(group, "PASS", text)
 
 
 def server_checks(

@@ -190,6 +190,18 @@ class EngineSection:
         example='{ NCCL_P2P_DISABLE = "1" }',
         private=True,
     )
+    confine: bool = key(
+        True,
+        "Keep the engine from caovan's files and processes, and let it write to its caches alone"
+        " (Landlock and seccomp). Takes effect when the engine starts.",
+        replans=False,
+    )
+    writable: tuple[str, ...] = key(
+        (),
+        "Further folders that a confined engine may write to. Takes effect when it starts.",
+        example='["/srv/loras"]',
+        replans=False,
+    )
 
 
 @dataclass(frozen=True)

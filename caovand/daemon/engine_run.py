@@ -36,6 +36,7 @@ from caovand.daemon.all_reduce import check_all_reduce
 from caovand.daemon.canary import Canary, FirstAnswers
 from caovand.daemon.cards import InUse, memory_back
 from caovand.daemon.cluster.part import Part
+from caovand.daemon.confinement import CUDA_CACHE, confinement
 from caovand.daemon.figures import SlotFigures
 from caovand.daemon.inspection import Prepared
 from caovand.daemon.shared import Shared, now
@@ -151,6 +152,7 @@ class EngineRun:
         assert self.child is None
         assert self.endpoint is not None
         planning, plan = self._engine.planning, self.part.own(action.plan)
+        places = self._shared.directories
         command = planning.command(plan, prepared.inventory.engine, self._cache)
         self._env = env = self._environment(prepared.inventory.engine.python, command.env)
         self.argv, self.mode = command.shown, prepared.mode
@@ -195,6 +197,9 @@ class EngineRun:
                 hidden=self.secrets(env, plan),
                 unlimited_stack=command.unlimited_stack,
                 engines=self._shared.engines,
+                confinement=confinement(
+                    self._engine, config, places, command.argv[0], env, plan.model
+                ),
             )
         except CannotSpawn as problem:
             self._not_spawned(problem, action.generation)
@@ -214,6 +219,7 @@ class EngineRun:
         env = inherited(self._shared.environ, python)
         if self._stale.folder is not None:
             env["TMPDIR"] = str(self._stale.folder)
+        env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
         env.update(planned)
         if self.endpoint and self.endpoint.key:
             env[self._engine.arguments.api_key_variable] = self.endpoint.key

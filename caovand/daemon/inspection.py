@@ -41,6 +41,7 @@ from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
 from caovand.core.tuning.planning import tuned
+from caovand.daemon.confinement import confinement
 
 
 class Obstacle(Exception):
@@ -246,7 +247,12 @@ def _model(request: PlanRequest) -> ModelCard:
 def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
     try:
         trust.require(request.python, request.source)
-        engine = probe.probe_engine(request.engine.probe, request.python, directories.cache)
+        reach = confinement(
+            request.engine, request.config, directories, request.python, request.environ
+        )
+        engine = probe.probe_engine(
+            request.engine.probe, request.python, directories.cache, confinement=reach
+        )
         if engine.executable:
             trust.require(engine.executable, request.source)
     except trust.Distrusted as problem:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file, wall_clock
+from caovand.adapters import config_file, processes, wall_clock
 from caovand.adapters.child import Engines
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
@@ -28,6 +28,7 @@ from caovand.core.reporting import status
 from caovand.core.reporting.wire import Notice
 from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
+from caovand.daemon.confinement import of_a_server
 from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.keys import Keys
@@ -134,6 +135,15 @@ class Supervisor:
         if self._fault is not None:
             raise self._fault
 
+    def admits(self, name: str, pid: int) -> bool:
+        """Whether a process may use our socket `name`.
+
+        Page and gateway have their own; no engine, nor what its environment runs, has any.
+        """
+        server = {PAGE.name: self.page, GATEWAY.name: self.gateway}.get(name)
+        own = server.describe() if server else None
+        return (own is not None and pid == own["pid"]) or not processes.descends(pid)
+
     def _poll_s(self) -> float:
         """Seconds between two polls: the least patient slot needs several before it tests."""
         return min([POLL_S, *(slot.config.watch.hang_s / READINGS for slot in self._working())])
@@ -203,9 +213,12 @@ class Supervisor:
         except ConfigError:
             token = None  # its process reads the file as well, and prints what is wrong
         words = ("--token-file", section.token_file) if section.token_file else ()
-        self.page.settle(section.listen, words, token)
+        places, gateway = self._shared.directories, self.config.gateway
+        reach = of_a_server(self.config, places, section.token_file)
+        self.page.settle(section.listen, words, token, reach)
         most_mib = self._begun_with.gateway.max_body_mib
-        self.gateway.settle(self.config.gateway.listen, ("--max-body-mib", str(most_mib)))
+        words, reach = ("--max-body-mib", str(most_mib)), of_a_server(self.config, places)
+        self.gateway.settle(gateway.listen, words, confinement=reach)
 
     def close_servers(self) -> None:
         """End the page and the gateway."""

@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters.confinement import Confinement
 from caovand.adapters.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import split
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
+NOTHING = Confinement((), (), ())
+"""It writes nothing, and reads what its user may."""
 REMEDY = "it is started again by itself"
 
 Start = Callable[..., ServerProcess]
@@ -40,6 +43,7 @@ class OwnServer:
         self.kind, self.problem = kind, ""
         self._runtime, self._environ, self._notice, self._start = runtime, environ, notice, start
         self._listen, self._words = "", tuple[str, ...]()
+        self._confinement = NOTHING
         self._wanted: object = None
         self._process: ServerProcess | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -47,11 +51,19 @@ class OwnServer:
         self._attempts = 0
         self._printed = ""
 
-    def settle(self, listen: str, words: Sequence[str] = (), secret: str | None = "") -> None:
+    def settle(
+        self,
+        listen: str,
+        words: Sequence[str] = (),
+        secret: str | None = "",
+        confinement: Confinement = NOTHING,
+    ) -> None:
         """Start, move or end it as configured; one that failed is tried at once.
 
-        `words` are arguments of its own, `secret` the content of a file that they name.
+        `words` are arguments of its own, `secret` the content of a file that they name, and
+        `confinement` what it may reach from its next start on.
         """
+        self._confinement = confinement
         wanted = (listen, tuple(words), secret)
         if wanted == self._wanted and self._ready_at is not None:
             return
@@ -82,7 +94,13 @@ class OwnServer:
         self._timer, self._printed = None, ""
         try:
             self._process = self._start(
-                self.kind, self._words, self._runtime, self._environ, self._on_line, self._on_end
+                self.kind,
+                self._words,
+                self._runtime,
+                self._environ,
+                self._on_line,
+                self._on_end,
+                self._confinement,
             )
         except OSError as problem:
             fact = limits.reached(problem) or problem.strerror or str(problem)

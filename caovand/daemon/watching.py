@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import http, kernel_log
+from caovand.adapters import kernel_log
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint, Stranger, Unanswered
 from caovand.adapters.oom_kills import OomKills
@@ -315,10 +315,8 @@ class Watching:
         self._run.apply(kind(at=at, chance=random.random(), generation=generation, finding=finding))
 
     async def _probe(self, timeout_s: float, idle: bool) -> None:
-        tokens, model = self._run.plan.mtp + 2, self._run.plan.served_name
-        api = self._run.engine.api
-        path, prompt = api.completions, api.prompt(PROBE_PROMPT)
-        asked = (http.complete, self._endpoint, path, model, prompt, tokens, timeout_s)
+        plan, api = self._run.plan, self._run.engine.api
+        asked = (proof.answered, api, plan, self._endpoint, PROBE_PROMPT, plan.mtp + 2, timeout_s)
         try:
             await proof.tried(*asked, lacking=lambda: self.observe(NotObserved(_now())))
         except Stranger as problem:

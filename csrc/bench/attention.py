@@ -57,7 +57,9 @@ class Call:
         sequences, heads, kv_heads = self.lengths.shape[0], self.q.shape[1], self.cache.shape[1]
         library = launch.shared_library()
         if not self.segments:
-            self.segments = library.attention_segments(sequences, self.max_tokens, heads, kv_heads)
+            self.segments = library.attention_segments(
+                sequences, self.max_tokens, heads, kv_heads, self.q.shape[2]
+            )
         size = library.attention_workspace_bytes(
             sequences, self.max_tokens, heads, kv_heads, self.q.shape[2], self.segments
         )

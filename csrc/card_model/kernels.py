@@ -8,6 +8,7 @@ what `python -m card_model` counts of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -160,7 +161,57 @@ KERNELS: Mapping[str, Kernel] = {
         path=lambda w: Path(None, {0x5E10: 1}),
         alone=True,
     ),
+    "attention_int4_5": Kernel(
+        symbol="attention_kernelILNS0_6FormatE2ELi256ELi4E",
+        threads=128,
+        registers=231,
+        shared=19712,
+        cycles=4466,
+        path=lambda w: Path(
+            0xE950,
+            {**_set(True, 0xB1D0, 0xB370, 0xDEE0, 0xE1C0), 0xB220: False},
+            cached=frozenset({0xB400}),
+        ),
+    ),
+    "attention_int4_1": Kernel(
+        symbol="attention_kernelILNS0_6FormatE2ELi256ELi2E",
+        threads=128,
+        registers=204,
+        shared=19712,
+        cycles=2713,
+        path=lambda w: Path(
+            0xC960,
+            {**_set(True, 0xA730, 0xA8A0, 0xC110, 0xC310), 0xA780: False},
+            cached=frozenset({0xA930}),
+        ),
+    ),
+    "attention_int8_5": Kernel(
+        symbol="attention_kernelILNS0_6FormatE1ELi256ELi4E",
+        threads=128,
+        registers=205,
+        shared=18048,
+        cycles=2622,
+        path=lambda w: Path(
+            0x8830,
+            {**_set(True, 0x6770, 0x68B0, 0x7FE0, 0x81E0), 0x67C0: False},
+            cached=frozenset({0x6940}),
+        ),
+    ),
+    "attention_half_5": Kernel(
+        symbol="attention_kernelILNS0_6FormatE0ELi256ELi4E",
+        threads=128,
+        registers=222,
+        shared=16896,
+        cycles=5422,
+        path=lambda w: Path(
+            0x50B0,
+            {**_set(True, 0x3F80, 0x4190, 0x4C40), 0x4C90: False},
+            cached=frozenset({0x4EE0}),
+        ),
+    ),
 }
 OURS = {
-    k: f"csrc/src/{k.removesuffix('_1').removesuffix('_4')}.cu" for k in KERNELS if k[:3] == "gdn"
+    k: f"csrc/src/{re.sub(r'_[145]$', '', k)}.cu"
+    for k in KERNELS
+    if k.startswith(("gdn", "attention"))
 }

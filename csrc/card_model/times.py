@@ -104,6 +104,58 @@ def gdn_decode_us(tokens: int, value_heads: int = 24) -> tuple[float, float]:
     return copy_ms(state * (1 + tokens)) * 1e3, launch_ms(f"gdn_decode_{tokens}", 1) * 1e3
 
 
+_START = 20_000
+"""Cycles of an attention CTA outside its laps: counted from end to end with 2 and 6 laps, 16,000 to
+23,000: rotating and rounding queries, the first tiles of all CTAs at once, writing the output."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    kernel: str
+    what: str
+    tile: int
+    """Keys."""
+    record: int
+    """Bytes of a key and its value."""
+
+
+ATTENTION = (
+    Attention("attention_int4_5", "int4, 5 tokens", 32, _PACKED),
+    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED),
+    Attention("attention_int8_5", "int8, 5 tokens", 16, 520),
+    Attention("attention_half_5", "fp16, 5 tokens", 16, _UNPACKED),
+)
+
+
+def attention_us(a: Attention, keys: int) -> float:
+    """One sequence and layer, 4 KV heads: segments as many as fill the card once, and their sum."""
+    kernel = KERNELS[a.kernel]
+    segments = card.SMS * kernel.resident // _KV_HEADS
+    tiles = -(-keys // a.tile)
+    laps = -(-tiles // segments)
+    memory = kernel.resident * a.tile * a.record * card.dram_cycles_a_byte(card.SMS)
+    cycles = _START + laps * max(kernel.cycles, memory)
+    partial = segments * _KV_HEADS * 32 * (256 * 2 + 16)  # written, and read again
+    return cycles / card.CLOCK_GHZ / 1e3 + copy_ms(2 * partial) * 1e3
+
+
+def attention_table() -> str:
+    """What the notebook shows of attention: microseconds, and the share of the copy rate."""
+    lengths = (16_384, 65_536, 131_072, 262_144)
+    rows = [
+        f"| cache | {' | '.join(f'{n:,} keys' for n in lengths)} |",
+        "| --- |" + " --- |" * len(lengths),
+    ]
+    for a in ATTENTION:
+        cells = []
+        for keys in lengths:
+            us = attention_us(a, keys)
+            copied = copy_ms(keys * _KV_HEADS * a.record) * 1e3
+            cells.append(f"{us:.0f}, {copied / us:.0%}")
+        rows.append(f"| {a.what} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def our_table() -> str:
     """What the notebook shows of our kernels, in microseconds."""
     rows = ["| | 24 value heads | 48 value heads |", "| --- | --- | --- |"]

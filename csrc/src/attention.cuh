@@ -26,10 +26,13 @@ namespace attention {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kResident = 3;  // CTAs a multiprocessor
 constexpr int kMaxSegments = 256;
 constexpr float kNone = -1e30f;  // the reference of a row that has seen no key: finite, so no NaN
 constexpr float kLog2E = 1.4426950408889634f;
+
+// CTAs a multiprocessor. Three at head size 256 leave 168 registers: operands then wait until the
+// product before has released theirs, and two CTAs are faster.
+constexpr int resident(int head_dim) { return head_dim == 256 ? 2 : 3; }
 
 enum Format { kHalf = CAOVAN_KV_HALF, kInt8 = CAOVAN_KV_INT8, kInt4 = CAOVAN_KV_INT4 };
 
@@ -68,7 +71,11 @@ struct Shape {
   static constexpr int kLoads = kWarpKeys * kRowWords / 32;           // of a lane, for K and again for V
   static constexpr int kMatrices = kRowBytes / 16;                    // 8x8 of 16 bits, of 8 keys
   static constexpr int kTiles = D / 16;                               // output tiles of 16 x 8
-  static constexpr int kStageBytes = kKeys * (2 * kPitch + (F == kHalf ? 0 : 16 + 2));
+  // Shared memory: stages of K rows, of V rows, of constants, then a ring of V zero points.
+  static constexpr int kTileBytes = kKeys * kPitch;
+  static constexpr int kValues = kStages * kTileBytes, kConstants = 2 * kValues;
+  static constexpr int kOffsets = kConstants + kStages * kKeys * 16, kRing = 4;
+  static constexpr int kShared = F == kHalf ? kConstants : kOffsets + kRing * kKeys * 2;
 };
 
 // One query row's dot product with a key, scaled for exp2.
@@ -136,7 +143,7 @@ __device__ __forceinline__ void load_query(Query<F, D>& out, const caovan_attent
   for (int i = 0; i < D / 4; ++i) largest = fmaxf(largest, fabsf(x[i]));
   largest = quad_max(largest);
   constexpr float kLimit = 127 * 256;
-  const float inverse = largest > 0.f ? kLimit / largest : 0.f;
+  const float inverse = largest > 0.f ? __fdividef(kLimit, largest) : 0.f;
   int sum = 0;
 #pragma unroll
   for (int f = 0; f < D / 16; ++f) {
@@ -157,7 +164,7 @@ __device__ __forceinline__ void load_query(Query<F, D>& out, const caovan_attent
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
   if (F == kInt4) sum *= 16;
-  const float step = largest / kLimit * p.scale * kLog2E * (F == kInt4 ? 1.f / (16 * D) : 1.f);
+  const float step = largest * (1 / kLimit) * p.scale * kLog2E * (F == kInt4 ? 1.f / (16 * D) : 1.f);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     out.sum[i] = __shfl_sync(~0u, sum, (quad * 2 + i) * 4);
@@ -198,163 +205,150 @@ struct Pages {
   }
 };
 
-// What is on its way from the cache to shared memory.
+// Load a warp's rows of a tile from `at`, where its first key `key` is.
 template <Format F, int D>
-struct Flight {
-  typename Shape<F, D>::Word k[Shape<F, D>::kLoads], v[Shape<F, D>::kLoads];
-  float scale;  // lane l: of key l / 2, of K or, with odd l, of V
-};
-
-template <Format F, int D>
-__device__ __forceinline__ void fetch(Flight<F, D>& flight, const caovan_attention_args& p, int64_t base, int key,
-                                      int keys, int lane) {
+__device__ __forceinline__ void fetch(typename Shape<F, D>::Word (&to)[Shape<F, D>::kLoads], const char* at,
+                                      int token_stride, int key, int keys, int lane) {
   using S = Shape<F, D>;
   using Word = typename S::Word;
-  if (key >= keys) {  // nothing but padding: of integers any, of fp16 no NaN
-    if (F == kHalf)
-#pragma unroll
-      for (int i = 0; i < S::kLoads; ++i) flight.k[i] = flight.v[i] = Word{};
-    flight.scale = 0.f;
-    return;
-  }
-  const char* k = static_cast<const char*>(p.k) + base;
-  const char* v = static_cast<const char*>(p.v) + base;
 #pragma unroll
   for (int i = 0; i < S::kLoads; ++i) {
-    const int at = i * 32 + lane, row = at / S::kRowWords, word = at % S::kRowWords;
-    const int offset = row * int(p.token_stride) + word * int(sizeof(Word));
-    if (F == kHalf && key + row >= keys) {
-      flight.k[i] = flight.v[i] = Word{};
-    } else {
-      flight.k[i] = __ldg(reinterpret_cast<const Word*>(k + offset));
-      flight.v[i] = __ldg(reinterpret_cast<const Word*>(v + offset));
-    }
-  }
-  if (F != kHalf) {
-    const int row = lane / 2;
-    flight.scale = 0.f;
-    if (row < S::kWarpKeys && key + row < keys)
-      flight.scale = __ldg(reinterpret_cast<const float*>(
-          static_cast<const char*>(lane % 2 ? p.v_scale : p.k_scale) + base + row * int(p.token_stride)));
+    const int n = i * 32 + lane, row = n / S::kRowWords, word = n % S::kRowWords;
+    // Of rows that are no keys integers may be anything, fp16 no NaN.
+    if (F == kHalf ? key + row < keys : key < keys)
+      to[i] = __ldg(reinterpret_cast<const Word*>(at + row * token_stride + word * int(sizeof(Word))));
+    else if (F == kHalf)
+      to[i] = Word{};
   }
 }
 
-// A stage: K rows, V rows, float4 {K scale, K zero point, log2 V scale, 1 / V scale} and the half
-// 1024 + V zero point of each key. Scales of padding are zero, its log -inf: it weighs nothing.
 template <Format F, int D>
-__device__ __forceinline__ void stage(uint32_t shared, const Flight<F, D>& flight, int warp, int lane) {
+__device__ __forceinline__ void stage(uint32_t shared, const typename Shape<F, D>::Word (&rows)[Shape<F, D>::kLoads],
+                                      int warp, int lane) {
   using S = Shape<F, D>;
 #pragma unroll
   for (int i = 0; i < S::kLoads; ++i) {
-    const int at = i * 32 + lane, row = at / S::kRowWords, word = at % S::kRowWords;
-    const uint32_t to = shared + (warp * S::kWarpKeys + row) * S::kPitch + word * int(sizeof(typename S::Word));
-    store_shared(to, flight.k[i]);
-    store_shared(to + S::kKeys * S::kPitch, flight.v[i]);
+    const int n = i * 32 + lane, row = n / S::kRowWords, word = n % S::kRowWords;
+    store_shared(shared + (warp * S::kWarpKeys + row) * S::kPitch + word * int(sizeof(typename S::Word)), rows[i]);
   }
-  if (F == kHalf || lane >= 2 * S::kWarpKeys) return;
-  const uint32_t bits = __float_as_uint(flight.scale);
-  const float scale = F == kInt4 ? __uint_as_float(bits & ~15u) : flight.scale;
-  const int zero = F == kInt4 ? bits & 15 : 0, key = warp * S::kWarpKeys + lane / 2;
-  const uint32_t constants = shared + 2 * S::kKeys * S::kPitch + key * 16;
+}
+
+// Of each key float4 {K scale, K zero point, log2 V scale, 1 / V scale} and the half 1024 + V zero
+// point, from the scale that lane l has of key l / 2, with odd l of V. Scales of padding are zero,
+// their log -inf: it weighs nothing.
+template <Format F, int D>
+__device__ __forceinline__ void stage_scales(uint32_t constants, uint32_t offsets, float scale, int warp, int lane) {
+  if (lane >= 2 * Shape<F, D>::kWarpKeys) return;
+  const uint32_t bits = __float_as_uint(scale);
+  if (F == kInt4) scale = __uint_as_float(bits & ~15u);
+  const int zero = F == kInt4 ? bits & 15 : 0, key = warp * Shape<F, D>::kWarpKeys + lane / 2;
   const bool value = lane % 2;
-  store_shared(constants + (value ? 8 : 0), __float_as_uint(value ? __log2f(scale) : scale));
-  store_shared(constants + (value ? 12 : 4), value ? __float_as_uint(scale > 0.f ? __fdividef(1.f, scale) : 0.f) : zero);
-  if (value) {
-    const __half offset = __int2half_rn(1024 + (F == kInt4 ? zero : 128));
-    store_shared(shared + S::kKeys * (2 * S::kPitch + 16) + key * 2, __half_as_ushort(offset));
-  }
+  store_shared(constants + key * 16 + (value ? 8 : 0), __float_as_uint(value ? __log2f(scale) : scale));
+  store_shared(constants + key * 16 + (value ? 12 : 4),
+               value ? __float_as_uint(scale > 0.f ? __fdividef(1.f, scale) : 0.f) : zero);
+  if (value) store_shared(offsets + key * 2, __half_as_ushort(__int2half_rn(1024 + (F == kInt4 ? zero : 128))));
 }
 
-// Scores of eight keys and eight rows as a C fragment (key l/4, rows 2(l%4)+{0,1}), in units of log2.
+// Scores of a warp's keys: C fragments (key l/4, rows 2(l%4)+{0,1}), in units of log2, which the
+// log of the value's scale has joined. A step takes four matrices: of integers those of eight keys,
+// of fp16 two of each eight (of the same eight, if there is but one).
 // int4: odd dimensions stay in the high nibble, 16 times too large, and have sums of their own.
-template <Format F, int D>
-__device__ __forceinline__ void score(float (&out)[2], float& inverse, const Query<F, D>& q, uint32_t shared,
-                                      int key, int lane) {
+template <Format F, int D, int Eights>
+struct Scores {
   using S = Shape<F, D>;
-  int high[2][2] = {}, low[2][2] = {};
-#pragma unroll
-  for (int m = 0; m < S::kMatrices; m += 4) {
-    uint32_t k[4];
-    ldmatrix_x4(k, shared + (key + lane % 8) * S::kPitch + (m + lane / 8) * 16);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
+  static constexpr int kPerEight = S::kMatrices / 4;
+  static constexpr int kSteps = F == kHalf ? S::kMatrices / 2 : Eights * kPerEight;
+  float s[Eights][2];
+  uint32_t k[4];
+  int high[2][2], low[2][2];
+  float sum[4];
+
+  __device__ __forceinline__ void load(uint32_t keys, int step, int lane) {
+    const int row = F == kHalf ? (lane & 8 && Eights > 1 ? 8 : 0) : step / kPerEight * 8;
+    const int matrix = F == kHalf ? step * 2 + lane / 16 : step % kPerEight * 4 + lane / 8;
+    ldmatrix_x4(k, keys + (row + lane % 8) * S::kPitch + matrix * 16);
+  }
+
+  __device__ __forceinline__ void multiply(const Query<F, D>& q, int step, int i) {
+    if constexpr (F == kHalf) {
+      if (step == 0 && i == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+      if (i % 2 == 0) mma_m16n8k8(sum, k[i], k[i + 1], q.half[(step * 2 + i / 2) % (D / 8)]);
+    } else {
+      const int m = step % kPerEight * 4 + i;
+      if (m == 0) high[0][0] = high[0][1] = high[1][0] = high[1][1] = low[0][0] = low[0][1] = low[1][0] = low[1][1] = 0;
       if (F == kInt4) {
         const uint32_t even = k[i] & 0x0f0f0f0f, odd = k[i] & 0xf0f0f0f0;
-        mma_u8s8(high[0], even, q.high[(m + i) * 2 % (D / 16)]);
-        mma_u8s8(low[0], even, q.low[(m + i) * 2 % (D / 16)]);
-        mma_u8s8(high[1], odd, q.high[((m + i) * 2 + 1) % (D / 16)]);
-        mma_u8s8(low[1], odd, q.low[((m + i) * 2 + 1) % (D / 16)]);
+        mma_u8s8(high[0], even, q.high[m * 2 % (D / 16)]);
+        mma_u8s8(low[0], even, q.low[m * 2 % (D / 16)]);
+        mma_u8s8(high[1], odd, q.high[(m * 2 + 1) % (D / 16)]);
+        mma_u8s8(low[1], odd, q.low[(m * 2 + 1) % (D / 16)]);
       } else {
-        mma_s8s8(high[i % 2], k[i], q.high[(m + i) % (D / 16)]);
-        mma_s8s8(low[i % 2], k[i], q.low[(m + i) % (D / 16)]);
+        mma_s8s8(high[m % 2], k[i], q.high[m % (D / 16)]);
+        mma_s8s8(low[m % 2], k[i], q.low[m % (D / 16)]);
       }
+    }
   }
-  const float4 constants = load_shared4(shared + 2 * S::kKeys * S::kPitch + (key + lane / 4) * 16);
-  inverse = constants.w;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    int x;
-    if (F == kInt4)  // 16 times the score's integer: at most 16 x 15 x 127 x 256 x 256 < 2^31
-      x = ((high[0][i] * 16 + high[1][i]) * 256 + (low[0][i] * 16 + low[1][i])) -
-          __float_as_int(constants.y) * q.sum[i];
-    else
-      x = (high[0][i] + high[1][i]) * 256 + (low[0][i] + low[1][i]);
-    out[i] = float(x) * (constants.x * q.step[i]) + constants.z;
-  }
-}
 
-// The same of 16 keys of an fp16 cache (or of 8, both halves of the product alike).
-template <int D>
-__device__ __forceinline__ void score_half(float (&out)[2][2], const Query<kHalf, D>& q, uint32_t shared, int key,
-                                           int second, int lane) {
-  using S = Shape<kHalf, D>;
-  float c[4] = {};
+  // After the last matrix of eight keys.
+  __device__ __forceinline__ void finish(const Query<F, D>& q, uint32_t constants, int step, int lane) {
+    if constexpr (F == kHalf) {
+      if (step == kSteps - 1)
 #pragma unroll
-  for (int m = 0; m < S::kMatrices; m += 2) {
-    uint32_t k[4];
-    ldmatrix_x4(k, shared + ((lane & 8 ? second : key) + lane % 8) * S::kPitch + (m + lane / 16) * 16);
-    mma_m16n8k8(c, k[0], k[1], q.half[m]);
-    mma_m16n8k8(c, k[2], k[3], q.half[m + 1]);
+        for (int i = 0; i < 2 * Eights; ++i) s[i / 2][i % 2] = sum[i] * q.step;
+    } else if (step % kPerEight == kPerEight - 1) {
+      const int e = step / kPerEight;
+      const float4 c = load_shared4(constants + (e * 8 + lane / 4) * 16);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        int x;
+        if (F == kInt4)  // 16 times the score's integer: at most 16 x 15 x 127 x 256 x 256 < 2^31
+          x = ((high[0][i] * 16 + high[1][i]) * 256 + (low[0][i] * 16 + low[1][i])) - __float_as_int(c.y) * q.sum[i];
+        else
+          x = (high[0][i] + high[1][i]) * 256 + (low[0][i] + low[1][i]);
+        s[e][i] = float(x) * (c.x * q.step[i]) + c.z;
+      }
+    }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i / 2][i % 2] = c[i] * q.step;
-}
+};
 
-// Add eight keys: acc is O^T, tile t of the C fragments as `dimension` numbers them.
-template <Format F, int D>
-__device__ __forceinline__ void add_values(float (&acc)[D / 16][4], uint32_t weights, uint32_t shared, int key,
-                                           int lane) {
+// The output of a warp's rows: O^T, tile t of the C fragments as `dimension` numbers them.
+template <Format F, int D, int Eights>
+struct Output {
   using S = Shape<F, D>;
-  uint32_t offset = 0, offset16 = 0;
-  if (F != kHalf) offset = load_shared(shared + S::kKeys * (2 * S::kPitch + 16) + (key + lane % 4 * 2) * 2);
-  if (F == kInt4) {  // 1024 + 16 zero points, from 1024 + zero points
-    const __half2 r = __hfma2(*reinterpret_cast<__half2*>(&offset), __float2half2_rn(16.f),
-                              __float2half2_rn(-15360.f));
-    offset16 = *reinterpret_cast<const uint32_t*>(&r);
+  static constexpr int kPerEight = S::kMatrices / 4, kSteps = Eights * kPerEight;
+  float acc[D / 16][4];
+  uint32_t v[4], offset, offset16;
+
+  __device__ __forceinline__ void load(uint32_t values, int step, int lane) {
+    ldmatrix_x4_trans(v, values + (step / kPerEight * 8 + lane % 8) * S::kPitch + (step % kPerEight * 4 + lane / 8) * 16);
   }
-  const uint32_t rows = shared + (S::kKeys + key + lane % 8) * S::kPitch + lane / 8 * 16;
-#pragma unroll
-  for (int m = 0; m < S::kMatrices; m += 4) {
-    uint32_t v[4];
-    ldmatrix_x4_trans(v, rows + m * 16);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (F == kInt4) {
-        constexpr uint32_t kOne = 0x000f000f, kTwo = 0x00f000f0, k1024 = 0x64006400;
-        const uint32_t x = v[i], y = x >> 8;
-        mma_m16n8k8(acc[(m + i) * 2 % (D / 16)], sub2(mask_or(x, kOne, k1024), offset),
-                    sub2(mask_or(x, kTwo, k1024), offset16), weights);
-        mma_m16n8k8(acc[((m + i) * 2 + 1) % (D / 16)], sub2(mask_or(y, kOne, k1024), offset),
-                    sub2(mask_or(y, kTwo, k1024), offset16), weights);
-      } else if (F == kInt8) {
-        const uint32_t x = v[i] ^ 0x80808080u;
-        mma_m16n8k8(acc[(m + i) % (D / 16)], sub2(__byte_perm(x, 0x64646464u, 0x4240), offset),
-                    sub2(__byte_perm(x, 0x64646464u, 0x4341), offset), weights);
-      } else if (i % 2 == 0) {
-        mma_m16n8k8(acc[(m + i) / 2 % (D / 16)], v[i], v[i + 1], weights);
+
+  __device__ __forceinline__ void multiply(const uint32_t (&weights)[Eights], uint32_t offsets, int step, int i,
+                                           int lane) {
+    const int e = step / kPerEight, m = step % kPerEight * 4 + i;
+    const uint32_t x = v[i], w = weights[e];
+    if (F != kHalf && m == 0) offset = load_shared(offsets + (e * 8 + lane % 4 * 2) * 2);
+    if (F == kInt4) {
+      if (m == 0) {  // 1024 + 16 zero points, from 1024 + zero points
+        const __half2 r = __hfma2(*reinterpret_cast<__half2*>(&offset), __float2half2_rn(16.f),
+                                  __float2half2_rn(-15360.f));
+        offset16 = *reinterpret_cast<const uint32_t*>(&r);
       }
+      constexpr uint32_t kOne = 0x000f000f, kTwo = 0x00f000f0, k1024 = 0x64006400;
+      const uint32_t y = x >> 8;
+      mma_m16n8k8(acc[m * 2 % (D / 16)], sub2(mask_or(x, kOne, k1024), offset), sub2(mask_or(x, kTwo, k1024), offset16),
+                  w);
+      mma_m16n8k8(acc[(m * 2 + 1) % (D / 16)], sub2(mask_or(y, kOne, k1024), offset),
+                  sub2(mask_or(y, kTwo, k1024), offset16), w);
+    } else if (F == kInt8) {
+      const uint32_t y = x ^ 0x80808080u;
+      mma_m16n8k8(acc[m % (D / 16)], sub2(__byte_perm(y, 0x64646464u, 0x4240), offset),
+                  sub2(__byte_perm(y, 0x64646464u, 0x4341), offset), w);
+    } else if (i % 2 == 0) {
+      mma_m16n8k8(acc[m / 2 % (D / 16)], x, v[i + 1], w);
+    }
   }
-}
+};
 
 // Over the lanes that differ in the bits from `First` on: 4 are those of a column, 1 all of them.
 template <int First>
@@ -372,12 +366,15 @@ __device__ __forceinline__ float lanes_sum(float x) {
 }
 
 // Grid: (segments x row blocks, KV heads, sequences). Each CTA takes the tiles [s T / S, (s + 1) T / S).
+//
+// A lap multiplies the values of tile t and the keys of tile t + 1, which do not wait for each other,
+// while the keys of t + 3 and the values of t + 2 are under way.
 template <Format F, int D, int Groups>
-__global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_attention_args p, float4* statistics,
-                                                               __half* partial) {
+__global__ void __launch_bounds__(kThreads, resident(D))
+    attention_kernel(caovan_attention_args p, float4* statistics, __half* partial) {
   using S = Shape<F, D>;
-  constexpr int kShares = kWarps / Groups;           // of a tile's keys
-  constexpr int kEights = S::kKeys / 8 / kShares;    // keys of a warp, in eights
+  constexpr int kShares = kWarps / Groups;         // of a tile's keys
+  constexpr int kEights = S::kKeys / 8 / kShares;  // keys of a warp, in eights
   const uint32_t shared = dynamic_shared();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int segment = blockIdx.x % p.segments, row_block = blockIdx.x / p.segments;
@@ -391,66 +388,83 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
   const int tiles = (keys + S::kKeys - 1) / S::kKeys;
   int tile = tiles * segment / p.segments;  // fits: 2^31 / 256 tiles are 100 million keys
   const int end = tiles * (segment + 1) / p.segments;
-  float acc[D / 16][4] = {};
+
+  Output<F, D, kEights> o;
+#pragma unroll
+  for (int t = 0; t < S::kTiles; ++t)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o.acc[t][i] = 0.f;
   float reference[2] = {kNone, kNone}, sum[2] = {};
   if (tile < end) {
     const int staged = warp * S::kWarpKeys;  // of a tile, what this warp stages
-    const int64_t head = kv_head * p.head_stride;
-    Pages<S::kKeys> pages(p, sequence, tile * S::kKeys + staged, keys);
-    Flight<F, D> flight;
-    const auto next = [&](int t) {
+    const int limit = min(keys, end * S::kKeys), token_stride = int(p.token_stride);
+    typename S::Word k_rows[S::kLoads], v_rows[S::kLoads];
+    float scale = 0.f;
+    Pages<S::kKeys> pages(p, sequence, tile * S::kKeys + staged, limit);
+    int64_t at = 0, before = 0;  // where the warp's rows are, of the last tile whose keys were fetched and of the one before
+    const auto fetch_keys = [&](int t) {
       const int key = t * S::kKeys + staged;
-      fetch(flight, p, int64_t(pages.entry) * p.block_stride + int64_t(pages.slot) * p.token_stride + head, key, t < end ? keys : 0, lane);
-      pages.advance(key + S::kKeys, t + 1 < end ? keys : 0);
+      before = at;
+      at = int64_t(pages.entry) * p.block_stride + int64_t(pages.slot) * p.token_stride + kv_head * p.head_stride;
+      fetch<F, D>(k_rows, static_cast<const char*>(p.k) + at, token_stride, key, limit, lane);
+      if (F != kHalf) {
+        scale = 0.f;
+        if (lane / 2 < S::kWarpKeys && key + lane / 2 < limit)
+          scale = __ldg(reinterpret_cast<const float*>(static_cast<const char*>(lane % 2 ? p.v_scale : p.k_scale) + at +
+                                                       lane / 2 * token_stride));
+      }
+      pages.advance(key + S::kKeys, limit);
     };
-    next(tile);
+    const auto fetch_values = [&](int t, int64_t from) {
+      fetch<F, D>(v_rows, static_cast<const char*>(p.v) + from, token_stride, t * S::kKeys + staged, limit, lane);
+    };
+    const auto stage_keys = [&](int t) {
+      const int stage_of = t % S::kStages;
+      stage<F, D>(shared + stage_of * S::kTileBytes, k_rows, warp, lane);
+      if (F != kHalf)
+        stage_scales<F, D>(shared + S::kConstants + stage_of * S::kKeys * 16,
+                           shared + S::kOffsets + t % S::kRing * S::kKeys * 2, scale, warp, lane);
+    };
+    const auto stage_values = [&](int t) {
+      stage<F, D>(shared + S::kValues + t % S::kStages * S::kTileBytes, v_rows, warp, lane);
+    };
+    const auto advance = [&] {  // in the lap of `tile`
+      stage_keys(tile + 2);
+      stage_values(tile + 1);
+      fetch_keys(tile + 3);
+      fetch_values(tile + 2, before);
+    };
+    fetch_keys(tile);
+    fetch_values(tile, at);
 
     Query<F, D> q;
     {
       const int row = row0 + lane / 4;
-      const __half* at = row < tokens * group ? static_cast<const __half*>(p.q) + (first + row / group) * p.q_stride +
-                                                    (kv_head * group + row % group) * D
-                                              : nullptr;
-      load_query(q, p, at, lane);
+      const __half* from = row < tokens * group ? static_cast<const __half*>(p.q) + (first + row / group) * p.q_stride +
+                                                      (kv_head * group + row % group) * D
+                                                : nullptr;
+      load_query(q, p, from, lane);
     }
     int visible[2];  // keys that rows 2(l%4)+{0,1} see
 #pragma unroll
     for (int i = 0; i < 2; ++i) visible[i] = keys - tokens + 1 + min((row0 + lane % 4 * 2 + i) / group, tokens - 1);
 
-    stage(shared, flight, warp, lane);
-    next(tile + 1);
-    __syncthreads();
-    uint32_t now = shared, then = shared + (S::kStages - 1) * S::kStageBytes;
-    for (; tile < end; ++tile) {
-      if (S::kStages == 2) {
-        stage(then, flight, warp, lane);
-        next(tile + 2);
-      }
-      float s[kEights][2], inverse[kEights];
-      const int key0 = share * kEights * 8;
-      if constexpr (F == kHalf) {
-#pragma unroll
-        for (int e = 0; e < kEights; e += 2) {
-          float two[2][2];
-          score_half(two, q, now, key0 + e * 8, key0 + (e + 1) % kEights * 8, lane);
-#pragma unroll
-          for (int i = 0; i < 2 && e + i < kEights; ++i) {
-            s[e + i][0] = two[i][0];
-            s[e + i][1] = two[i][1];
-          }
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < kEights; ++e) score(s[e], inverse[e], q, now, key0 + e * 8, lane);
-      }
-      if ((tile + 1) * S::kKeys > keys - tokens + 1) {  // a key here is hidden from some row
+    const int key0 = share * kEights * 8;
+    Scores<F, D, kEights> scores;
+    uint32_t weights[kEights];
+    const auto key_rows = [&](int t) { return shared + t % S::kStages * S::kTileBytes + key0 * S::kPitch; };
+    const auto constants = [&](int t) { return shared + S::kConstants + (t % S::kStages * S::kKeys + key0) * 16; };
+
+    // From the scores of tile t to weights; sums and output follow the reference.
+    const auto weigh = [&](int t) {
+      float(&s)[kEights][2] = scores.s;
+      if ((t + 1) * S::kKeys > keys - tokens + 1) {  // a key here is hidden from some row
 #pragma unroll
         for (int e = 0; e < kEights; ++e)
 #pragma unroll
           for (int i = 0; i < 2; ++i)
-            if (tile * S::kKeys + key0 + e * 8 + lane / 4 >= visible[i]) s[e][i] = -INFINITY;
+            if (t * S::kKeys + key0 + e * 8 + lane / 4 >= visible[i]) s[e][i] = -INFINITY;
       }
-
       // The reference follows the maximum once it is 2^8 behind: fp16 holds weights up to 2^15.
       float largest[2];
 #pragma unroll
@@ -471,29 +485,63 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
           sum[i] *= keep[i];
         }
 #pragma unroll
-        for (int t = 0; t < S::kTiles; ++t)
+        for (int n = 0; n < S::kTiles; ++n)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) acc[t][i] *= keep[i % 2];
+          for (int i = 0; i < 4; ++i) o.acc[n][i] *= keep[i % 2];
       }
-      uint32_t weights[kEights];
 #pragma unroll
       for (int e = 0; e < kEights; ++e) {
         const float a = ex2(s[e][0] - reference[0]), b = ex2(s[e][1] - reference[1]);
-        sum[0] += F == kHalf ? a : a * inverse[e];
-        sum[1] += F == kHalf ? b : b * inverse[e];
+        const float inverse = F == kHalf ? 1.f : __uint_as_float(load_shared(constants(t) + (e * 8 + lane / 4) * 16 + 12));
+        sum[0] += a * inverse;
+        sum[1] += b * inverse;
         weights[e] = movmatrix_trans(pack_half2(a, b));
       }
+    };
+
+    stage_keys(tile);
+    stage_values(tile);
+    fetch_keys(tile + 1);
+    __syncthreads();
+    scores.load(key_rows(tile), 0, lane);
 #pragma unroll
-      for (int e = 0; e < kEights; ++e) add_values<F, D>(acc, weights[e], now, key0 + e * 8, lane);
+    for (int step = 0; step < scores.kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores.multiply(q, step, i);
+      if (step + 1 < scores.kSteps) scores.load(key_rows(tile), step + 1, lane);
+      scores.finish(q, constants(tile), step, lane);
+    }
+    weigh(tile);
+    if (S::kStages == 1) __syncthreads();  // all have read the keys that are to go
+    stage_keys(tile + 1);
+    fetch_keys(tile + 2);
+    fetch_values(tile + 1, before);
+    __syncthreads();
+    for (; tile < end; ++tile) {
+      if (S::kStages == 2) advance();
+      const uint32_t values = shared + S::kValues + tile % S::kStages * S::kTileBytes + key0 * S::kPitch;
+      const uint32_t offsets = shared + S::kOffsets + (tile % S::kRing * S::kKeys + key0) * 2;
+      const uint32_t next_keys = key_rows(tile + 1);
+      constexpr int kSteps = scores.kSteps > o.kSteps ? scores.kSteps : o.kSteps;
+      o.load(values, 0, lane);
+      scores.load(next_keys, 0, lane);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (step < o.kSteps) o.multiply(weights, offsets, step, i, lane);
+          if (i == 3 && step + 1 < o.kSteps) o.load(values, step + 1, lane);
+          if (step < scores.kSteps) scores.multiply(q, step, i);
+        }
+        if (step + 1 < scores.kSteps) scores.load(next_keys, step + 1, lane);
+        if (step < scores.kSteps) scores.finish(q, constants(tile + 1), step, lane);
+      }
+      if (tile + 1 < end) weigh(tile + 1);
       __syncthreads();
       if (S::kStages == 1) {
-        stage(now, flight, warp, lane);
-        next(tile + 2);
+        advance();
         __syncthreads();
       }
-      const uint32_t was = now;
-      now = then;
-      then = was;
     }
   }
 
@@ -506,12 +554,12 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
     float largest = 0.f;
 #pragma unroll
     for (int t = 0; t < S::kTiles; ++t) {
-      if (F == kInt4) acc[t][2 + i] *= 1.f / 16;
-      largest = fmaxf(largest, fmaxf(fabsf(acc[t][i]), fabsf(acc[t][2 + i])));
+      if (F == kInt4) o.acc[t][2 + i] *= 1.f / 16;
+      largest = fmaxf(largest, fmaxf(fabsf(o.acc[t][i]), fabsf(o.acc[t][2 + i])));
     }
     largest = lanes_max<4>(largest);
     sum[i] = lanes_sum<4>(sum[i]);
-    const float inverse = largest > 0.f ? 1.f / largest : 0.f;
+    const float inverse = largest > 0.f ? __fdividef(1.f, largest) : 0.f;
     const int64_t at = record + (lane % 4 * 2 + i) * parts;
     if (lane / 4 == 0) statistics[at] = make_float4(reference[i], sum[i], largest, 0.f);
     uint4* to = reinterpret_cast<uint4*>(partial + at * D + lane / 4 * (D / 8));
@@ -519,7 +567,7 @@ __global__ void __launch_bounds__(kThreads, kResident) attention_kernel(caovan_a
     for (int t = 0; t < S::kTiles; t += 4) {
       uint32_t packed[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) packed[j] = pack_half2(acc[t + j][i] * inverse, acc[t + j][2 + i] * inverse);
+      for (int j = 0; j < 4; ++j) packed[j] = pack_half2(o.acc[t + j][i] * inverse, o.acc[t + j][2 + i] * inverse);
       to[t / 4] = make_uint4(packed[0], packed[1], packed[2], packed[3]);
     }
   }

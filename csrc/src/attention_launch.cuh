@@ -34,15 +34,14 @@ inline int64_t partial_rows(const caovan_attention_args& p) {
 template <Format F, int D, int Groups>
 int visit(const caovan_attention_args* p, void* workspace, cudaStream_t stream) {
   using S = Shape<F, D>;
-  constexpr int kBytes = S::kStages * S::kStageBytes;
-  auto* const kernel = attention_kernel<F, D, Groups>;
+    auto* const kernel = attention_kernel<F, D, Groups>;
   if (!p) {
     cudaFuncAttributes attributes;
     return check_cuda(cudaFuncGetAttributes(&attributes, kernel), "load attention");
   }
   const Split split = split_of(p->max_tokens, p->heads, p->kv_heads, p->segments);
   auto* const statistics = static_cast<float4*>(workspace);
-  kernel<<<dim3(p->segments * split.blocks, p->kv_heads, p->sequences), kThreads, kBytes, stream>>>(
+  kernel<<<dim3(p->segments * split.blocks, p->kv_heads, p->sequences), kThreads, S::kShared, stream>>>(
       *p, statistics, reinterpret_cast<__half*>(statistics + partial_rows(*p)));
   return check_cuda(cudaGetLastError(), "launch attention");
 }

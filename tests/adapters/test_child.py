@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters import child, processes
-from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, orphans, sweeper
+from caovand.adapters.child import Child, Engines, end_orphans, orphans, sweeper
 from caovand.adapters.processes import Process
 from caovand.adapters.pump import Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
@@ -555,12 +555,12 @@ def test_a_command_that_does_not_exist_ends_at_once_and_says_so(engine: Engine) 
     run(test)
 
 
-def test_a_command_too_long_for_the_kernel_cannot_be_spawned(engine: Engine) -> None:
+def test_a_command_too_long_for_the_kernel_ends_at_once_and_says_so(engine: Engine) -> None:
     async def test() -> None:
-        before = set(os.listdir("/proc/self/fd"))
-        with pytest.raises(CannotSpawn, match="cannot start python: Argument list too long"):
-            engine.start("python", "x" * (1 << 21))
-        assert set(os.listdir("/proc/self/fd")) == before
+        started = engine.start("python", "x" * (1 << 21))
+        assert await started.ended() == 126
+        await started.end(1.0)
+        assert engine.lines == ["cannot execute python: Argument list too long"]
 
     run(test)
 
@@ -591,6 +591,23 @@ def test_the_engine_joins_its_cgroup_before_anything_else(engine: Engine, tmp_pa
         assert engine.lines == [str(started.pid)]
 
     run(test)
+
+
+def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(
+    engine: Engine, subreaper: None, innocent: subprocess.Popen[bytes]
+) -> None:
+    async def test() -> None:
+        started = engine.tree("daemonized")
+        await soon(lambda: len(started.look()) > 1)
+        assert all(processes.descends(one.pid) for one in started.members)
+        await started.end(0.0)
+
+    run(test)
+    assert processes.descends(innocent.pid)
+    assert not any(map(processes.descends, (os.getpid(), os.getppid(), 1, 0)))
+    innocent.kill()
+    innocent.wait()
+    assert processes.descends(innocent.pid), "who is gone may have been one"
 
 
 # -- what a killed daemon left ---

@@ -34,7 +34,7 @@ def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
 ) -> None:
     python, model = "/tmp/no-such/bin/python", "/tmp/no-such/model"
     if what == "model":
-        monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
+        monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: CUDA)
     monkeypatch.setattr(inspection.private_tmp, "remedy", lambda path: f"move {path}")
     request = inspection.PlanRequest(
         parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
@@ -63,7 +63,7 @@ def test_memory_that_others_hold_is_waited_for(
 ) -> None:
     held = ((4242, "python", 16000),)
     busy = inventory(gpus=tuple(replace(gpu, free_mib=6000, users=held) for gpu in turing(2)))
-    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: busy.engine)
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: busy.engine)
     monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: busy.model)
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: busy.gpus)
     config = parse({"model": {"path": busy.model.path}})
@@ -93,7 +93,7 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
     PlanMemory(tmp_path / "good", HEALING).served_stably(
         lower, degraded.fingerprint(config, busy), "auto"
     )
-    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: alone.engine)
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: alone.engine)
     monkeypatch.setattr(inspection.model_folder, "read_model", lambda *_, **__: alone.model)
     monkeypatch.setattr(inspection.host, "read_host", lambda _: alone.host)
 

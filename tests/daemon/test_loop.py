@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import structlog
@@ -110,6 +112,27 @@ def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None
     used = asyncio.run(rules(watch, GatewaySection(listen=listen, drain_s=15.0)))
     assert (used.watch, used.gateway_drain_s) == (watch, 15.0)
     assert asyncio.run(rules(watch, GatewaySection(drain_s=15.0))).gateway_drain_s == 0.0
+
+
+def test_page_and_gateway_have_one_socket_each_and_engines_none(tmp_path: Path) -> None:
+    echo, places = Echo("console", io.StringIO()), Directories(*[tmp_path] * 4)
+
+    async def story() -> None:
+        one = Supervisor(tmp_path / "c", Config(), places, {}, structlog.get_logger(), echo)
+        started = subprocess.Popen(["sleep", "600"])
+        try:
+            assert not any(one.admits(name, started.pid) for name in ("control", "page", "gateway"))
+            pages = {"pid": started.pid}
+            with patch.object(one.page, "describe", lambda: pages):
+                allowed = [one.admits(name, started.pid) for name in ("control", "page", "gateway")]
+            assert allowed == [False, True, False]
+            assert one.admits("control", os.getpid())
+            assert one.admits("control", os.getppid())
+        finally:
+            started.kill()
+            started.wait()
+
+    asyncio.run(story())
 
 
 def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(

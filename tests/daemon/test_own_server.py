@@ -25,7 +25,7 @@ class FakeProcess:
 
     def __init__(self, kind: Any, words: Any, *more: Any) -> None:
         self.kind, self.words, self.ended = kind, words, False
-        self.on_line, self.on_end = more[-2:]
+        self.on_line, self.on_end, _ = more[-3:]
 
     def end(self) -> None:
         self.ended = True

@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_: CUDA)
+    monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: CUDA)
     monkeypatch.setattr(inspection.trust, "require", lambda *_: None)
     monkeypatch.setattr("caovand.adapters.safe_files.read", exhausted)
     request = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})

@@ -13,6 +13,8 @@ from tests.core.machines import (
     LLAMA_70B_AWQ,
     cards,
     inventory,
+    made_up,
+    named,
     plan,
     turing,
 )
@@ -78,3 +80,12 @@ def test_the_vision_tower_gives_way_to_a_short_context_alone() -> None:
         towers[found.value("language_model_only") is None] = context
         assert found.value("language_model_only") is not None or context > 30_000
     assert set(towers) == {True, False}
+
+
+@pytest.mark.parametrize("card", ["RTX 3090", "RTX 4090"])
+def test_the_models_limit_is_worth_more_than_the_last_sequences(card: str) -> None:
+    """Published as 39,936 of 40,960 tokens, which clients that trust the model's card exceed."""
+    small = replace(made_up("qwen3-8b"), max_model_len=40960)
+    found = plan(inventory(small, named(card)))
+    assert found.value("max_model_len") == 40960
+    assert found.value("max_num_seqs") >= 2

@@ -26,6 +26,7 @@ from caovand.engines.vllm.sizing.pace import (
     read_of_offloaded,
     step_seconds,
     tokens_of_step,
+    unevenness,
 )
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
@@ -187,15 +188,25 @@ def test_a_step_reads_the_experts_it_computes_of_those_in_host_memory() -> None:
     assert step_seconds(10, sparse, turing(1)) < 0.2 * step_seconds(10, QWEN_27B, turing(1))
 
 
+def test_the_busiest_card_has_more_than_its_share_of_whole_experts() -> None:
+    """Eight of 128 experts on eight cards: one each in the mean, three on the busiest."""
+    moe = replace(model("Qwen3-30B-A3B-AWQ"), experts=128, experts_per_token=8)
+    assert unevenness(moe, 1, 1) == 1.0
+    assert unevenness(moe, 8, 1) == pytest.approx(2.97, abs=0.01)
+    assert unevenness(moe, 2, 1) < unevenness(moe, 4, 1) < unevenness(moe, 8, 1) < 8
+    assert unevenness(moe, 8, 10_000) == pytest.approx(1.0)
+    assert unevenness(replace(moe, experts=0), 8, 1) == 1.0
+
+
 def test_checkpoints_in_fewer_bits_are_named_where_weights_leave_the_cards() -> None:
     (told,) = [text for text in plan(inventory(QWEN_27B, turing(1))).warnings if "PCIe" in text]
-    assert "a 4-bit checkpoint (AWQ, GPTQ): about" in told
+    assert "a 4-bit checkpoint (Qwen3.6-27B-AWQ or Qwen3.6-27B-GPTQ-Int4): about" in told
     (told,) = [
         text
         for text in plan(box_with("h800-x8", model("DeepSeek-R1"))).warnings
         if "offloaded" in text
     ]
-    assert "take a 4-bit checkpoint (AWQ, GPTQ): about" in told
+    assert "take a 4-bit checkpoint (DeepSeek-R1-AWQ or DeepSeek-R1-GPTQ-Int4): about" in told
     assert "a context of 163840 tokens" in told
 
 

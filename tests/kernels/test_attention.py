@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = Path(__file__).parent / "emulator"
 
 
+@pytest.mark.long
 def test_attention_is_right_in_every_format_and_at_ragged_borders(tmp_path: Path) -> None:
     compiler = shutil.which("g++") or pytest.skip("no g++ to compile the kernels for a CPU with")
     for source in (*EMULATOR.iterdir(), *(ROOT / "csrc/src").glob("attention*.cuh")):

@@ -141,6 +141,7 @@ def test_the_notebook_shows_what_the_model_says() -> None:
     notebook = (ROOT / "csrc/NOTEBOOK.md").read_text(encoding="utf-8")
     assert times.table() in notebook
     assert times.our_table() in notebook
+    assert times.attention_table() in notebook
 
 
 def test_our_kernels_are_modelled_with_the_registers_and_memory_they_take(build: Path) -> None:

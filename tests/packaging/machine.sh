@@ -66,7 +66,7 @@ boot)
         while read -r group; do echo $$ >"$group/cgroup.procs"; done <"$0/groups"
         mount -t tmpfs -o mode=755 tmpfs /run
         exec systemd-nspawn -q -b -D "$0/root" -M test --register=no --keep-unit --link-journal=no \
-            --console=read-only --system-call-filter=bpf "$@"
+            --console=read-only --system-call-filter="bpf landlock_create_ruleset landlock_add_rule landlock_restrict_self" "$@"
     ' "$machine" "$@" >"$machine/console.log" 2>&1 </dev/null &
     nspawn=$!
     echo $nspawn >"$machine/nspawn"

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from caovand.adapters import launch
 from caovand.adapters.short_slice import SLICE_NS
+from tests import hostile_engine
+from tests.hostile_engine import HOSTILE, NEEDED
 from tests.packaging.conftest import KEEP, Machine, repacked, version_of
 from tests.patience import until
 
@@ -34,6 +37,9 @@ extra_args = ["--kv-cache-memory-bytes", "64M"]
 shutdown_timeout_s = {SHUTDOWN_S}
 """
 ACCOUNT = "caovan"
+KEY = "/etc/caovan/cluster.key"
+READ_KEYS = ("read the API key's file", "read cluster.key")
+TRIED = "/var/cache/caovan/tried.json"
 LENGTHS = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 12)
 
 
@@ -115,7 +121,24 @@ def test_a_broken_file_at_start_is_exit_78_and_no_second_attempt(machine: Machin
     assert 'unknown key "paht" in [model]; did you mean "path"?' in machine.journal()
 
 
+def add_hostile_code(machine: Machine) -> None:
+    """Let the engine try what it may do to its daemon, before it serves."""
+    places = {"run": "/run/caovan", "state": "/var/lib/caovan/state", "cache": "/var/cache/caovan",
+              "log": "/var/log/caovan", "api.key": KEY, "keys": str(Path(KEY).parent)}  # fmt: skip
+    machine.must("mkdir", "-p", "/opt/daemon", places["keys"])
+    for name, place in places.items():
+        machine.must("ln", "-s", place, f"/opt/daemon/{name}")
+    machine.write(KEY, "c" * 64, 0o640)
+    machine.must("chgrp", ACCOUNT, KEY)
+    machine.put(Path(hostile_engine.__file__), "/opt/hostile.py")
+    python = (machine.root / "opt/python").read_text().removeprefix("#!/bin/sh\n")
+    attack = f"python3 /opt/hostile.py $PPID /opt/daemon >{TRIED}"
+    serve = f'case " $* " in *" serve "*) {attack};; esac'
+    machine.write("/opt/python", f"#!/bin/sh\n{serve}\n{python}", 0o755)
+
+
 def test_with_an_engine_and_a_model_it_serves(machine: Machine) -> None:
+    add_hostile_code(machine)
     machine.write("/etc/caovan.toml", CONFIG)
     machine.must("systemctl", "start", "caovan")
     # Ready long before the engine is.
@@ -148,6 +171,17 @@ def slice_ns(machine: Machine, pid: int) -> int:
         r"se\.slice\s*:\s*(\d+)", machine.must("sh", "-c", f"cat /proc/{pid}/sched || :")
     )
     return int(found[1]) if found else 0
+
+
+def test_the_engine_could_do_nothing_to_the_service_and_all_its_work(serving: Machine) -> None:
+    tried = json.loads(serving.must("cat", TRIED))
+    print(tried)
+    abi = launch.landlock_abi()
+    if abi < launch.MIN_ABI:
+        pytest.skip(f"this kernel's Landlock has version {abi}")
+    assert {name for name in HOSTILE if tried[name]} == set()
+    assert {name for name in NEEDED if not tried[name]} == set()
+    assert "files, keys and processes" in serving.run("caovanctl", "doctor").stdout
 
 
 def test_reload_fails_for_a_broken_file_and_changes_nothing(serving: Machine) -> None:
@@ -199,6 +233,10 @@ def test_who_may_do_what(serving: Machine) -> None:
         assert seen == [0, 0, 0 if words == ("plan",) else 5], words
     for words in (("stop",), ("restart",), ("mode", "fast")):
         assert exits("stranger", *words) == 5, words
+    attack = ("python3", "/opt/hostile.py", serving.show("MainPID"), "/opt/daemon")
+    for user, may in (("member", {"use control", *READ_KEYS}), ("stranger", set())):
+        tried = json.loads(serving.must("runuser", "-u", user, "--", *attack))
+        assert {name for name in HOSTILE if tried[name]} == may, user
     done = serving.run("runuser", "-u", "stranger", "--", "cat", "/var/log/caovan/engine.log")
     assert "Permission denied" in done.stderr
     assert serving.status()["state"] == "SERVING"

@@ -109,6 +109,7 @@ def test_the_engine_gets_no_keyrings_and_no_io_uring() -> None:
                 named.add(word)
         allowed = allowed - named if text.startswith("~") else allowed | named
     assert {"ptrace", "pidfd_getfd", "mbind", "sched_setaffinity", "chown", "prctl"} <= allowed
+    assert {"landlock_create_ruleset", "landlock_restrict_self", "seccomp"} <= allowed
     assert not {name for name in allowed if name.startswith("io_uring")}
     assert not {"add_key", "keyctl", "request_key", "bpf", "perf_event_open", "mount"} & allowed
 

@@ -170,8 +170,14 @@ class Door:
 
 def peer_uid(link: socket.socket) -> int:
     """The user at the other end of a connected Unix socket: as which it listens, or connected."""
+    return peer(link)[1]
+
+
+def peer(link: socket.socket) -> tuple[int, int]:
+    """The process at the other end of a connected Unix socket, and its user."""
     found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(found)[1])
+    pid, uid, _ = _UCRED.unpack(found)
+    return pid, uid
 
 
 def spare_descriptors() -> int:

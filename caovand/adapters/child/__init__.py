@@ -5,4 +5,12 @@ from caovand.adapters.child.engines import Engines
 from caovand.adapters.child.orphans import end_orphans, orphans, record
 from caovand.adapters.child.sweeper import named
 
-__all__ = ["CannotSpawn", "Child", "Engines", "end_orphans", "named", "orphans", "record"]
+__all__ = [
+    "CannotSpawn",
+    "Child",
+    "Engines",
+    "end_orphans",
+    "named",
+    "orphans",
+    "record",
+]

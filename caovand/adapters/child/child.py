@@ -1,8 +1,8 @@
 """One engine process: started in a session of its own, ended with everything it left.
 
-The command runs through `sh` (joins the engine's cgroup before anything else) and `setpriv`
-(TERM when we die; that signal is bound to the thread that forks, so `spawn` is for the main
-thread). Its processes are written to `ledger`, so that a next daemon can end what a killed one
+The command runs through `launch`, which joins the engine's cgroup before anything else, and asks
+for TERM when we die; that signal is bound to the thread that forks, so a Child is made in the main
+thread. Its processes are written to `ledger`, so that a next daemon can end what a killed one
 left, and nothing else.
 """
 
@@ -22,16 +22,11 @@ from caovand.adapters import processes
 from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
+from caovand.adapters.confinement import Confinement, launching
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
 
-WRAPPER = """
-procs=$1 stack=$2; shift 2
-[ -z "$procs" ] || echo $$ >"$procs" || exit 126
-[ -z "$stack" ] || ulimit -s "$stack" 2>/dev/null || ulimit -s "$(ulimit -H -s)"
-exec setpriv --pdeathsig TERM -- "$@"
-"""
 HUNT_S = 0.01
 DRAIN_S = 0.2
 LATE_S = 10.0
@@ -57,23 +52,24 @@ class Child:
         hidden: Sequence[str] = (),
         unlimited_stack: bool = False,
         engines: Engines | None = None,
+        confinement: Confinement | None = None,
     ) -> None:
         read_end, write_end = _pipe()
         output = f"pipe:[{os.fstat(write_end).st_ino}]"
-        stack = "unlimited" if unlimited_stack else ""
-        procs = str(cgroup / "cgroup.procs") if cgroup else ""
         self._marks = Marks(output, secrets.token_hex(16))
         record(ledger, 0, 0, (), self._marks)
+        env, mark = {**env, MARK: self._marks.variable}, {MARK: self._marks.variable}
         try:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", WRAPPER, "caovan-exec", procs, stack, *argv],
-                env={**env, MARK: self._marks.variable},
-                stdin=subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                start_new_session=True,
-                cwd="/",
-            )
+            with launching(
+                argv, env, confinement, cgroup=cgroup, unlimited_stack=unlimited_stack
+            ) as launch:
+                self._process = subprocess.Popen(
+                    **{**launch, "env": launch["env"] | mark},
+                    stdout=write_end,
+                    stderr=write_end,
+                    start_new_session=True,
+                    cwd="/",
+                )
         except OSError as problem:
             os.close(read_end)
             forget(ledger)

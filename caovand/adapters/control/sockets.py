@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import grp
 import os
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,6 +20,7 @@ from caovand.adapters.admission.door import (
     CannotBind,
     Door,
     check_length,
+    peer,
     peer_uid,
     spare_descriptors,
     unix_listener,
@@ -53,15 +55,25 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Control:
-    """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we."""
+    """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we.
 
-    def __init__(self, folder: Path, group: str | None, handler: Handler) -> None:
+    Each socket but `status` has a name, for which `admits` may refuse a process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        group: str | None,
+        handler: Handler,
+        admits: Callable[[str, int], bool] = lambda name, pid: True,
+    ) -> None:
         self._handler = handler
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: Counter[bool] = Counter()
         self._doors: list[Door] = []
         gid = _gid(group)
+        client_uid = partial(_client_uid, admits)
         restricted = 0o660 if gid is not None else 0o600
         links = min(MAX_LINKS, spare_descriptors() // 16)
         try:
@@ -80,7 +92,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
-                        peer_uid,
+                        partial(client_uid, name),
                         most=links,
                         each=max(links // 2, 1),
                         favours=lambda uid: uid in (0, os.geteuid()),
@@ -106,7 +118,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
-                        peer_uid,
+                        partial(client_uid, name),
                         most=SERVER_LINKS,
                         each=SERVER_LINKS,
                     )
@@ -119,16 +131,18 @@ class Control:
 
     def _bind(self, path: Path, kind: int, ahead: int) -> Any:
         check_length(path)
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 200)
-        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
+        made = self._context.socket(kind)
+        made.setsockopt(zmq.LINGER, 200)
+        # The folder is closed to other users, but not to an engine of ours.
+        made.setsockopt(zmq.IPC_FILTER_PID, os.getpid())
+        made.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
         for mark in (zmq.SNDHWM, zmq.RCVHWM):
-            socket.setsockopt(mark, ahead)
+            made.setsockopt(mark, ahead)
         try:
-            socket.bind(f"ipc://{path}")
+            made.bind(f"ipc://{path}")
         except zmq.ZMQError as problem:
             raise CannotBind(f"cannot bind {path}: {problem}") from problem
-        return socket
+        return made
 
     def start(self) -> None:
         """Begin to answer."""
@@ -145,8 +159,8 @@ class Control:
         await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
-        for socket in (self._control, self._events):
-            socket.close()
+        for own in (self._control, self._events):
+            own.close()
         # What was sent goes through the gates, so those close last. libzmq may take for ever.
         with contextlib.suppress(asyncio.TimeoutError, RuntimeError):
             await asyncio.wait_for(asyncio.to_thread(self._context.term), CLOSE_S)
@@ -212,14 +226,21 @@ class Control:
             return Reply(request.id, None, "internal", text, "report it with the daemon's log")
 
     @staticmethod
-    async def _send(socket: Any, frames: list[bytes]) -> None:
+    async def _send(sender: Any, frames: list[bytes]) -> None:
         # A client that went away or does not read is its own loss.
         with contextlib.suppress(zmq.ZMQError):
-            await socket.send_multipart(frames, zmq.NOBLOCK)
+            await sender.send_multipart(frames, zmq.NOBLOCK)
 
 
 def _followed(most_bytes: int, _link: object) -> Messages:
     return Messages(most_bytes)
+
+
+def _client_uid(admits: Callable[[str, int], bool], name: str, link: socket.socket) -> int:
+    pid, uid = peer(link)
+    if not admits(name, pid):
+        raise PermissionError(f"process {pid} may only read the status")
+    return uid
 
 
 def _gid(group: str | None) -> int | None:

@@ -40,6 +40,7 @@ def _words(tokens: Sequence[int]) -> str:
 ENGINE = Engine(
     name="ollama",
     title="Ollama",
+    at_home=(".ollama",),
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

@@ -16,7 +16,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.advice import of_ladder, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.healing.rungs import BLOCK
+from caovand.engines.vllm.healing.sizes import BLOCK
 
 Figures = Mapping[str, float | int | str]
 
@@ -74,8 +74,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
-        "Permission denied: for a folder, let the engine's user read it; for a hub model, set "
-        "HF_TOKEN and accept the model's licence.",
+        "Permission denied: for a folder, let the engine's user read it, and name one that it "
+        "writes to in [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
+        "licence.",
     ),
     "port-busy": (
         "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from caovand.core.facts.inventory import ModelCard, Part, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
+from caovand.engines.vllm.memory.adapters import adapters_bytes
 from caovand.engines.vllm.memory.candidate import GIB, Candidate
 
 Card = TypeVar("Card")
@@ -120,6 +121,9 @@ def _weights_of_stage(
     return replace(weights, size=round(weights.size * held / sum(sizes)), layers=())
 
 
+BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
+FOUR_BITS = 0.55
+"""Bytes of a weight in a checkpoint of each quantisation, and of all others, with its scales."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
 ONLINE: Mapping[str, Mapping[str, float]] = {
     "fp8": FP8,
@@ -154,6 +158,7 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
     )
     rope = model.rope_elements * candidate.activation
     more = _absorbed_bytes(model, candidate) + _zero_points_bytes(model, candidate)
+    more += adapters_bytes(model, candidate.adapters, candidate.tensor_parallel)
     return stored - min(candidate.offload_gib * GIB, layers) + drafter + rope + more
 
 

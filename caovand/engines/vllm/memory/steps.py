@@ -165,19 +165,21 @@ def forward_bytes(
     drafting: bool,
     embeds: bool = True,
     experts_stay: bool = True,
+    whole_experts: bool = False,
     uncompressed: int = 0,
 ) -> float:
     """The peak of a step of so many tokens on one of the ranks.
 
     `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
-    experts work in is kept from layer to layer.
+    experts work in is kept from layer to layer. `whole_experts` are as wide on a rank as in the
+    model.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
         heads = max(1, model.heads // ranks)
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
     width = max(tokens * _mlp_width(model, ranks), attention)
-    experts = tokens * _experts_width(model, ranks, experts_stay)
+    experts = tokens * _experts_width(model, 1 if whole_experts else ranks, experts_stay)
     width = width + experts if experts_stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size
     if compiled:
@@ -262,6 +264,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         embeds=candidate.first,
         drafting=candidate.drafting,
         experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,
+        whole_experts=candidate.whole_experts,
         uncompressed=uncompressed_tokens(
             candidate.context, candidate.sequences, candidate.alignment
         ),

@@ -12,6 +12,7 @@ from caovand.engines.vllm.flags.spelling import MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
+from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.draft import Draft, policy, user
@@ -127,7 +128,8 @@ def memory_left_mib(draft: Draft, workers: int) -> int:
     Not of what happens to be free: a reload would find another plan, and restart the engine.
     """
     offloaded = draft.value("cpu_offload_gb")
-    kept_mib = int(float(offloaded) * 1024) if isinstance(offloaded, (int, float)) else 0
+    kept = float(offloaded) if isinstance(offloaded, (int, float)) else 0.0
+    kept_mib = int(pinned_gib(kept, draft.model, max(workers, 1)) / max(workers, 1) * 1024)
     taken_mib = draft.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
     return draft.host.ram_mib - taken_mib
 
@@ -204,7 +206,7 @@ def _visible(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
     names = ",".join(device_name(gpu) for gpu in draft.gpus)
-    usable = len(choose_gpus(draft.config, draft.inventory, draft.verbatim))
+    usable = len(choose_gpus(draft.config, draft.inventory, draft.values))
     if usable == len(draft.gpus):
         return policy(names, "the cards this plan uses, as nvidia-smi names them")
     return policy(

@@ -30,14 +30,14 @@ from caovand.engines.vllm.machine.capabilities import (
     refused_type,
     type_without_bfloat16,
 )
-from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning import pipeline
-from caovand.engines.vllm.planning.devices import (
+from caovand.engines.vllm.machine.ranks import (
     cards_lacking,
     indivisible,
     shards_whole_experts,
     split_for,
 )
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.planning import pipeline
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,13 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
     old = scene.first(least)
     if old:
         major, minor = least
+        other = "a checkpoint quantised otherwise (AWQ, GPTQ)"
+        if scene.quantization == "mxfp4":  # as its publisher quantised it, and nobody otherwise
+            other = 'its GGUF with [engine] kind = "llamacpp"'
         yield Problem(
             f"serve {scene.quantization} weights",
             f"{old}, and vLLM needs SM{major}{minor} for them",
-            "use a newer card, or a checkpoint quantised otherwise (AWQ, GPTQ)",
+            f"use a newer card, or {other}",
         )
 
 

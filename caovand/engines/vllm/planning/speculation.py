@@ -12,11 +12,21 @@ from caovand.core.config import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, option
+from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 from caovand.engines.vllm.planning.pipeline import drafts_refused
+from caovand.engines.vllm.sizing.pace import WORKLOADS, active_parameters
 
 DEEPEST = 8
+MANY_USERS = 16
+"""So many sequences at once are for a service: its cards compute, and drafts that are refused cost
+what others could use."""
+ONE_DRAFT = ("deepseek", "glm")
+"""Model types whose publishers' recipes for vLLM draft 1 token."""
+FEW_ACTIVE = 5e9
+"""Active parameters of a mixture of experts for which published results contradict each other: with
+3 billion, drafts made it 27 % faster (Strix Halo), no faster (Arc B70), 23 % slower (V100), and
+slower on two 3090 (club-3090#990)."""
 
 
 def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
@@ -30,10 +40,32 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
     return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
 
 
+def _published(draft: Draft, depth: int) -> tuple[int, str]:
+    """The depth that published results speak for if the policy is free, and which these are."""
+    flag = count(draft.verbatim.get("max_num_seqs")) or 0
+    if flag >= MANY_USERS:
+        why = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
+        return 0, f"{why}; pass --speculative-config, or set [policy] mtp, to draft"
+    users = draft.config.policy.max_num_seqs or WORKLOADS[draft.config.policy.workload].users
+    if draft.model.model_type.startswith(ONE_DRAFT):
+        return 1, "drafting 1 token, as the model's publishers do in their recipes for many users"
+    if users >= MANY_USERS:
+        return 1, f"drafting 1 token: {users} users keep the cards busy, and lost drafts cost them"
+    active = active_parameters(draft.model)
+    if draft.model.experts and active < FEW_ACTIVE:
+        return 1, (
+            f"drafting 1 token: with about {active / 1e9:.0f} billion active parameters published"
+            ' runs were 23 % slower to 27 % faster; [policy] tune = "suggest" measures it here'
+        )
+    return depth, ""
+
+
 def speculative_config(draft: Draft) -> Setting | None:
     wanted, setting = _wanted(draft)
     if any(name in draft.verbatim for name in PARTS_OF_SPECULATION):
         return policy(None, "speculation is set by flags passed verbatim")
+    if not draft.generates and not draft.pinned("mtp"):
+        return None
     if not draft.model.mtp_layers and draft.model.architecture:
         if wanted and setting.origin == "user" and draft.pinned("mtp"):
             raise Unplannable(
@@ -142,6 +174,9 @@ def _wanted(draft: Draft) -> tuple[int, Setting]:
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(draft.mode, gpus)
+    if draft.mode_setting.origin == "policy":
+        depth, why = _published(draft, depth)
+        reason = why or reason
     fewer = draft.depth
     if fewer is not None and draft.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.network import Network
 from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, host_link, linked, slowest
 from caovand.engines.vllm.machine.ranks import (
     ALL_REDUCES,
@@ -26,7 +27,13 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
-from caovand.engines.vllm.memory.shards import OFFLOADED, cards_of, on_rank
+from caovand.engines.vllm.memory.shards import (
+    BYTES_EACH,
+    FOUR_BITS,
+    OFFLOADED,
+    cards_of,
+    on_rank,
+)
 from caovand.engines.vllm.memory.steps import graph_mode
 
 GB_A_GIB = 1.074
@@ -37,6 +44,16 @@ def experts_read(model: ModelCard, tokens: float) -> float:
     if not model.experts or not model.experts_per_token:
         return 1.0
     return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
+
+
+def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
+    """How many times the mean the busiest of the ranks reads in a step of so many tokens if each
+    holds whole experts: a few tokens' experts are rarely spread evenly."""
+    read = experts_read(model, tokens)
+    mean = model.experts * read / ranks
+    if ranks == 1 or not mean:
+        return 1.0
+    return min(1 + sqrt(2 * log(ranks) * (1 - read) / mean), ranks)
 
 
 def read_of_offloaded(model: ModelCard, tokens: float) -> float:
@@ -78,16 +95,25 @@ instead of 37 in full graphs, on a slow host: half of that is taken, and three t
 every kernel is launched."""
 STEP_TOKENS = 256
 """Overhead of each step of a prompt, in tokens' work: launches, partial tiles."""
-WORTH_OF_VISION, WORTH_OF_EXACT_CACHE = 0.9, 0.95
-"""What a way without images, or with an 8-bit cache that nobody asked for, is worth of the other:
+WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
+"""What a way without images, or with a cache or weights rounded to 8 bits that nobody asked for, is
+worth of the other:
 published runs show no loss by an fp8 cache, but not of every model."""
+WORTH_OF_CUT = 0.93
+"""What a context under the model's own limit is worth: clients that trust the model's card are
+refused. More sequences, or larger steps, are not worth the last tenth of it."""
 TOO_SHORT = 2
 """How steeply the worth of a context falls that does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Half of all conversations grow beyond so many usual requests, and half the time more than this
 part of the workload's users is there."""
-BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
-FOUR_BITS = 0.55
+
+
+def active_parameters(model: ModelCard) -> float:
+    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    active = model.experts_per_token / model.experts if model.experts else 0
+    held = model.size("layers") + model.size("experts") * active
+    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
 @dataclass(frozen=True)
@@ -137,10 +163,15 @@ class Pace:
         )  # tied embeddings are read once
         self._cache = _cache_read(model, base, workload)
         self._state = _state_moved(model, base)
+        self._holders = base.tensor_parallel if base.whole_experts else 1
         self._layers = len(model.layer_types) + base.mtp
+        stored = model.quantization or base.quantization or None
+        self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
         self._exchange_s, self._exchanged_s = _exchange(model, base, gpus, nodes)
         exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
-        self._worth = (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
+        rounded = base.quantization and not model.quantization
+        self._worth = WORTH_OF_EXACT_WEIGHTS if rounded else 1.0
+        self._worth *= (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
         )
 
@@ -150,6 +181,7 @@ class Pace:
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1) ** TOO_SHORT
+        reached *= 1.0 if context >= self._model.max_model_len else WORTH_OF_CUT
         served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
         return self.seconds(candidate) / (reached * served * self._worth)
 
@@ -173,6 +205,7 @@ class Pace:
         """One decode step of so many users."""
         tokens = users * (1 + candidate.mtp)
         experts = self._bytes["experts"] * experts_read(self._model, tokens)
+        experts *= unevenness(self._model, self._holders, tokens)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
         read += candidate.mtp * (drafter + self._head)
@@ -192,7 +225,7 @@ class Pace:
         model = self._model
         active = model.experts_per_token / model.experts if model.experts else 0
         weights = self._bytes["layers"] + self._bytes["experts"] * active
-        return 2 * tokens * weights / BYTES_EACH.get(model.quantization, FOUR_BITS)
+        return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
         """Seconds that a step waits for the host, the bus and the other cards."""
@@ -214,10 +247,14 @@ def _exchange(
     here = max(len(gpus) // nodes.count, 1)
     all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
     size = model.hidden_size * candidate.activation
-    inside, spanned = gpus[: min(ranks, here)], ceil(ranks / here)
+    inside, spanned = min(ranks, here), ceil(ranks / here)
     step_s = token_s = 0.0
-    if len(inside) > 1:
-        step_s += all_reduces * (LINKED_S if linked(inside) else UNLINKED_S)
+    if inside > 1:
+        groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
+        step_s += all_reduces * (LINKED_S if all(map(linked, groups)) else UNLINKED_S)
+        if not all(map(linked, groups)):
+            bus = Network(host_link(gpus)[2] * 1e9, 0)
+            token_s += all_reduces * transfer_s(inside, bus, size)
     if spanned > 1:
         step_s += all_reduces * all_reduce_s(spanned, nodes.link)
         token_s += all_reduces * transfer_s(spanned, nodes.link, size)

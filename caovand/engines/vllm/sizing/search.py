@@ -28,6 +28,7 @@ from caovand.engines.vllm.memory.estimate import (
     room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
@@ -172,7 +173,8 @@ class _Search:
         if self._space.batch_tokens:
             return (self._space.batch_tokens,)
         least = self._space.sequences or 1  # each takes a token of every step
-        sizes = (max(_whole_blocks(size, base, self._model), least) for size in BATCHES)
+        steps = (self._model.max_model_len, *BATCHES) if self._model.one_step else BATCHES
+        sizes = (max(_whole_blocks(size, base, self._model), least) for size in steps)
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
@@ -189,6 +191,8 @@ class _Search:
         space = self._space
         if not self._ceiling(base, eager=candidate.eager):
             return None
+        if self._model.one_step and candidate.batch_tokens < (space.context or self._least):
+            return None
         if space.context:
             sized = _with_context(candidate, space.context, self._gpus, space)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
@@ -196,6 +200,8 @@ class _Search:
                 return None
         else:
             context = _longest(candidate, self._model, self._gpus, space)
+            if self._model.one_step:
+                context = min(context, candidate.batch_tokens)
             if context < self._least:
                 return None
             sized = _with_context(candidate, context, self._gpus, space)
@@ -338,7 +344,8 @@ def _with_offloading(
     """The candidate with this context and the weights that it displaces; None without room."""
     candidate = _with_context(candidate, context, gpus, space)
     lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
-    if lacking * 1024 * candidate.tensor_parallel > space.ram_mib * 0.8:
+    pinned = pinned_gib(lacking, model, candidate.tensor_parallel)
+    if pinned * 1024 > space.ram_mib * 0.8:
         return None
     candidate = candidate.but(offload_gib=lacking)
     return candidate if _holds(candidate, model, gpus) else None

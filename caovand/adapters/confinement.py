@@ -1,0 +1,66 @@
+"""What a program of an engine's may reach: passed to `launch`, which confines itself to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """The engine reads all that its user may except what is `hidden`, and what is `readable` in it.
+
+    It writes below `writable` folders alone, which are made where they are missing.
+    """
+
+    hidden: tuple[str, ...]
+    readable: tuple[str, ...]
+    writable: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def launching(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    confinement: Confinement | None,
+    *,
+    cgroup: Path | None = None,
+    unlimited_stack: bool = False,
+    ends_with: signal.Signals = signal.SIGTERM,
+) -> Iterator[dict[str, Any]]:
+    """What `subprocess` needs to start `launch` with a command of this environment.
+
+    It joins `cgroup` before anything else, and gets the signal `ends_with` when we die: that is
+    bound to the thread that forks.
+    """
+    launch = {
+        "argv": list(argv),
+        "env": dict(env),
+        "cgroup": str(cgroup / "cgroup.procs") if cgroup else "",
+        "unlimited_stack": unlimited_stack,
+        "ends_with": int(ends_with),
+        "confined": asdict(confinement) if confinement else None,
+    }
+    with open(_in_memory(json.dumps(launch)), "rb") as launched:
+        words = [sys.executable, "-I", "-S", PROGRAM]
+        # The engine's variables might lead our own Python to other libraries.
+        own = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+        yield {"args": words, "env": own, "stdin": launched}
+
+
+def _in_memory(text: str) -> int:
+    """An open file with this text, so that neither side waits for the other."""
+    descriptor = os.memfd_create("launch")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(text.encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -1,0 +1,307 @@
+"""Becomes an engine: joins its cgroup, confines itself, and runs the engine's command.
+
+A program of its own, run as a file by the daemon's isolated Python, so that the engine's variables
+reach nothing but the engine. Standard input is one document of JSON, as `confinement.launching`
+makes it.
+
+Confined is who cannot gain rights (no_new_privs), use the system calls in DENIED, reach what is
+outside by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
+See `man 7 landlock`: each version of its interface knows more, and this uses what the kernel has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import platform
+import resource
+import signal
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+CANNOT_RUN, NOT_FOUND = 126, 127
+"""Exit statuses, those of a shell."""
+
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+
+# -- Landlock -----------------------------------------------------------------------------------
+
+MIN_ABI = 2
+"""Version 1 (Linux 5.13) forbids every rename between folders, and compilers need those."""
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+VERSION = 1
+PATH_BENEATH = 1
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+REMOVE_DIR, REMOVE_FILE = 1 << 4, 1 << 5
+MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK = 1 << 6, 1 << 7, 1 << 8, 1 << 9
+MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = 1 << 10, 1 << 11, 1 << 12
+REFER, TRUNCATE = 1 << 13, 1 << 14
+READ = EXECUTE | READ_FILE | READ_DIR
+MAKE = MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
+WRITE = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE | REFER
+OF_A_FILE = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
+HANDLED = READ | WRITE | MAKE_CHAR | MAKE_BLOCK
+TRUNCATE_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
+SCOPE = 1 << 0 | 1 << 1
+"""Neither abstract sockets nor signals reach a process outside."""
+
+# -- seccomp ------------------------------------------------------------------------------------
+
+SET_MODE_FILTER, SPEC_ALLOW = 1, 4
+LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
+NUMBER_AT = 0
+ARCH_AT, FIRST_AT, SECOND_AT = 4, 16, 24
+"""Where the kernel puts a call's number, its machine and its arguments."""
+X32 = 0x40000000
+WORD = 0xFFFFFFFF
+EVERYWHERE = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
+              "fspick": 433, "mount_setattr": 442, "open_tree_attr": 467}  # fmt: skip
+DENIED: Mapping[str, Mapping[str, int]] = {
+    "x86_64": EVERYWHERE | {
+        "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "bpf": 321,
+        "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
+        "delete_module": 176, "mount": 165, "umount2": 166, "pivot_root": 155, "keyctl": 250,
+        "add_key": 248, "request_key": 249, "open_by_handle_at": 304, "swapon": 167,
+        "swapoff": 168, "reboot": 169, "acct": 163,
+    },
+    "aarch64": EVERYWHERE | {
+        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "bpf": 280,
+        "kexec_load": 104, "kexec_file_load": 294, "init_module": 105, "finit_module": 273,
+        "delete_module": 106, "mount": 40, "umount2": 39, "pivot_root": 41, "keyctl": 219,
+        "add_key": 217, "request_key": 218, "open_by_handle_at": 265, "swapon": 224,
+        "swapoff": 225, "reboot": 142, "acct": 89,
+    },
+}  # fmt: skip
+SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+SYS_PRLIMIT = {"x86_64": 302, "aarch64": 261}
+SYS_TRUNCATE = {"x86_64": 76, "aarch64": 45}
+SIGNALS: Mapping[str, Mapping[str, int]] = {
+    "x86_64": {"kill": 62, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
+               "tkill": 200, "pidfd_send_signal": 424, "fcntl": 72, "ioctl": 16},
+    "aarch64": {"kill": 129, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240,
+                "tkill": 130, "pidfd_send_signal": 424, "fcntl": 25, "ioctl": 29},
+}  # fmt: skip
+UNNAMED = ("tkill", "pidfd_send_signal")
+"""Their arguments do not name the process."""
+OWNERS = {"fcntl": (8, 15), "ioctl": (0x8901, 0x8902)}
+"""F_SETOWN and the like: who gets a signal when a descriptor is ready."""
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+RAW = {(1, minor) for minor in (1, 2, 4, 11)}
+"""Numbers of the devices for the machine's memory, its ports, and the kernel's log."""
+NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
+
+
+def landlock_abi() -> int:
+    """The version of the kernel's Landlock; 0 where there is none, or it is forbidden here."""
+    return max(int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION)), 0)
+
+
+def main() -> int:
+    """Become the engine of the document on standard input; return only if that fails."""
+    launch = json.loads(sys.stdin.buffer.read())
+    argv, env = launch["argv"], launch["env"]
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    try:
+        if launch["cgroup"]:
+            with open(launch["cgroup"], "w", encoding="ascii") as procs:
+                procs.write(str(os.getpid()))
+        if launch["unlimited_stack"]:
+            raise_stack()
+        libc = ctypes.CDLL(None, use_errno=True)
+        _checked(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
+        if launch["confined"] is not None:
+            make_devices()
+            confine(libc, **launch["confined"])
+    except OSError as problem:
+        print(f"cannot start {argv[0]}: {problem}", file=sys.stderr)
+        return CANNOT_RUN
+    # Python ignores both, and a program inherits that.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as problem:
+        print(f"cannot execute {argv[0]}: {problem.strerror}", file=sys.stderr)
+        return NOT_FOUND if problem.errno == errno.ENOENT else CANNOT_RUN
+
+
+def raise_stack() -> None:
+    """Allow the stack to grow as far as this user may let it."""
+    most = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    try:
+        resource.setrlimit(resource.RLIMIT_STACK, most)
+    except (OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+        resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
+
+
+def make_devices() -> None:
+    """Make the node of CUDA's memory, which no process without rights can make later."""
+    lacks = os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia-uvm")
+    if lacks and os.path.exists(NVIDIA_MODPROBE):
+        subprocess.run([NVIDIA_MODPROBE, "-c0", "-u"], check=False, env={}, cwd="/")
+
+
+def confine(
+    libc: Any, hidden: Sequence[str], readable: Sequence[str], writable: Sequence[str]
+) -> None:
+    """Confine this thread and all that comes of it, as far as the kernel can; OSError."""
+    _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    for folder in writable:
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+    abi = landlock_abi()
+    if abi >= MIN_ABI:
+        restrict(libc, abi, [os.path.realpath(path) for path in hidden], readable, writable)
+    if platform.machine() in DENIED:
+        filter_calls(libc, program(platform.machine(), abi, os.getppid()))
+
+
+def restrict(
+    libc: Any, abi: int, hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
+) -> None:
+    """Allow reading all but `hidden`, with `readable` in it, and writing `writable`; OSError."""
+    handled = HANDLED if abi >= TRUNCATE_ABI else HANDLED & ~TRUNCATE
+    attributes = struct.pack("=QQQ", handled, 0, SCOPE)
+    size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
+    ruleset = _checked(libc.syscall(CREATE_RULESET, attributes, size, 0))
+    read, write = READ & handled, (READ | WRITE) & handled
+    rules = [
+        ("/", READ_DIR),  # names alone: whoever looks for a file may list folders
+        *((path, read) for path in except_for("/", hidden)),
+        *((path, read) for one in readable for path in except_for(os.path.realpath(one), hidden)),
+        *((path, write) for one in writable for path in except_for(os.path.realpath(one), hidden)),
+        *((path, write) for path in devices()),
+    ]
+    for path, rights in rules:
+        _allow(libc, ruleset, path, rights)
+    _checked(libc.syscall(RESTRICT_SELF, ruleset, 0))
+    os.close(ruleset)
+
+
+def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
+    """The path, or what is in it besides `hidden`; all of it where it is itself in one of them.
+
+    Links are left out: what they lead to is reached on its own path, or is hidden.
+    """
+    if path in hidden:
+        return
+    if not any(one.startswith(path.rstrip("/") + "/") for one in hidden):
+        yield path
+        return
+    try:
+        with os.scandir(path) as found:
+            entries = [entry.path for entry in found if not entry.is_symlink()]
+    except OSError:
+        return
+    for entry in entries:
+        yield from except_for(entry, hidden)
+
+
+def devices() -> Iterator[str]:
+    """Devices that may be written: all that a user may, of root's none with the machine's data."""
+    if os.getuid() != 0:
+        yield "/dev"
+        return
+    with os.scandir("/dev") as found:
+        for entry in found:
+            node = entry.stat(follow_symlinks=False)
+            number = (os.major(node.st_rdev), os.minor(node.st_rdev))
+            if not stat.S_ISBLK(node.st_mode) and not entry.is_symlink() and number not in RAW:
+                yield entry.path
+
+
+def program(machine: str, abi: int, keeper: int) -> bytes:
+    """The filter of system calls, for a kernel whose Landlock has version `abi`.
+
+    Those in DENIED fail with EPERM, and so does setting the limits of another process, which needs
+    no more than its user. Where Landlock does not know of it, so do truncating by name, and signals
+    for the process `keeper` and its group.
+    """
+    denied = [*DENIED[machine].values()]
+    if abi < TRUNCATE_ABI:
+        denied.append(SYS_TRUNCATE[machine])
+    argued: list[tuple[int, int, Sequence[int]]] = []
+    if abi < SCOPE_ABI:
+        calls = SIGNALS[machine]
+        pids = (keeper, -keeper & WORD, -os.getpgid(keeper) & WORD, -1 & WORD)
+        named = calls.keys() - {*UNNAMED, *OWNERS}
+        denied += [calls[name] for name in UNNAMED]
+        argued += [(calls[name], FIRST_AT, pids) for name in sorted(named)]
+        argued += [(calls[name], SECOND_AT, values) for name, values in OWNERS.items()]
+    code = [
+        (LOAD, 0, 0, ARCH_AT),
+        (EQUAL, 1, 0, AUDIT_ARCH[machine]),
+        (RETURN, 0, 0, REFUSE),
+        (LOAD, 0, 0, NUMBER_AT),
+        *_unless(AT_LEAST, X32),
+    ]
+    for number in denied:
+        code += _unless(EQUAL, number)
+    for number, argument, values in argued:
+        refused = [one for value in values for one in _unless(EQUAL, value)]
+        code += [(EQUAL, 0, len(refused) + 2, number), (LOAD, 0, 0, argument), *refused]
+        code.append((RETURN, 0, 0, ALLOW))
+    code += [
+        (EQUAL, 0, 3, SYS_PRLIMIT[machine]),
+        (LOAD, 0, 0, FIRST_AT),
+        (EQUAL, 1, 0, 0),
+        (RETURN, 0, 0, REFUSE),
+        (RETURN, 0, 0, ALLOW),
+    ]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _unless(compare: int, value: int) -> list[tuple[int, int, int, int]]:
+    return [(compare, 0, 1, value), (RETURN, 0, 0, REFUSE)]
+
+
+def filter_calls(libc: Any, code: bytes) -> None:
+    """Filter this process's system calls, and print where that is impossible.
+
+    Speculation stays as fast as it is, which the kernels of some containers do not know.
+    """
+    instructions = ctypes.create_string_buffer(code)
+    pointer = struct.pack("@HP", len(code) // 8, ctypes.addressof(instructions))
+    number = SYS_SECCOMP[platform.machine()]
+    if all(libc.syscall(number, SET_MODE_FILTER, flags, pointer) for flags in (SPEC_ALLOW, 0)):
+        why = os.strerror(ctypes.get_errno())
+        print(f"caovan: cannot filter the engine's system calls: {why}", file=sys.stderr)
+
+
+def _allow(libc: Any, ruleset: int, path: str, rights: int) -> None:
+    """Add a rule; a path that is gone, or is in no file system, needs none."""
+    try:
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        kept = rights if stat.S_ISDIR(os.fstat(place).st_mode) else rights & OF_A_FILE
+        rule = struct.pack("=Qi", kept, place)
+        if kept and libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, rule, 0) < 0:
+            number = ctypes.get_errno()
+            if number != errno.EBADFD:
+                raise OSError(number, os.strerror(number), path)
+    finally:
+        os.close(place)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot confine the engine: {os.strerror(number)}")
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

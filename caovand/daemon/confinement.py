@@ -1,0 +1,73 @@
+"""Where an engine may read and write: all that others of its user may, but what is caovan's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from caovand.adapters.confinement import Confinement
+from caovand.adapters.directories import Directories
+from caovand.core.config import Config
+from caovand.core.engine import Engine
+
+CACHES = re.compile(
+    r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|^(?:HF|TORCH|TRITON)_HOME$|_MODELS$"
+    r"|^TMPDIR$|_PROFILER_DIR$|^CUDA_MPS_\w+_DIRECTORY$"
+)
+"""Variables of engines and their libraries that name a folder to write to."""
+OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
+AT_HOME = (".config/vllm", ".nv", ".triton")
+"""Where libraries write if no variable names a folder; none is made but the usual one."""
+USUAL = ".cache"
+PRIVATE = (".docker", ".git-credentials", ".gnupg", ".kube", ".password-store", ".pypirc", ".ssh")
+"""What its user keeps at home for other programs than engines."""
+CUDA_CACHE = "CUDA_CACHE_PATH"
+
+
+def confinement(
+    engine: Engine,
+    config: Config,
+    places: Directories,
+    program: str,
+    env: Mapping[str, str],
+    model: str = "",
+) -> Confinement | None:
+    """What an engine's program may reach; None where it is not to be confined.
+
+    `model` is what it serves, if it serves.
+    """
+    if not config.engine.confine:
+        return None
+    # Whoever puts all into one folder wants the engine's caches there, which it must write.
+    ours = (
+        place
+        for place in (places.runtime, places.state, places.logs)
+        if places.cache not in (place, *place.parents)
+    )
+    others = (*_keys(config), *_at_home(env, PRIVATE))
+    hidden = (*ours, *filter(os.path.exists, others))
+    readable = (model, str(Path(program).parent.parent), config.model.chat_template)
+    own = tuple(_at_home(env, (USUAL, *engine.at_home)))
+    common = filter(os.path.isdir, _at_home(env, AT_HOME))
+    named = (value for name, value in env.items() if CACHES.search(name) and os.path.isabs(value))
+    writable = (str(places.cache), *named, *own, *common, *OF_ALL, *config.engine.writable)
+    return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
+
+
+def of_a_server(config: Config, places: Directories, readable: str = "") -> Confinement:
+    """What the page or the gateway may reach: no file of ours but one that is named to it."""
+    keys = (key for key in _keys(config) if os.path.exists(key) and key != readable)
+    hidden = (*map(str, (places.runtime, places.state, places.cache, places.logs)), *keys)
+    # Who is sooner chosen when memory runs out: a number that it writes of itself.
+    return Confinement(hidden, (readable,) if readable else (), ("/proc/self",))
+
+
+def _keys(config: Config) -> tuple[str, ...]:
+    return (config.server.api_key_file, config.page.token_file, config.cluster.key_file)
+
+
+def _at_home(env: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
+    home = env.get("HOME", "")
+    return (os.path.join(home, name) for name in names if os.path.isabs(home))

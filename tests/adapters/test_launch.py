@@ -1,0 +1,167 @@
+"""What an engine's first program does before it becomes the engine: rights go, nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.adapters import launch
+from caovand.adapters.confinement import Confinement, launching
+
+MACHINES = sorted(launch.DENIED)
+OFFSETS = {
+    launch.NUMBER_AT: "nr", launch.ARCH_AT: "arch",
+    launch.FIRST_AT: "first", launch.SECOND_AT: "second",
+}  # fmt: skip
+KNOWN = platform.machine() in launch.DENIED
+
+
+def launched(script: str, confined: Confinement | None, **env: str) -> Any:
+    """Print what a script of Python finds in an engine's place."""
+    return json.loads(ran([sys.executable, "-S", "-c", f"import json\n{script}"], confined, **env))
+
+
+def ran(argv: list[str], confined: Confinement | None, **env: str) -> str:
+    """The output of a program in an engine's place."""
+    with launching(argv, env, confined) as started:
+        done = subprocess.run(**started, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def verdict(machine: str, abi: int = launch.SCOPE_ABI, keeper: int = 1, **call: int) -> int:
+    """What the filter does with a system call, as the kernel's interpreter would."""
+    code = [struct.unpack("=HBBI", one) for one in _split(launch.program(machine, abi, keeper))]
+    at, register = 0, 0
+    while True:
+        kind, yes, no, value = code[at]
+        at += 1
+        if kind == launch.LOAD:
+            register = call.get(OFFSETS[value], 0)
+        elif kind == launch.EQUAL:
+            at += yes if register == value else no
+        elif kind == launch.AT_LEAST:
+            at += yes if register >= value else no
+        else:
+            return int(value)
+
+
+def _split(code: bytes) -> list[bytes]:
+    return [code[n : n + 8] for n in range(0, len(code), 8)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@given(number=st.integers(0, 2**32 - 1), first=st.integers(0, 2**32 - 1))
+def test_the_filter_refuses_what_is_denied_and_nothing_else(
+    machine: str, number: int, first: int
+) -> None:
+    arch = launch.AUDIT_ARCH[machine]
+    for one in (number, *launch.DENIED[machine].values(), launch.SYS_PRLIMIT[machine]):
+        refused = one in launch.DENIED[machine].values() or one >= launch.X32
+        refused = refused or (one == launch.SYS_PRLIMIT[machine] and first != 0)
+        expected = launch.REFUSE if refused else launch.ALLOW
+        assert verdict(machine, nr=one, arch=arch, first=first) == expected
+        assert verdict(machine, nr=one, arch=arch + 1, first=first) == launch.REFUSE
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_where_landlock_knows_no_signals_the_filter_keeps_them_from_the_daemon(
+    machine: str,
+) -> None:
+    keeper, calls = os.getpid(), launch.SIGNALS[machine]
+
+    def refused(abi: int, name: str, **values: int) -> bool:
+        arch, number = launch.AUDIT_ARCH[machine], calls[name]
+        return verdict(machine, abi, keeper, arch=arch, nr=number, **values) == launch.REFUSE
+
+    for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+        for pid in (keeper, -keeper, -os.getpgid(0), -1):
+            assert refused(launch.SCOPE_ABI - 1, name, first=pid & launch.WORD)
+            assert not refused(launch.SCOPE_ABI, name, first=pid & launch.WORD)
+        assert not refused(launch.SCOPE_ABI - 1, name, first=keeper + 1)
+    for name, command in (("fcntl", 8), ("fcntl", 15), ("ioctl", 0x8901), ("ioctl", 0x8902)):
+        assert refused(launch.SCOPE_ABI - 1, name, second=command)
+        assert not refused(launch.SCOPE_ABI - 1, name, second=command + 20)
+    assert refused(launch.SCOPE_ABI - 1, "tkill")
+    assert refused(launch.SCOPE_ABI - 1, "pidfd_send_signal")
+
+
+@pytest.mark.skipif(not KNOWN, reason="no system calls are known for this machine")
+def test_a_confined_process_has_no_way_to_gain_rights_or_trace() -> None:
+    calls = [launch.DENIED[platform.machine()][name] for name in ("ptrace", "bpf", "keyctl")]
+    found = launched(
+        "import ctypes; call = ctypes.CDLL(None, use_errno=True).syscall\n"
+        f"errors = [call(n, 0, 0, 0, 0) and ctypes.get_errno() for n in {calls}]\n"
+        "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+        "print(json.dumps([errors, status['NoNewPrivs'].strip(), status['Seccomp'].strip()]))",
+        Confinement((), (), ()),
+    )
+    assert found == [[1] * 3, "1", "2"]
+
+
+def test_an_engine_gets_its_own_environment_no_input_and_the_usual_signals(tmp_path: Path) -> None:
+    script = "import os\nprint(json.dumps([dict(os.environ), os.read(0, 1).decode()]))"
+    assert launched(script, None, LD_LIBRARY_PATH=str(tmp_path)) == [
+        {"LD_LIBRARY_PATH": str(tmp_path), "LC_CTYPE": "C.UTF-8"}, ""
+    ]  # fmt: skip
+    done = ran(["grep", "SigIgn", "/proc/self/status"], None, PATH="/usr/bin:/bin")
+    ignored = int(done.split()[1], 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
+@pytest.mark.skipif(launch.landlock_abi() < launch.MIN_ABI, reason="no Landlock")
+def test_what_is_hidden_stays_so_under_any_name_and_what_is_named_in_it_does_not(
+    tmp_path: Path,
+) -> None:
+    for name in ("hidden/open", "hidden/made", "beside"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("hidden/secret", "hidden/open/known", "beside/public"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "beside/link").symlink_to(tmp_path / "hidden")
+    (tmp_path / "alias").symlink_to(tmp_path / "hidden")
+    hidden, readable = str(tmp_path / "alias"), str(tmp_path / "hidden/open")
+    paths = ["hidden/secret", "alias/secret", "beside/link/secret", "hidden/open/known"]
+    confined = Confinement((hidden,), (readable, "/"), (str(tmp_path / "hidden/made"),))
+    found: Mapping[str, bool] = launched(
+        f"found = {{}}\nfor one in {[*paths, 'beside/public']}:\n"
+        f"    try: found[one] = bool(open('{tmp_path}/' + one).read())\n"
+        "    except PermissionError: found[one] = False\n"
+        f"open('{tmp_path}/hidden/made/new', 'w')\nprint(json.dumps(found))",
+        confined,
+    )
+    assert [name for name, could in found.items() if could] == [
+        "hidden/open/known",
+        "beside/public",
+    ]
+
+
+def test_siblings_of_what_is_hidden_are_found_once_and_links_are_left_out(tmp_path: Path) -> None:
+    for name in ("a/b/secret", "a/c", "d"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "root").symlink_to("/")
+    found = set(launch.except_for(str(tmp_path), [str(tmp_path / "a/b/secret")]))
+    assert found == {str(tmp_path / "a/c"), str(tmp_path / "d")}
+    assert list(launch.except_for(str(tmp_path / "d"), [str(tmp_path / "a")])) == [
+        str(tmp_path / "d")
+    ]
+
+
+def test_root_gets_no_device_with_the_machines_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    found = set(launch.devices())
+    assert {"/dev/null", "/dev/shm"} <= found
+    assert not found & {"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg"}
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert list(launch.devices()) == ["/dev"]

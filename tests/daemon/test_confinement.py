@@ -1,0 +1,76 @@
+"""Which folders an engine may write to, and what it must not read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from caovand.adapters.directories import Directories
+from caovand.core.config import Config
+from caovand.daemon.confinement import confinement, of_a_server
+from tests.fake_engine import ENGINE
+
+
+def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
+    names = ("run", "state", "cache", "log")
+    places = Directories(*[tmp_path / name for name in names])
+    (tmp_path / "key").touch()
+    for name in (".triton", ".ssh"):
+        (tmp_path / name).mkdir()
+    config = Config()
+    config = replace(
+        config,
+        server=replace(config.server, api_key_file=str(tmp_path / "key")),
+        engine=replace(config.engine, writable=("/srv/loras",)),
+    )
+    env = {
+        "HOME": str(tmp_path), "HF_HOME": "/srv/hf", "FLASHINFER_CACHE_DIR": "/srv/fi",
+        "TMPDIR": "/srv/tmp", "CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin",
+        "VLLM_CACHE_ROOT": "relative",
+    }  # fmt: skip
+    engine = replace(ENGINE, at_home=(".tabby",))
+    found = confinement(engine, config, places, "/opt/engine/bin/python", env)
+    assert found is not None
+    assert set(found.hidden) == {
+        str(tmp_path / name) for name in ("run", "state", "log", "key", ".ssh")
+    }
+    assert "/opt/engine" in found.readable
+    asked = {
+        *(str(tmp_path / name) for name in ("cache", ".cache", ".tabby", ".triton")),
+        "/srv/hf",
+        "/srv/fi",
+        "/srv/tmp",
+    }
+    assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm"}
+
+
+def test_one_folder_for_all_is_the_engines_too_and_nothing_is_confined_where_that_is_off(
+    tmp_path: Path,
+) -> None:
+    places = Directories(*[tmp_path] * 4)
+    config = Config()
+    found = confinement(ENGINE, config, places, "/opt/engine/bin/python", {})
+    assert found is not None
+    assert found.hidden == ()
+    off = replace(config, engine=replace(config.engine, confine=False))
+    assert confinement(ENGINE, off, places, "/opt/engine/bin/python", {}) is None
+
+
+def test_a_server_reads_its_own_token_and_no_other_file_of_ours(tmp_path: Path) -> None:
+    places = Directories(*[tmp_path / name for name in ("run", "state", "cache", "log")])
+    config = Config()
+    for name in ("token", "key"):
+        (tmp_path / name).touch()
+    token, key = str(tmp_path / "token"), str(tmp_path / "key")
+    config = replace(
+        config,
+        server=replace(config.server, api_key_file=key),
+        page=replace(config.page, token_file=token),
+    )
+    ours = {str(tmp_path / name) for name in ("run", "state", "cache", "log")}
+    page, gateway = of_a_server(config, places, token), of_a_server(config, places)
+    assert set(page.hidden) == ours | {key}
+    assert page.readable == (token,)
+    assert set(gateway.hidden) == ours | {key, token}
+    assert gateway.readable == ()
+    assert page.writable == gateway.writable == ("/proc/self",)

@@ -1,0 +1,46 @@
+"""How deep the policy drafts: by users, by what publishers do, and by active parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caovand.core.facts.inventory import ModelCard
+from caovand.engines.vllm.sizing.pace import active_parameters
+from tests.boxes.machines import box_with
+from tests.boxes.models import model
+from tests.core.machines import plan
+
+DENSE, FEW, DEEPSEEK = (
+    model("Qwen3.6-27B"), model("Qwen3.5-35B-A3B-AWQ"), model("DeepSeek-R1-AWQ"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("card", "box", "sections", "depth", "why"),
+    [
+        (DENSE, "h100", {}, 3, "mode auto drafts 3 tokens"),
+        (DENSE, "h100", {"policy": {"workload": "batch"}}, 1, "256 users"),
+        (DENSE, "h100", {"policy": {"max_num_seqs": 64}}, 1, "64 users"),
+        (DENSE, "h100", {"policy": {"max_num_seqs": 4}}, 3, "mode auto drafts 3 tokens"),
+        (DENSE, "h100", {"policy": {"mode": "fast", "max_num_seqs": 64}}, 4, "mode fast"),
+        (DENSE, "h100", {"policy": {"mtp": 3, "max_num_seqs": 64}}, 3, "[policy] mtp is 3"),
+        (DENSE, "h100", {"engine": {"extra_args": ["--max-num-seqs", "256"]}}, 0,
+         "--max-num-seqs 256 is for many users"),
+        (DENSE, "h100", {"engine": {"extra_args": ["--max-num-seqs", "4"]}}, 3, "mode auto"),
+        (FEW, "a100-80g", {}, 1, "23 % slower to 27 % faster"),
+        (DEEPSEEK, "h100-x8", {}, 1, "publishers"),
+    ],
+)  # fmt: skip
+def test_the_depth_and_its_evidence(
+    card: ModelCard, box: str, sections: dict[str, Any], depth: int, why: str
+) -> None:
+    found = plan(box_with(box, card), **sections)
+    assert found.mtp == depth
+    assert why in found.settings["speculative_config"].reason
+
+
+def test_active_parameters_are_those_that_a_token_meets() -> None:
+    assert active_parameters(DENSE) / 1e9 == pytest.approx(24.5, abs=2)
+    assert active_parameters(FEW) < 5e9 < active_parameters(DEEPSEEK)

@@ -1,0 +1,104 @@
+"""16-bit weights that leave no room: rounded while loading before any go to host memory, and what
+those that go there pin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.facts.inventory import Gpu
+from caovand.engines.vllm.memory.pinned import MOST, pinned_gib, rounding
+from caovand.engines.vllm.planning.decisions import forecast
+from tests.boxes.models import model
+from tests.core.machines import QWEN_27B_AWQ, cards, inventory, made_up, named, plan
+from tests.examples import examples
+
+CONFIG = {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 5120,
+    "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
+    "num_key_value_heads": 10, "vocab_size": 100352, "max_position_embeddings": 16384,
+    "dtype": "bfloat16",
+}  # fmt: skip
+CARD = describe(CONFIG)
+PHI_4 = replace(CARD, weights=invented_weights(CONFIG, CARD), path="/srv/models/Phi-4")
+L40S = cards(1, "NVIDIA L40S", (8, 9), 46068)
+MISTRAL = made_up("mistral-small-24b")
+
+
+@pytest.mark.parametrize(("card", "gpus"), [(PHI_4, named("RTX 3090")), (MISTRAL, L40S)])
+def test_weights_are_rounded_before_any_go_to_host_memory(card: Any, gpus: tuple[Gpu, ...]) -> None:
+    machine = inventory(card, gpus)
+    found = plan(machine)
+    assert found.value("quantization") == "fp8"
+    assert found.value("cpu_offload_gb") is None
+    assert found.value("enforce_eager") is None
+    assert found.value("max_model_len") == card.max_model_len
+    assert found.value("max_num_seqs") >= 4
+    assert found.value("kv_cache_dtype") is None
+    assert forecast(found, machine).fits
+    (told,) = [text for text in found.warnings if "rounded to fp8 while they are loaded" in text]
+    assert f"{card.path.rpartition('/')[2]}-FP8" in told
+
+
+@pytest.mark.parametrize(
+    ("card", "gpus", "words"),
+    [
+        (PHI_4, named("A100 40 GB"), []),  # it fits as it is
+        (PHI_4, cards(1, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 22527), []),
+        (PHI_4, named("RTX 3090"), ["--cpu-offload-gb", "8"]),
+        (model("Qwen3.6-27B-GPTQ-Int4"), named("RTX 3090"), []),
+    ],
+)
+def test_and_nowhere_else(card: Any, gpus: tuple[Gpu, ...], words: list[str]) -> None:
+    found = plan(inventory(card, gpus), engine={"extra_args": words})
+    assert found.value("quantization") is None
+
+
+def test_a_neighbour_is_no_reason_to_round() -> None:
+    busy = tuple(replace(gpu, free_mib=gpu.free_mib - 9000) for gpu in named("A100 40 GB"))
+    assert plan(inventory(PHI_4, busy)).value("quantization") is None
+
+
+@examples(60)
+@given(
+    hidden=st.integers(256, 12288),
+    inner=st.integers(256, 40000),
+    ranks=st.sampled_from([1, 2, 4, 8]),
+    offload=st.floats(0, 200),
+)
+def test_copies_are_pinned_in_powers_of_two(
+    hidden: int, inner: int, ranks: int, offload: float
+) -> None:
+    card = replace(PHI_4, hidden_size=hidden, intermediate_size=inner)
+    assert 1 <= rounding(card, ranks) < MOST
+    assert offload * ranks <= pinned_gib(offload, card, ranks) <= MOST * offload * ranks
+    whole = replace(card, hidden_size=4096, intermediate_size=16384, heads=32, kv_heads=16)
+    assert rounding(replace(whole, head_dim=128), 1) == 1.0
+
+
+def test_what_the_host_cannot_pin_is_not_offloaded() -> None:
+    machine = inventory(model("Qwen3.6-27B-FP8"), named("RTX 3090"))
+
+    def offloaded(ram_mib: int) -> float:
+        host = replace(machine.host, ram_mib=ram_mib, available_mib=ram_mib - 2048)
+        return plan(replace(machine, host=host)).value("cpu_offload_gb") or 0.0
+
+    much = offloaded(65536)
+    small_mib = int(much * 1024 / 0.8) + 1024  # room for the weights, and not for their copies
+    assert pinned_gib(much, machine.model, 1) * 1024 > small_mib * 0.8
+    less = offloaded(small_mib)
+    assert less < much
+    assert pinned_gib(less, machine.model, 1) * 1024 <= small_mib * 0.8
+
+
+def test_advice_names_the_checkpoint_to_get() -> None:
+    floats = replace(QWEN_27B_AWQ, quantization=None, group_size=0, path="/srv/Qwen3.6-27B-BF16")
+    whole = replace(floats, weights=model("Qwen3.6-27B").weights)
+    found = plan(inventory(whole, named("RTX 3090")))
+    (told,) = [text for text in found.warnings if "offloaded" in text]
+    assert "Qwen3.6-27B-AWQ or Qwen3.6-27B-GPTQ-Int4" in told
