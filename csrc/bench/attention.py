@@ -58,7 +58,12 @@ class Call:
         library = launch.shared_library()
         if not self.segments:
             self.segments = library.attention_segments(
-                sequences, self.max_tokens, heads, kv_heads, self.q.shape[2]
+                launch.cache_layout(self.cache, self.q.shape[2], self.signs).format,
+                sequences,
+                self.max_tokens,
+                heads,
+                kv_heads,
+                self.q.shape[2],
             )
         size = library.attention_workspace_bytes(
             sequences, self.max_tokens, heads, kv_heads, self.q.shape[2], self.segments

@@ -104,11 +104,6 @@ def gdn_decode_us(tokens: int, value_heads: int = 24) -> tuple[float, float]:
     return copy_ms(state * (1 + tokens)) * 1e3, launch_ms(f"gdn_decode_{tokens}", 1) * 1e3
 
 
-_START = 20_000
-"""Cycles of an attention CTA outside its laps: counted from end to end with 2 and 6 laps, 16,000 to
-23,000: rotating and rounding queries, the first tiles of all CTAs at once, writing the output."""
-
-
 @dataclass(frozen=True)
 class Attention:
     kernel: str
@@ -117,13 +112,16 @@ class Attention:
     """Keys."""
     record: int
     """Bytes of a key and its value."""
+    start: int
+    """Cycles outside the laps, from counts of whole CTAs with 2 and 6 laps: rotating and rounding
+    queries, the first tiles of all CTAs at once, writing the output."""
 
 
 ATTENTION = (
-    Attention("attention_int4_5", "int4, 5 tokens", 32, _PACKED),
-    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED),
-    Attention("attention_int8_5", "int8, 5 tokens", 16, 520),
-    Attention("attention_half_5", "fp16, 5 tokens", 16, _UNPACKED),
+    Attention("attention_int4_5", "int4, 5 tokens", 32, _PACKED, 21_311),
+    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED, 29_329),
+    Attention("attention_int8_5", "int8, 5 tokens", 16, 520, 23_633),
+    Attention("attention_half_5", "fp16, 5 tokens", 16, _UNPACKED, 22_645),
 )
 
 
@@ -134,7 +132,7 @@ def attention_us(a: Attention, keys: int) -> float:
     tiles = -(-keys // a.tile)
     laps = -(-tiles // segments)
     memory = kernel.resident * a.tile * a.record * card.dram_cycles_a_byte(card.SMS)
-    cycles = _START + laps * max(kernel.cycles, memory)
+    cycles = a.start + laps * max(kernel.cycles, memory)
     partial = segments * _KV_HEADS * 32 * (256 * 2 + 16)  # written, and read again
     return cycles / card.CLOCK_GHZ / 1e3 + copy_ms(2 * partial) * 1e3
 

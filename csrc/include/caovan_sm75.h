@@ -190,8 +190,8 @@ int caovan_gdn_recurrent(const caovan_gdn_prefill_args* args, void* stream);
 int caovan_gdn_decode(const caovan_gdn_decode_args* args, void* stream);
 
 /* Into how many segments to split so that a full device is busy, for `sequences` at once. */
-int32_t caovan_attention_segments(int32_t sequences, int32_t max_tokens, int32_t heads,
-                                  int32_t kv_heads, int32_t head_dim);
+int32_t caovan_attention_segments(uint32_t format, int32_t sequences, int32_t max_tokens,
+                                  int32_t heads, int32_t kv_heads, int32_t head_dim);
 
 /* Bytes of device workspace that caovan_attention_decode needs (16-byte aligned, contents free). */
 int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, int32_t heads,

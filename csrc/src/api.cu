@@ -155,14 +155,16 @@ static int check_attention(const caovan_attention_args* p) {
   return CAOVAN_OK;
 }
 
-extern "C" int32_t caovan_attention_segments(int32_t sequences, int32_t max_tokens, int32_t heads, int32_t kv_heads,
-                                             int32_t head_dim) {
+extern "C" int32_t caovan_attention_segments(uint32_t format, int32_t sequences, int32_t max_tokens, int32_t heads,
+                                             int32_t kv_heads, int32_t head_dim) {
   int device = 0, processors = 0;
   if (sequences < 1 || max_tokens < 1 || kv_heads < 1 || heads < kv_heads || cudaGetDevice(&device) ||
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device))
     return 1;
-  const int64_t ctas = int64_t(caovan::attention::split_of(max_tokens, heads, kv_heads, 1).blocks) * kv_heads * sequences;
-  const int64_t segments = processors * caovan::attention::resident(head_dim) / ctas;
+  const caovan::attention::Split split = caovan::attention::split_of(max_tokens, heads, kv_heads, 1);
+  const auto known = static_cast<caovan::attention::Format>(format);
+  const int64_t ctas = int64_t(split.blocks) * kv_heads * sequences;
+  const int64_t segments = processors * caovan::attention::resident(known, head_dim, split.groups) / ctas;
   return int32_t(std::max<int64_t>(1, std::min<int64_t>(caovan::attention::kMaxSegments, segments)));
 }
 

@@ -30,11 +30,14 @@ constexpr int kMaxSegments = 256;
 constexpr float kNone = -1e30f;  // the reference of a row that has seen no key: finite, so no NaN
 constexpr float kLog2E = 1.4426950408889634f;
 
-// CTAs a multiprocessor. Three at head size 256 leave 168 registers: operands then wait until the
-// product before has released theirs, and two CTAs are faster.
-constexpr int resident(int head_dim) { return head_dim == 256 ? 2 : 3; }
-
 enum Format { kHalf = CAOVAN_KV_HALF, kInt8 = CAOVAN_KV_INT8, kInt4 = CAOVAN_KV_INT4 };
+
+// CTAs a multiprocessor. Three at head size 256 leave 168 registers. There fp16 would spill, and int4
+// with 32 rows waits until each product has released its operands: two CTAs are as fast on Turing,
+// and faster where memory is faster.
+constexpr int resident(Format format, int head_dim, int groups) {
+  return head_dim == 256 && (format == kHalf || (format == kInt4 && groups == 4)) ? 2 : 3;
+}
 
 // The dimension of element `at` of a partial output. A lane stores its D / 8 values in a row.
 template <Format F, int D>
@@ -370,7 +373,7 @@ __device__ __forceinline__ float lanes_sum(float x) {
 // A lap multiplies the values of tile t and the keys of tile t + 1, which do not wait for each other,
 // while the keys of t + 3 and the values of t + 2 are under way.
 template <Format F, int D, int Groups>
-__global__ void __launch_bounds__(kThreads, resident(D))
+__global__ void __launch_bounds__(kThreads, resident(F, D, Groups))
     attention_kernel(caovan_attention_args p, float4* statistics, __half* partial) {
   using S = Shape<F, D>;
   constexpr int kShares = kWarps / Groups;         // of a tile's keys

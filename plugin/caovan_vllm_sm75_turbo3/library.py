@@ -195,7 +195,7 @@ class Library:
         self._c.caovan_gdn_recurrent.argtypes = [prefill, c_void_p]
         self._c.caovan_gdn_decode.argtypes = [decode, c_void_p]
         attention = ctypes.POINTER(AttentionArgs)
-        self._c.caovan_attention_segments.argtypes = [c_int32] * 5
+        self._c.caovan_attention_segments.argtypes = [c_uint32, *[c_int32] * 5]
         self._c.caovan_attention_workspace_bytes.argtypes = [c_int32] * 6
         self._c.caovan_attention_workspace_bytes.restype = c_int64
         self._c.caovan_kv_write.argtypes = [ctypes.POINTER(KvWriteArgs), c_void_p]
@@ -222,10 +222,18 @@ class Library:
         self._check(self._c.caovan_gdn_decode(args, stream))
 
     def attention_segments(
-        self, sequences: int, max_tokens: int, heads: int, kv_heads: int, head_dim: int
+        self,
+        format_: int,
+        sequences: int,
+        max_tokens: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
     ) -> int:
         """Into how many segments to split a sequence so that the current device is busy."""
-        return self._c.caovan_attention_segments(sequences, max_tokens, heads, kv_heads, head_dim)
+        return self._c.caovan_attention_segments(
+            format_, sequences, max_tokens, heads, kv_heads, head_dim
+        )
 
     def attention_workspace_bytes(
         self,

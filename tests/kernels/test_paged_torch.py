@@ -1,0 +1,45 @@
+"""Paged caches in PyTorch on the CPU: where their rows are, and what their bytes stand for."""
+
+import pytest
+
+torch = pytest.importorskip(
+    "torch", reason="this Python has no torch: run these with the engine's Python"
+)
+
+from caovan_vllm_sm75_turbo3 import launch, library  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("kind", "format_", "row", "record"),
+    [
+        ("fp16", library.KV_HALF, 512, 1024),
+        ("int8", library.KV_INT8, 256, 520),
+        ("int4", library.KV_INT4, 128, 264),
+    ],
+)
+def test_rows_are_where_vllm_has_them(kind: str, format_: int, row: int, record: int) -> None:
+    raw = torch.zeros(3, 16, 4, paged.content(kind, 256), dtype=paged.DTYPES[kind])
+    layout = launch.cache_layout(raw.transpose(1, 2), 256, torch.ones(256))
+    assert layout.format == format_
+    assert (layout.head_stride, layout.token_stride) == (record, 4 * record)
+    assert layout.block_stride == 64 * record
+    assert (layout.k, layout.v) == (raw.data_ptr(), raw.data_ptr() + record // 2)
+    assert (layout.k_scale - layout.k, layout.v_scale - layout.v) == (row, row)
+
+
+def test_a_cache_of_another_content_or_type_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 264 bytes"):
+        launch.cache_layout(torch.zeros(1, 4, 16, 256, dtype=torch.uint8), 256, torch.ones(256))
+    with pytest.raises(ValueError, match=r"float16, int8 or uint8"):
+        launch.cache_layout(torch.zeros(1, 4, 16, 512), 256, None)
+    with pytest.raises(ValueError, match="without the signs"):
+        launch.cache_layout(torch.zeros(1, 4, 16, 264, dtype=torch.uint8), 256, None)
+
+
+@pytest.mark.parametrize(("kind", "error"), [("fp16", 3e-4), ("int8", 0.01), ("int4", 0.12)])
+def test_what_is_written_reads_back_within_its_bits(kind: str, error: float) -> None:
+    torch.manual_seed(0)
+    x, signs = torch.randn(64, 2, 256), torch.randint(0, 2, (256,)) * 2.0 - 1
+    back = paged.read(kind, paged.write(kind, x, signs), signs)
+    assert ((back - x).norm() / x.norm()).item() < error
