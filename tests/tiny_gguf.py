@@ -294,6 +294,48 @@ def write_parts(architecture: str, path: Path, count: int) -> list[Path]:
     return made
 
 
+def make_encoder(layers: int = 2) -> bytes:
+    """A BERT that embeds by its first token, with WordPiece's vocabulary of letters."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"\u2581{chr(97 + n)}" for n in range(26))]
+    tokens += [f"word{number}" for number in range(VOCABULARY - len(tokens))]
+    sizes = {
+        "block_count": layers, "context_length": 128, "embedding_length": WIDTH,
+        "feed_forward_length": INNER, "attention.head_count": HEADS, "pooling_type": 2,
+    }  # fmt: skip
+    names = {"cls": 2, "seperator": 3, "unknown": 1, "padding": 0, "bos": 2, "eos": 3}
+    values = {
+        "general.architecture": value(TEXT, "bert"),
+        **{f"bert.{key}": value(U32, size) for key, size in sizes.items()},
+        "bert.attention.layer_norm_epsilon": value(F32, 1e-12),
+        "bert.attention.causal": value(BOOL, False),
+        "tokenizer.ggml.model": value(TEXT, "bert"),
+        "tokenizer.ggml.token_type_count": value(U32, 2),
+        "tokenizer.ggml.tokens": value(ARRAY, (TEXT, tokens)),
+        "tokenizer.ggml.token_type": value(ARRAY, (I32, [3] * 4 + [1] * (VOCABULARY - 4))),
+        **{f"tokenizer.ggml.{name}_token_id": value(U32, place) for name, place in names.items()},
+    }
+    tensors: Tensors = {
+        "token_embd.weight": (WIDTH, VOCABULARY),
+        "position_embd.weight": (WIDTH, 128),
+        "token_types.weight": (WIDTH, 2),
+        **_biased("token_embd_norm", WIDTH),
+    }
+    for place in range(layers):
+        layer = f"blk.{place}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            tensors.update(_biased(f"{layer}.{name}", WIDTH, WIDTH))
+        tensors.update(_biased(f"{layer}.attn_output_norm", WIDTH))
+        tensors.update(_biased(f"{layer}.ffn_up", WIDTH, INNER))
+        tensors.update(_biased(f"{layer}.ffn_down", INNER, WIDTH))
+        tensors.update(_biased(f"{layer}.layer_output_norm", WIDTH))
+    chance = random.Random("bert")
+    return assemble(values, tensors, {n: _data(n, s, chance) for n, s in tensors.items()})
+
+
+def _biased(name: str, *shape: int) -> Tensors:
+    return {f"{name}.weight": shape, f"{name}.bias": shape[-1:]}
+
+
 def main(words: list[str]) -> None:
     architecture, path, *parts = words
     if parts:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from caovand.core import api_key, limits
+from caovand.core.engine import Upload, Work
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -26,6 +27,7 @@ MAX_COUNT_BYTES = 1 << 20  # the largest answer that is searched for a number
 MAX_HEAD_BYTES = 1 << 20
 MAX_COUNT = 1 << 53
 QUOTED = 300  # characters of an answer in a message
+BOUNDARY = "caovan-3f9a1c77d0"  # between the parts of a form; a name or a sound never has it
 
 
 class Unanswered(Exception):
@@ -78,10 +80,10 @@ def call(
     endpoint: Endpoint,
     path: str,
     timeout_s: float,
-    body: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | Upload | None = None,
     most: int | None = None,
 ) -> Answer:
-    """GET `path`, or POST `body` as JSON, for an answer of `most` bytes; raises Unanswered."""
+    """GET `path`, or POST `body`, for an answer of `most` bytes; raises Unanswered."""
     most = most or MAX_ANSWER_BYTES
     max_bytes = most + MAX_HEAD_BYTES
     with connected(
@@ -154,16 +156,26 @@ def ask(
     connection: http.client.HTTPConnection,
     endpoint: Endpoint,
     path: str,
-    body: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | Upload | None = None,
 ) -> http.client.HTTPResponse:
-    """GET `path`, or POST `body` as JSON; the answer's body is still to be read."""
+    """GET `path`, or POST `body`, as JSON unless it is a form; the answer is still to be read."""
     headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     if body is None:
         connection.request("GET", path, headers=headers)
+    elif isinstance(body, Upload):
+        headers["Content-Type"] = f"multipart/form-data; boundary={BOUNDARY}"
+        connection.request("POST", path, _form(body), headers)
     else:
         headers["Content-Type"] = "application/json"
         connection.request("POST", path, json.dumps(body), headers)
     return connection.getresponse()
+
+
+def _form(body: Upload) -> bytes:
+    begin = f"--{BOUNDARY}\r\nContent-Disposition: form-data; name="
+    fields = [f'{begin}"{name}"\r\n\r\n{value}\r\n' for name, value in body.fields.items()]
+    file = f'{begin}"file"; filename="{body.file}"\r\n\r\n'
+    return "".join((*fields, file)).encode() + body.data + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
 def shut(link: socket.socket) -> None:
@@ -237,6 +249,21 @@ def complete(
     if came is None:
         raise Unanswered(f"{path}: an answer without usage: {quoted(endpoint, text)}")
     return came
+
+
+def worked(
+    endpoint: Endpoint, work: Work, model: str, prompt: Sequence[int], timeout_s: float
+) -> None:
+    """Make a model that generates no text work once; raises Unanswered, also for a wrong answer."""
+    answer = call(endpoint, work.path, timeout_s, work.body(model, prompt))
+    if answer.status != 200:
+        raise Unanswered(f"{work.path}: HTTP {answer.status}: {quoted(endpoint, answer.body)}")
+    try:
+        flaw = work.flaw(json.loads(answer.body))
+    except (ValueError, RecursionError):
+        flaw = "it is not JSON"
+    if flaw:
+        raise Unanswered(f"{work.path}: a wrong answer: {flaw}: {quoted(endpoint, answer.body)}")
 
 
 def continued(

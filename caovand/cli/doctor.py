@@ -29,6 +29,7 @@ from caovand.adapters import (
 from caovand.adapters.directories import directories, own_directories
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.adapters.server_process import GATEWAY, PAGE, Kind
+from caovand.cli.alternatives import alternatives
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
@@ -55,7 +56,6 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
-from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -146,10 +146,7 @@ def _alternatives(
     if facts.model is None or not (failed or facts.tokens_s):
         return
     tokens_s = 0.0 if failed else facts.tokens_s or 0.0
-    for kind in registry.MODULES:
-        if kind != engine.name:
-            other = registry.engine_of(kind).planning.alternative
-            yield from other(facts.model, facts.gpus, facts.host, tokens_s)
+    yield from alternatives(engine, facts.model, facts.gpus, facts.host, tokens_s)
 
 
 def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from rich.table import Table
 
 from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli.candidates import with_engine
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.survey import (
@@ -22,8 +23,10 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Group, Verb
+from caovand.core.config import Config
 from caovand.core.facts import inventory_file
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import EngineInfo, Gpu
+from caovand.engines import registry
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +40,27 @@ def run(args: argparse.Namespace) -> int:
     source = args.config or daemon_config({} if args.inventory else running(args.runtime))
     config = configuration(source)
     machine = look(config, args.inventory, source=source or SYSTEM_CONFIG)
+    kind, engines = chosen_engine(config).name, dict(machine.engines)
+    if machine.engine is not None:
+        engines = {kind: machine.engine, **engines}
     if args.json:
-        print(json.dumps(inventory_file.render(machine.gpus, machine.host, machine.engine)))
+        if args.inventory is None:
+            engines |= _others(config, source or SYSTEM_CONFIG)
+        own = engines.pop(kind, None)
+        print(json.dumps(inventory_file.render(machine.gpus, machine.host, own, kind, engines)))
         return Exit.DONE
     out = console()
     out.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")
-    for line in _lines(machine, chosen_engine(config).title):
+    for line in (*_host_lines(machine), *_engine_lines(machine, engines)):
         out.print(line)
     return Exit.DONE
+
+
+def _others(config: Config, source: Path) -> dict[str, EngineInfo]:
+    """The engines of other kinds that are installed here."""
+    kinds = [kind for kind in registry.MODULES if kind != chosen_engine(config).name]
+    seen = {kind: look(with_engine(config, kind), source=source).engine for kind in kinds}
+    return {kind: engine for kind, engine in seen.items() if engine is not None}
 
 
 def _cards(gpus: tuple[Gpu, ...]) -> Table:
@@ -61,27 +77,35 @@ def _cards(gpus: tuple[Gpu, ...]) -> Table:
     return table
 
 
-def _lines(machine: Machine, title: str) -> Iterator[str]:
-    host, engine = machine.host, machine.engine
+def _host_lines(machine: Machine) -> Iterator[str]:
+    host = machine.host
     if machine.gpus and machine.gpus[0].driver:
         yield f"driver  {machine.gpus[0].driver}, CUDA up to {machine.gpus[0].cuda}"
     yield (
         f"host    {host.ram_mib} MiB RAM, {host.available_mib} available, {host.swap_mib} swap,"
         f" {host.shm_mib} /dev/shm, {host.cpus} cores{', WSL' if host.wsl else ''}"
     )
-    if engine is None:
+    extensions = " ".join(host.instructions)
+    if extensions:
+        nodes = f", {host.numa_nodes} NUMA nodes" if host.numa_nodes > 1 else ""
+        yield f"        {host.architecture}: {extensions}{nodes}"
+
+
+def _engine_lines(machine: Machine, engines: Mapping[str, EngineInfo]) -> Iterator[str]:
+    if not engines:
         yield f"engine  {machine.engine_problem}"
-        return
-    name = PurePath(engine.executable).name or title
-    parts = [f"{name} {engine.version} ({engine.build})"]
-    parts += [f"torch {engine.torch}"] if engine.torch else []
-    parts += [f"CUDA {engine.cuda}"] if engine.cuda else []
-    parts += [f"FlashInfer {engine.flashinfer}"] if engine.flashinfer else []
-    parts += [f"plugin {engine.plugin}"] if engine.plugin else []
-    yield f"engine  {', '.join(parts)}"
-    if engine.executable:
-        yield f"        {engine.executable}"
-    yield f"        {engine.python} (Python {engine.python_version or '?'})"
+    for kind, engine in engines.items():
+        title = registry.engine_of(kind).title if kind in registry.MODULES else kind
+        name = PurePath(engine.executable).name or title
+        parts = [f"{name} {engine.version} ({engine.build})"]
+        parts += [f"torch {engine.torch}"] if engine.torch else []
+        parts += [f"CUDA {engine.cuda}"] if engine.cuda else []
+        parts += [f"FlashInfer {engine.flashinfer}"] if engine.flashinfer else []
+        parts += [f"plugin {engine.plugin}"] if engine.plugin else []
+        yield f"engine  {', '.join(parts)}"
+        if engine.executable:
+            yield f"        {engine.executable}"
+        yield f"        {engine.python} (Python {engine.python_version or '?'})"
 
 
 VERB = Verb(

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli import candidates
+from caovand.cli.alternatives import instead_of
 from caovand.cli.console import console
 from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
@@ -67,13 +68,10 @@ def run(args: argparse.Namespace) -> int:
         head = config.cluster.head
         text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
         raise CommandError(Exit.FAILED, text, "run `caovanctl plan` on the head")
-    kept, own = remembered_here(args.inventory), chosen_engine(config)
+    kept = remembered_here(args.inventory)
     records = tuned_here(args.inventory)
 
     def plan(config: Config) -> Planned:
-        if args.inventory and (other := chosen_engine(config)) is not own:
-            text = f"cannot plan for {other.title}: the saved inventory was made for {own.title}"
-            raise CommandError(Exit.FAILED, text, f'set [engine] kind = "{other.name}" there')
         model = None if args.inventory else read_first(config)
         machine = look(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
@@ -94,11 +92,16 @@ def run(args: argparse.Namespace) -> int:
         else:
             candidates.show(every, config, console())
         return Exit.DONE if any(one.planned for one in every) else Exit.FAILED
-    found = plan(candidates.with_engine(config, args.engine) if args.engine else config)
+    config = candidates.with_engine(config, args.engine) if args.engine else config
+    found = plan(config)
+    others = instead_of(chosen_engine(config), found)
     if args.json:
-        print(json.dumps(found.as_json()))
+        offered = [{"text": other.text, "remedy": other.remedy} for other in others]
+        print(json.dumps({**found.as_json(), "alternatives": offered}))
     else:
         show(found, console())
+        for other in others:
+            console().print(Text(f"instead: {other.text}; {other.remedy}"))
     return Exit.FAILED if found.refusal else Exit.DONE
 
 
@@ -197,6 +200,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     if memory.lack:
         return memory.lack
     need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
+    if memory.fits and not memory.needed_mib:
+        return f"an encoder keeps no cache; the longest text is {memory.max_model_len} tokens"
     if memory.no_room:
         return f"{memory.no_room}; {need}"
     return (

@@ -11,7 +11,7 @@ import argparse
 import os
 import resource
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from caovand.adapters import processes, safe_files, trust
+from caovand.adapters import processes, safe_files, trust, yaml_file
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.directories import Directories, own_directories
 from caovand.cli import own_daemon
@@ -33,10 +33,11 @@ from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable
+from caovand.core.problem import ProblemError
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest
 from caovand.engines.vllm.command import SERVE
-from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags import command_line, config_file, gguf
 from caovand.engines.vllm.flags.command_line import check_values
 
 MAX_SCRIPT_BYTES = 1 << 20
@@ -59,10 +60,12 @@ EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --m
 
 @dataclass(frozen=True)
 class Order:
-    """What the command line asks for; `secrets` by the variable that carries them."""
+    """What the command line asks for; `secrets` by the variable that carries them, and a `note`
+    for people, "" for none."""
 
     config: Config
     secrets: Mapping[str, str]
+    note: str = ""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,15 +91,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
-    engine, namer = _engine()
+    in_gguf = any(word.endswith(gguf.SUFFIX) for word in words)
+    engine, namer = (EngineSection(kind=gguf.KIND), None) if in_gguf else _engine()
+    python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
-        trust.require(PlanRequest(Config(engine=engine), None, os.environ).python, namer)
+        trust.require(python, namer)
     except trust.Distrusted as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
     machine = look(Config(engine=engine), None, None, None, namer)
     known = machine.engine
-    order = read(words, engine, *((known.flags, known.switches) if known else ()))
+    words = with_config_file(words, python, known.flags if known else ())
+    vllm = None if in_gguf else known  # the other engine's flags are others
+    order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
     alone = args.exec or "--exec" in args.words
+    if alone and in_gguf:
+        fact = (
+            f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
+        )
+        raise CommandError(Exit.USAGE, fact, "leave --exec out")
     mode = None if alone else remembered_mode(order)
     places = own_places(order)
     config = keyed(order, places.state)
@@ -104,10 +116,24 @@ def run(args: argparse.Namespace) -> int:
     found = make(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     show(found, out)
+    if order.note:
+        out.print(Text(order.note))
     if alone:
         become_engine(found, order)
     become_daemon(order, out)
     return Exit.FAILED
+
+
+def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
+    """The command line with the keys of its `--config FILE`; CommandError."""
+    try:
+        path = config_file.named(words)
+        return (
+            config_file.expanded(words, yaml_file.read(path, python), known) if path else [*words]
+        )
+    except ProblemError as error:
+        problem = error.problem
+        raise CommandError(Exit.USAGE, problem.message, problem.remedy) from None
 
 
 def read(
@@ -125,11 +151,18 @@ def read(
     model, rest = _model(found)
     given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
+    server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
     secrets, open_flags = command_line.carried(rest)
+    if model.endswith(gguf.SUFFIX):
+        try:
+            config = gguf.configuration(model, given, server)
+        except ProblemError as error:
+            raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
+        return Order(config, secrets, gguf.left_out(given))
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
-        server=ServerSection(host=str(given.get("host", EVERYWHERE)), port=port),
+        server=server,
         engine=replace(engine or EngineSection(), extra_args=kept),
     )
     return Order(config, secrets)

@@ -15,6 +15,7 @@ from caovand.cli.client import connect
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.verb import Verb
+from caovand.core.model_task import TITLES
 from caovand.core.reporting import card_text, starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
@@ -97,7 +98,9 @@ def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
     later = f"; from the next start, now {now}" if now and now != answer["mode"] else ""
     yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
     if answer["model"]:
-        yield row("model", answer["model"])
+        task = answer.get("task") or "generate"  # a daemon from before an upgrade has none
+        what = "" if task == "generate" else f", for {TITLES[task]}"
+        yield row("model", answer["model"] + what)
     if answer["engine_pid"]:
         yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
     for name in ("page", "gateway"):

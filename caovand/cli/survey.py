@@ -8,8 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from caovand.adapters import (
@@ -29,6 +29,7 @@ from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
 from caovand.core.config import Config, ConfigError, Mode
+from caovand.core.engine import Engine
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.facts.occupancy import reclaimed
@@ -36,6 +37,7 @@ from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest, read_model
+from caovand.engines import registry
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")
 MAX_INVENTORY_BYTES = 4 << 20
@@ -45,7 +47,8 @@ MAX_INVENTORY_BYTES = 4 << 20
 class Machine:
     """Cards, host and engine; `engine_problem` says why there is no engine.
 
-    An engine that is `half_asked` has not told its flags, parsers and models in time.
+    An engine that is `half_asked` has not told its flags, parsers and models in time. `engines` are
+    all that a saved inventory has, by kind.
     """
 
     gpus: tuple[Gpu, ...]
@@ -53,6 +56,7 @@ class Machine:
     engine: EngineInfo | None
     engine_problem: Problem | None = None
     half_asked: bool = False
+    engines: Mapping[str, EngineInfo] = field(default_factory=dict)
 
     def with_model(self, config: Config, model: ModelCard | None = None) -> Inventory:
         """Everything a plan is made from, `model` where it was read already.
@@ -127,10 +131,13 @@ def look(
     never asked before takes its time; `patience_s` bounds it.
     """
     if saved is not None:
-        gpus, seen, engine = read_saved(saved)
-        if engine is not None:
-            return Machine(gpus, seen, engine)
-        return replace(_engine(config, patience_s, source), gpus=gpus, host=seen)
+        gpus, seen, engines = read_saved(saved)
+        if not engines:
+            return replace(_engine(config, patience_s, source), gpus=gpus, host=seen)
+        wanted = chosen_engine(config)
+        engine = engines.get(wanted.name)
+        problem = None if engine else _not_saved(wanted, engines)
+        return Machine(gpus, seen, engine, problem, engines=engines)
     found = _engine(config, patience_s, source)
     own = engine_processes(engine_pid) if engine_pid else frozenset()
     free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
@@ -206,11 +213,34 @@ def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
     return config_file.ModeMemory(memories.find(state, memories.MODE)).mode
 
 
-def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
-    """A saved inventory; CommandError where it is none."""
+def _not_saved(wanted: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
+    known = [registry.engine_of(kind).title for kind in engines if kind in registry.MODULES]
+    return Problem(
+        f"plan for {wanted.title}",
+        f"the saved inventory has {', '.join(known) or 'no engine that caovan knows'} only",
+        "install it there, and save the inventory again with `caovanctl inventory --json`",
+    )
+
+
+def _by_kind(engines: dict[str, EngineInfo]) -> dict[str, EngineInfo]:
+    """An engine that the file names no kind of is known by its program, or is the default's."""
+    unnamed = engines.pop(inventory_file.UNNAMED, None)
+    if unnamed is None:
+        return engines
+    program = PurePath(unnamed.executable).name
+    sources = {kind: registry.engine_of(kind).install.source for kind in registry.MODULES}
+    built = {source.target: kind for kind, source in sources.items() if source is not None}
+    kind = built.get(program, program if program in registry.MODULES else registry.DEFAULT)
+    return {kind: unnamed, **engines}
+
+
+def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, Mapping[str, EngineInfo]]:
+    """A saved inventory, its engines by kind; CommandError where it is none."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
-        return inventory_file.parse(json.loads(safe_files.read(path, MAX_INVENTORY_BYTES)))
+        document = json.loads(safe_files.read(path, MAX_INVENTORY_BYTES))
+        gpus, seen, _ = inventory_file.parse(document)
+        return gpus, seen, _by_kind(inventory_file.engines_in(document))
     except OSError as problem:
         text = f"cannot read {path}: {problem.strerror}"
     except (ValueError, RecursionError) as problem:

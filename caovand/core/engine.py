@@ -23,6 +23,7 @@ from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.rung import Healing
 from caovand.core.install import Install
 from caovand.core.log import Explanation, Log
+from caovand.core.model_task import ModelTask
 from caovand.core.named_models import NamedModels
 from caovand.core.plan import Plan
 from caovand.core.probe import Probe
@@ -234,6 +235,28 @@ class Tokenize:
     """The count in the answer."""
 
 
+@dataclass(frozen=True)
+class Upload:
+    """The body of a request that is a form with a file."""
+
+    fields: Mapping[str, str]
+    file: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """A request of a model that does not generate text, made from its name and a text or token ids.
+
+    `noun` is the answer for people; `flaw` says what is wrong with its JSON, "" for nothing.
+    """
+
+    noun: str
+    path: str
+    body: Callable[[str, Sequence[int] | str], Mapping[str, Any] | Upload]
+    flaw: Callable[[Any], str]
+
+
 class ReadMetrics(Protocol):
     """Reads the answer at Api.metrics, with the pending requests counted elsewhere, at a time."""
 
@@ -263,6 +286,8 @@ class Api:
     """None for an engine that counts only what it completes."""
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """The fields of a request whose answer must follow a JSON schema; None if it cannot."""
+    works: Mapping[ModelTask, Work] = field(default_factory=dict)
+    """The request of each task but generating text that the engine is planned for."""
     chat: str = "/v1/chat/completions"
     """Where OpenAI's chats go."""
     scraped: str = ""

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from caovand.core.healing.failure import Failure
+from caovand.core.model_task import ModelTask
 
 Origin = Literal["user", "policy", "ladder", "remembered"]
 
@@ -74,7 +75,7 @@ class Plan:
     another key is another plan. `taken` are the ladder's steps, oldest first; `tried` the
     identities of the plans that they replaced; `others_mib` the most memory that other programs
     used on each card when a step was taken for lack of memory. `advice` lists changes that would
-    make the plan fit.
+    make the plan fit. `task` is what the model does, and so what is asked of it.
     """
 
     model: str
@@ -90,6 +91,7 @@ class Plan:
     advice: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     others_mib: Mapping[int, int] = field(default_factory=dict)
+    task: ModelTask = "generate"
 
     def value(self, name: str) -> Any:
         """The decided value of a setting, None without one."""

@@ -75,7 +75,7 @@ class Canary:
 
         Whether the engine answers at all is found out elsewhere.
         """
-        if not self._api.logprobs:
+        if not self._api.logprobs or self._plan.task != "generate":
             return None
         wrong = await self._compare(endpoint, timeout_s, phase)
         again = await self._compare(endpoint, timeout_s, phase) if wrong else None

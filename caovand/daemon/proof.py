@@ -1,19 +1,20 @@
 """Proves readiness by real work: /health is only a flag, so two completions must come back.
 
 The first completion is long enough for drafting and verification, the second repeats its prompt to
-use the prefix cache. The port must be the engine's alone: vLLM 0.21 shares it.
+use the prefix cache. A model that generates no text does what it is for, twice. The port must be
+the engine's alone: vLLM 0.21 shares it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from caovand.adapters import http
 from caovand.adapters.http import Endpoint, Stranger, Unanswered
 from caovand.core import limits
-from caovand.core.engine import Engine
+from caovand.core.engine import Api, Engine
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan
 from caovand.daemon.peers import Peers
@@ -23,6 +24,8 @@ HEALTH_TIMEOUT_S = 10.0
 # Long enough for a block of a cache whose pages vLLM aligns between attention and recurrent state,
 # so that the second completion can hit the prefix cache, if that is on.
 PROMPT_TOKENS = 1024
+MIN_TEXT = 64
+"""A text that every embedding model takes; of some of them the limit is 128 tokens."""
 T = TypeVar("T")
 
 
@@ -63,14 +66,12 @@ async def _working(
     engine: Engine, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
 ) -> None:
     tokens = 2 * (plan.mtp + 1)
-    model = plan.served_name
-    prompt = engine.api.prompt(_prompt(engine.planning.context(plan)))
-    for name in ("first completion", "second completion"):
+    work, context = engine.api.works.get(plan.task), engine.planning.context(plan)
+    prompt = _prompt(MIN_TEXT if work and context is None else context)
+    for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
         try:
-            got = await tried(
-                http.complete, endpoint, engine.api.completions, model, prompt, tokens, limit_s
-            )
+            got = await tried(answered, engine.api, plan, endpoint, prompt, tokens, limit_s)
         except Stranger:
             raise
         except Unanswered as problem:
@@ -79,6 +80,20 @@ async def _working(
         if got != tokens and (engine.api.exact or not 0 < got < tokens):
             text = f"the {name} returned {got} tokens instead of {tokens}"
             raise NotReady(Finding("engine-died", text, "proof"))
+
+
+def answered(
+    api: Api, plan: Plan, endpoint: Endpoint, prompt: Sequence[int], tokens: int, timeout_s: float
+) -> int:
+    """Send one request of the plan's task; return how many tokens came, all for a task without.
+
+    Raises Unanswered (blocking).
+    """
+    model, work = plan.served_name, api.works.get(plan.task)
+    if work is not None:
+        http.worked(endpoint, work, model, prompt, timeout_s)
+        return tokens
+    return http.complete(endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s)
 
 
 async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:

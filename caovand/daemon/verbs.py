@@ -101,6 +101,7 @@ async def _plan(slot: Slot, args: Mapping[str, Any]) -> Result:
         raise VerbError("no-plan", "cannot show a plan: there is none yet", "caovanctl status")
     return {
         "model": plan.model,
+        "task": plan.task,
         "engine": slot.engine.name,
         "fingerprint": plan.identity,
         "context": slot.engine.planning.context(plan),

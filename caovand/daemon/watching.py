@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import http, kernel_log
+from caovand.adapters import kernel_log
 from caovand.adapters.child import Child
 from caovand.adapters.http import Endpoint, Stranger, Unanswered
 from caovand.adapters.oom_kills import OomKills
@@ -44,7 +44,7 @@ from caovand.daemon import proof, scrape
 from caovand.daemon.canary import Canary
 from caovand.daemon.causes import Causes
 from caovand.daemon.peers import Peers
-from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.common.kernel import XID_APP, find_in_kernel
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
@@ -92,6 +92,7 @@ class Watching:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polling = self._gave_up = self._over = self._shared = False
+        self._fault: Finding | None = None  # of its processes on a card, by the kernel
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
@@ -136,8 +137,21 @@ class Watching:
         """Check lines of the kernel for a lost card and for faults of our processes."""
         lines = kernel_log.without_other_cards(lines, self.buses)
         found = find_in_kernel(lines, {process.pid for process in child.members})
-        if found is not None and child.status is None:
-            self._fail(replace(found, phase=self._phase))
+        if found is None or child.status is not None:
+            return
+        found = replace(found, phase=self._phase)
+        if found.signature != XID_APP.id:
+            self._fail(found)
+        elif self._fault is None:
+            self._fault = found
+            self._begin(self._fail_of_fault(child, found))
+
+    async def _fail_of_fault(self, child: Child, fault: Finding) -> None:
+        """Fail in the engine's words, which come later: one Xid means many faults."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(child.ended(), LAST_WORDS_S)
+        if child.status is None:
+            self._fail(await self.causes.find(fault.phase, alive=True) or fault)
 
     async def poll(self, child: Child, kernel: Sequence[str]) -> None:
         """Check the kernel's lines, and once the HTTP server unless a check is under way."""
@@ -241,6 +255,8 @@ class Watching:
         if (cause is None or cause.maybe_killed) and kills.any():
             text = "the kernel killed a process of the engine at its memory limit"
             cause = Finding("host-oom", text, phase)
+        elif cause is None or cause.maybe_killed:
+            cause = self._fault or cause
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         text = f"the engine ended ({how}) in phase {phase or 'launch'}"
         if cause is not None:
@@ -315,10 +331,8 @@ class Watching:
         self._run.apply(kind(at=at, chance=random.random(), generation=generation, finding=finding))
 
     async def _probe(self, timeout_s: float, idle: bool) -> None:
-        tokens, model = self._run.plan.mtp + 2, self._run.plan.served_name
-        api = self._run.engine.api
-        path, prompt = api.completions, api.prompt(PROBE_PROMPT)
-        asked = (http.complete, self._endpoint, path, model, prompt, tokens, timeout_s)
+        plan, api = self._run.plan, self._run.engine.api
+        asked = (proof.answered, api, plan, self._endpoint, PROBE_PROMPT, plan.mtp + 2, timeout_s)
         try:
             await proof.tried(*asked, lacking=lambda: self.observe(NotObserved(_now())))
         except Stranger as problem:

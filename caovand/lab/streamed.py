@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from caovand.adapters.http import Endpoint, Unanswered, ask, connected, count_in, quoted, shut
+from caovand.adapters.http import (
+    MAX_ANSWER_BYTES,
+    Endpoint,
+    Unanswered,
+    ask,
+    connected,
+    count_in,
+    quoted,
+    shut,
+)
+from caovand.core.engine import Upload, Work
 from caovand.lab.core.bench.record import Answered
 
 SILENCE_S = 1800.0
@@ -48,13 +58,20 @@ class Told:
 class Streams:
     """Completions of one model; `stop` ends all that are under way, from any thread.
 
-    An engine may be silent for `silence_s`.
+    An engine may be silent for `silence_s`. With `work` the model generates no text: an answer is
+    one piece, and counts as one token.
     """
 
     def __init__(
-        self, endpoint: Endpoint, path: str, model: str, silence_s: float = SILENCE_S
+        self,
+        endpoint: Endpoint,
+        path: str,
+        model: str,
+        silence_s: float = SILENCE_S,
+        work: Work | None = None,
     ) -> None:
-        self._endpoint, self._path, self._model = endpoint, path, model
+        self._endpoint, self._model, self._work = endpoint, model, work
+        self._path = work.path if work else path
         self._silence_s = silence_s
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -149,6 +166,9 @@ class Streams:
     def _asked(
         self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
     ) -> Answered:
+        if self._work is not None:
+            work_body = self._work.body(self._model, prompt)
+            return self._request(work_body, partial(self._read_whole, begun=begun), ready)
         body = self._body(prompt, tokens, stream=True)
         told = self._request(body, lambda answer, sent: self._read(answer, sent, 0, begun), ready)
         assert told.answered is not None
@@ -156,7 +176,7 @@ class Streams:
 
     def _request(
         self,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | Upload,
         read: Callable[[http.client.HTTPResponse, float], T],
         ready: threading.Barrier | None = None,
     ) -> T:
@@ -179,7 +199,7 @@ class Streams:
     def _exchange(
         self,
         connection: http.client.HTTPConnection,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | Upload,
         read: Callable[[http.client.HTTPResponse, float], T],
     ) -> T:
         sent = time.monotonic()
@@ -188,6 +208,17 @@ class Streams:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
             raise Refused(self._path, answer.status, quoted(self._endpoint, text))
         return read(answer, sent)
+
+    def _read_whole(
+        self, answer: http.client.HTTPResponse, sent: float, begun: Callable[[], None]
+    ) -> Answered:
+        data = answer.read(MAX_ANSWER_BYTES)
+        at = time.monotonic()
+        prompt_tokens = count_in(_event(data), "usage", "prompt_tokens")
+        if answer.length or prompt_tokens is None:
+            raise Unanswered(f"{self._path}: an answer without the number of its tokens")
+        begun()
+        return Answered(sent, (at,), prompt_tokens, 1)
 
     def _read(
         self,

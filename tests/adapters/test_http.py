@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from email import message_from_bytes
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 from caovand.adapters import http
 from caovand.adapters.http import Answer, Endpoint, Unanswered, call, complete, counted
+from caovand.core.engine import Upload
 
 Script = Callable[[socket.socket, bytes], None]
 
@@ -98,6 +100,19 @@ def test_a_body_is_posted_as_json_with_the_key(serve: Serve) -> None:
     assert json.loads(body) == {"a": [1]}
     assert b"Authorization: Bearer sk-1" in head
     assert b"Content-Type: application/json" in head
+
+
+def test_a_form_is_posted_with_its_file(serve: Serve) -> None:
+    stub = serve(answering(b"ok"))
+    upload = Upload({"model": "m"}, "a.wav", b"RIFF\0\xff")
+    assert call(stub.endpoint, "/v1/audio", 10, upload) == Answer(200, "ok")
+    head, _, body = stub.requests[0].partition(b"\r\n\r\n")
+    kind = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Type"))
+    model, file = message_from_bytes(kind + b"\r\n\r\n" + body).get_payload()
+    assert model.get_param("name", header="content-disposition") == "model"
+    assert model.get_payload() == "m"
+    assert file.get_filename() == "a.wav"
+    assert file.get_payload(decode=True) == b"RIFF\0\xff"
 
 
 @pytest.mark.parametrize(

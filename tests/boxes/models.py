@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
+from caovand.core.checkpoint.model_task import SentenceTransformer, with_task
 from caovand.core.facts.inventory import ModelCard, Weights
 from tests.core.machines import GEMMA_4, GIB, QWEN_27B_AWQ, STARTS
 
@@ -83,6 +84,57 @@ DISTILL_32B = {
     "num_key_value_heads": 8, "vocab_size": 152064, "max_position_embeddings": 131072,
     "dtype": "bfloat16",
 }  # fmt: skip
+QWEN_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_key_value_heads": 4,
+    "head_dim": 128, "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8,
+    "max_position_embeddings": 262144, "dtype": "bfloat16",
+}  # fmt: skip
+QWEN_235B = {
+    **QWEN_MOE, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 94,
+    "num_attention_heads": 64, "moe_intermediate_size": 1536,
+}  # fmt: skip
+CODER_480B = {
+    **QWEN_MOE, "hidden_size": 6144, "intermediate_size": 8192, "num_hidden_layers": 62,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "moe_intermediate_size": 2560,
+    "num_experts": 160,
+}  # fmt: skip
+GLM_AIR = {
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 4096,
+    "intermediate_size": 10944, "moe_intermediate_size": 1408, "num_hidden_layers": 46,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "n_routed_experts": 128,
+    "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 1,
+    "vocab_size": 151552, "max_position_embeddings": 131072, "num_nextn_predict_layers": 1,
+    "dtype": "bfloat16",
+}  # fmt: skip
+MINIMAX_M2 = {
+    "architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "hidden_size": 3072,
+    "intermediate_size": 1536, "num_hidden_layers": 62, "num_attention_heads": 48,
+    "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 256, "num_experts_per_tok": 8,
+    "vocab_size": 200064, "max_position_embeddings": 196608, "dtype": "bfloat16",
+}  # fmt: skip
+QWEN_32B = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120,
+    "intermediate_size": 25600, "num_hidden_layers": 64, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "dtype": "bfloat16",
+}  # fmt: skip
+XLM_R = {
+    "model_type": "xlm-roberta", "hidden_size": 1024, "intermediate_size": 4096,
+    "num_hidden_layers": 24, "num_attention_heads": 16, "vocab_size": 250002,
+    "max_position_embeddings": 8194, "torch_dtype": "float32",
+}  # fmt: skip
+QWEN3_4B = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560,
+    "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151669, "dtype": "bfloat16",
+    "max_position_embeddings": 40960, "tie_word_embeddings": True,
+}  # fmt: skip
+PHI_4 = {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 5120,
+    "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
+    "num_key_value_heads": 10, "vocab_size": 100352, "max_position_embeddings": 16384,
+    "dtype": "bfloat16",
+}  # fmt: skip
 VISION_GIB = {"Qwen3.6": 0.84, "Qwen3.5": 0.84, "gemma-4": 1.02}
 
 
@@ -127,7 +179,30 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "R1-Distill-Qwen-32B": DISTILL_32B,
     "R1-Distill-Qwen-32B-AWQ": _quantised(DISTILL_32B, AWQ),
     "R1-Distill-Llama-8B": _started("llama-3.1-8b"),
+    "Phi-4": PHI_4,
+    "Mistral-Small-24B": _started("mistral-small-24b"),
+    "Qwen3-8B": {**_started("qwen3-8b"), "max_position_embeddings": 40960},
+    "Qwen3-30B-A3B-AWQ": _started("qwen3-30b-a3b-awq"),
+    "Qwen3-235B-A22B-FP8": _quantised(QWEN_235B, FP8),
+    "Qwen3-235B-A22B-AWQ": _quantised(QWEN_235B, AWQ),
+    "Qwen3-Next-80B-A3B-FP8": _quantised(QWEN_NEXT, FP8),
+    "GLM-4.5-Air-FP8": _quantised(GLM_AIR, FP8),
+    "Qwen3-Coder-480B-A35B-FP8": _quantised(CODER_480B, FP8),
+    "GLM-4.5-Air-AWQ": _quantised(GLM_AIR, AWQ),
+    "MiniMax-M2": _quantised(MINIMAX_M2, FP8),
+    "Qwen3-32B-AWQ": _quantised(QWEN_32B, AWQ),
+    "bge-m3": {"architectures": ["XLMRobertaModel"], **XLM_R},
+    "bge-reranker-v2-m3": {
+        "architectures": ["XLMRobertaForSequenceClassification"], **XLM_R, "num_labels": 1,
+    },
+    "Qwen3-Embedding-4B": QWEN3_4B,
+    "Qwen3-Reranker-4B": QWEN3_4B,
 }  # fmt: skip
+SENTENCES: Mapping[str, SentenceTransformer] = {
+    "bge-m3": SentenceTransformer(pools=True, pooling="cls", max_tokens=8192),
+    "Qwen3-Embedding-4B": SentenceTransformer(pools=True, pooling="last"),
+}
+"""What the files of Sentence Transformers say."""
 WITH_FILES: Mapping[str, ModelCard] = {
     "Qwen3.6-27B-AWQ": QWEN_27B_AWQ,
     "gemma-4-26B-A4B": GEMMA_4,
@@ -135,7 +210,7 @@ WITH_FILES: Mapping[str, ModelCard] = {
 """Those whose weights are known from their files."""
 DERIVED = (
     "Qwen3.5-9B", "Qwen3.5-35B-A3B", "Qwen3-Next", "gemma-4-31B", "gemma-4-26B-A4B-AWQ",
-    "DeepSeek-R1-AWQ",
+    "DeepSeek-R1-AWQ", "bge",
 )  # fmt: skip
 
 
@@ -147,7 +222,8 @@ def model(name: str) -> ModelCard:
     if name in WITH_FILES:
         found = WITH_FILES[name]
     else:
-        found = describe(CONFIGS[name])
+        card = describe(CONFIGS[name], path=f"/srv/models/{name}")
+        found = with_task(card, CONFIGS[name], SENTENCES.get(name, SentenceTransformer()))
         found = replace(found, weights=invented_weights(CONFIGS[name], found))
         found = replace(found, weights=(*found.weights, *_vision(name, found)))
     return replace(found, path=f"/srv/models/{name}")

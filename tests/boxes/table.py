@@ -6,7 +6,7 @@ from "plan:" or "refused:" on it is the plan's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from textwrap import wrap
 
@@ -25,13 +25,14 @@ PLANNED = ("plan:", "refused:")
 WIDTH = 120
 
 
-def played(text: str, box: str) -> str:
-    """The file as it should be today."""
+def played(text: str, box: str, plan_of: Callable[[str, str], list[str]] | None = None) -> str:
+    """The file as it should be today, with vLLM's plans where no others are named."""
+    plan_of = plan_of or planned
     lines: list[str] = []
     row, ours = "", True
     for line in [*text.splitlines(), "## "]:
         if line.startswith("## "):
-            lines += [*planned(row, box), ""] if row else []
+            lines += [*plan_of(row, box), ""] if row else []
             row = line.removeprefix("## ").removesuffix(" (derived sizes)")
             lines += [f"## {row}{' (derived sizes)' if derived(row) else ''}"] if row else []
             ours = True
@@ -67,12 +68,16 @@ def _gguf(name: str) -> ModelCard:
 
 
 def _settings(found: Plan, machine: Inventory) -> str:
-    size, gpus = found.value("tensor_parallel_size"), gpus_of(found, machine)
+    size, gpus = f"tp {found.value('tensor_parallel_size')}", gpus_of(found, machine)
+    if stages := found.value("pipeline_parallel_size"):
+        size += f" in {stages} stages"
+    if found.value("enable_expert_parallel"):
+        size += " + ep"
     config = found.value("compilation_config")
     graphs = "eager" if found.value("enforce_eager") else config["cudagraph_mode"]
     kind = found.value("kv_cache_dtype") or "auto"
     parts = [
-        f"plan:   tp {size} of {len(BOXES[_name(machine)])}" if gpus else "plan:   CPU",
+        f"plan:   {size} of {len(BOXES[_name(machine)])}" if gpus else "plan:   CPU",
         graphs,
         f"MTP {found.mtp}" if machine.model.mtp_layers else "no MTP head",
         f"{kind} cache",
@@ -104,7 +109,7 @@ def _room(found: Plan, memory: MemoryEstimate) -> str:
 
 
 def _reasons(found: Plan) -> Iterator[str]:
-    for name in ("tensor_parallel_size", "max_model_len", "max_num_seqs"):
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "max_num_seqs"):
         setting = found.settings.get(name)
         alone = name == "tensor_parallel_size" and setting and setting.value == 1
         if setting and setting.origin == "policy" and not alone:

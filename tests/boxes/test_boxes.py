@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.boxes import others
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.boxes.table import EXPERT, played, rows
 from tests.core.machines import plan
 
 PLANS = Path(__file__).parent / "plans"
+ENGINES = Path(__file__).parent / "engines"
+OTHERS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(ENGINES.glob("*.txt"))}
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(PLANS.glob("*.txt"))}
 
 
@@ -27,11 +30,20 @@ def test_the_plans_of_a_box_are_those_of_its_file(
         assert found == TEXTS[box]
 
 
+@pytest.mark.parametrize("box", OTHERS)
+def test_the_plans_of_other_engines_are_those_of_the_boxs_file(box: str, rewrite: bool) -> None:
+    found = played(OTHERS[box], box, others.planned)
+    if rewrite:
+        (ENGINES / f"{box}.txt").write_text(found, encoding="utf-8")
+    else:
+        assert found == OTHERS[box]
+
+
 def test_every_box_has_a_file_and_every_row_an_expert() -> None:
     assert set(TEXTS) == set(BOXES)
-    for box, text in TEXTS.items():
+    for box, text in [*TEXTS.items(), *OTHERS.items()]:
         parts = text.split("\n## ")
-        assert len(parts) > 2, box
+        assert len(parts) > 2 or box in OTHERS, box
         assert [part for part in parts[1:] if f"\n{EXPERT}" not in part] == [], box
 
 

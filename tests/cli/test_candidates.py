@@ -21,10 +21,20 @@ from caovand.core.config import Config
 from caovand.core.engine import Modelled
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
-from caovand.core.facts.inventory_file import render
+from caovand.core.facts.inventory_file import engines_in, render
 from caovand.core.problem import Problem
 from caovand.engines.registry import engine_of
-from tests.core.machines import CUDA, FIXED, HOST, QWEN_27B_AWQ, inventory, named, turing
+from tests.core.machines import (
+    CPU,
+    CUDA,
+    FIXED,
+    HOST,
+    QWEN_27B,
+    QWEN_27B_AWQ,
+    inventory,
+    named,
+    turing,
+)
 from tests.core.machines import plan as planned
 from tests.engines.llamacpp import machines as llamacpp
 
@@ -109,6 +119,51 @@ def test_what_is_meant_for_one_engine_is_left_out_for_another() -> None:
     assert (other.kind, other.python, other.extra_args, other.env) == ("llamacpp", None, (), ())
 
 
+def test_one_saved_inventory_compares_the_engines_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: llamacpp.QWEN_8B)
+    saved = tmp_path / "inventory.json"
+    others = {"llamacpp": llamacpp.CUDA, "ollama": replace(llamacpp.CUDA, executable="/o/ollama")}
+    saved.write_text(json.dumps(render(turing(2), HOST, CUDA, "vllm", others)))
+    found = document(capsys, llamacpp.QWEN_8B.path, "--inventory", str(saved))
+    assert found["llamacpp"]["plan"]
+    assert "GGUF files are for llama.cpp" in str(found["vllm"]["problem"])
+    assert "the saved inventory has vLLM, llama.cpp, Ollama only" in str(found["sglang"]["problem"])
+    assert main(["inventory", "--inventory", str(saved), "--json"]) == Exit.DONE
+    assert engines_in(json.loads(capsys.readouterr().out)) == {"vllm": CUDA, **others}
+
+
+def test_a_gguf_file_is_not_planned_with_another_engines_inventory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_folder, "read_model", lambda path, weights: llamacpp.QWEN_8B)
+    saved = tmp_path / "inventory.json"
+    for engine, kind in ((CUDA, ""), (FIXED, "vllm")):
+        saved.write_text(json.dumps(render(turing(2), HOST, engine, kind)))
+        words = ["plan", llamacpp.QWEN_8B.path, "--inventory", str(saved)]
+        assert main(words) == Exit.FAILED
+        text = "cannot plan for llama.cpp: the saved inventory has vLLM only"
+        assert text in capsys.readouterr().err
+    saved.write_text(json.dumps(render(turing(2), HOST, llamacpp.CUDA)))
+    assert main(words) == Exit.DONE
+
+
+def test_a_plan_names_the_engine_that_would_serve_a_model_better(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(HOST, ram_mib=16384, available_mib=14000, instructions=("avx2",))
+    card = replace(QWEN_27B_AWQ, model_type="qwen3", gptq=None, weights=QWEN_27B.weights)
+    for model, host in ((card, small), (card, replace(small, ram_mib=65536, available_mib=60000))):
+        machine = survey.Machine((), host, CPU)
+        monkeypatch.setattr(plan_verb, "look", lambda *_, machine=machine: machine)
+        monkeypatch.setattr(model_folder, "read_model", lambda path, weights, model=model: model)
+        main(["plan", model.path])
+        shown = " ".join(capsys.readouterr().out.split())
+        offered = "instead: llama.cpp would serve it from a GGUF file of type Q4_K_M" in shown
+        assert offered == (host is not small), shown
+
+
 def test_a_saved_inventory_is_for_its_own_kind_of_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +172,7 @@ def test_a_saved_inventory_is_for_its_own_kind_of_engine(
     saved.write_text(json.dumps(render(turing(2), HOST, CUDA)))
     found = document(capsys, "/srv/models/27b", "--inventory", str(saved))
     assert found["vllm"]["plan"]
-    assert "the saved inventory was made for vLLM" in str(found["llamacpp"]["problem"])
+    assert "the saved inventory has vLLM only" in str(found["llamacpp"]["problem"])
 
 
 def test_a_card_with_more_bandwidth_answers_faster() -> None:

@@ -62,6 +62,7 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
     entry = {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}
     text = json.dumps({"model.embed_tokens.weight": entry}).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 8)
@@ -617,6 +618,58 @@ def test_serve_refuses_what_it_would_have_to_guess_at(words: list[str], said: st
     with pytest.raises(CommandError, match=said) as caught:
         serve.read(words)
     assert caught.value.status == Exit.USAGE
+
+
+CONFIG_FILE = {
+    "c.yml": {
+        "model": "/f", "port": 8000, "trust-remote-code": True, "enable-prefix-caching": False,
+        "enable-lora": False, "lora-modules": ["a=/a", "b=/b"], "seed": None, "middleware": [],
+        "speculative-config": {"method": "ngram", "num_speculative_tokens": 3},
+    }
+}  # fmt: skip
+FROM_FILE = [
+    "--model", "/f", "--port", "8000", "--trust-remote-code", "--no-enable-prefix-caching",
+    "--lora-modules", "a=/a", "b=/b", "--seed", "None",
+    "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["/m", "-tp", "2", "--config", "c.yml", "--seed", "1"],
+         ["/m", *FROM_FILE, "-tp", "2", "--seed", "1"]),
+        (["--config", "c.yml", "--port", "9"], [*FROM_FILE, "--port", "9"]),
+        (["/m", "--config=c.yml"], ["/m", "--config=c.yml"]),
+        (["/m"], ["/m"]),
+    ],
+)  # fmt: skip
+def test_serve_reads_the_keys_of_a_config_file_before_what_is_typed(
+    words: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve.yaml_file, "read", lambda path, python: CONFIG_FILE[path])
+    known = {"--no-enable-prefix-caching"}
+    assert serve.with_config_file(words, "/engine/python", known) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/m", "--config"], "files that end in .yaml or .yml only"),
+        (["/m", "--config", "c.json"], "files that end in .yaml or .yml only"),
+        (["/m", "--config", "a.yml", "--config", "b.yml"], "vLLM reads one file"),
+        (["/m", "--config", "list.yml"], "it holds no keys"),
+        (["/m", "--config", "absent.yml"], "cannot read absent.yml: No such file"),
+    ],
+)
+def test_serve_names_what_is_wrong_with_a_config_file(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = serve.yaml_file.read
+    kept = {"list.yml": [1]}
+    monkeypatch.setattr(serve.yaml_file, "read", lambda path, _: kept.get(path) or read(path, _))
+    with pytest.raises(CommandError, match=said):
+        serve.with_config_file(words, "/engine/python", ())
 
 
 def test_a_model_may_be_named_like_a_number() -> None:

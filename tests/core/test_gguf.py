@@ -303,6 +303,19 @@ def test_parts_are_read_together(tmp_path: Path) -> None:
         read_model(str(first))
 
 
+def test_a_bert_embeds_and_keeps_no_cache() -> None:
+    found = describe([("a.gguf", parsed(tiny_gguf.make_encoder()))], "/a.gguf")
+    assert (found.task, found.one_step, found.max_model_len) == ("embed", True, 128)
+    assert found.gguf is not None
+    assert [(layer.keys, layer.values) for layer in found.gguf.layers] == [(0, 0)] * 2
+
+
+@pytest.mark.parametrize(("pooling", "task"), [(0, "generate"), (3, "embed"), (4, "score")])
+def test_the_pooling_of_a_causal_model_is_its_task(pooling: int, task: str) -> None:
+    found = card("qwen3", pooling_type=value(U32, pooling))
+    assert (found.task, found.layer_types[0]) == (task, "full_attention")
+
+
 def test_a_folder_has_one_model_and_a_projector_is_none(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(LLAMA)
     (tmp_path / "mmproj-F16.gguf").write_bytes(LLAMA)

@@ -38,6 +38,9 @@ WORKER = "(Worker_TP1 pid=4) ERROR 11-20 09:20:00 [multiproc_executor.py:962] "
 CORE = "(EngineCore pid=31) ERROR 11-20 09:20:00 [core.py:1142] "
 OOM = f"{WORKER}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"
 ILLEGAL = f"{CORE}torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+XID = "NVRM: Xid (PCI:0000:01:00): {}, pid=31, name=VLLM::EngineCor, channel 0x0000000a"
+LOST = "(APIServer pid=1) ERROR 11-20 09:20:00 [async_llm.py:704] AsyncLLM output_handler failed."
+ASSERTED = f"{CORE}torch.AcceleratorError: CUDA error: device-side assert triggered"
 LOADING = "(Worker_TP1 pid=4) INFO 11-20 09:13:07 [gpu_model_runner.py:1] Starting to load model m"
 READY = "(APIServer pid=1) INFO:     Application startup complete."
 
@@ -255,8 +258,7 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
             events.append, lambda *_: None, Path("/unit.service/engine-main"),
         ))  # fmt: skip
 
-        lost = "(APIServer pid=1) ERROR 11-20 09:20:00 [async_llm.py:704] AsyncLLM output_handler"
-        watching.on_lines([READY, f"{lost} failed."])  # its core, for vLLM 0.21
+        watching.on_lines([READY, LOST])  # its core, for vLLM 0.21
 
         async def ended() -> int:
             groups[killed].write_text("oom_kill 3\n")
@@ -267,6 +269,44 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
     asyncio.run(run())
     (exited,) = (event for event in events if isinstance(event, Exited))
     assert exited.finding.failure == failure
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize(
+    ("xid", "words", "failure"),
+    [
+        (43, [f"{CORE}EngineCore encountered a fatal error.", ASSERTED], "launch-failure"),
+        (31, [LOST], "illegal-access"),
+        (79, [ASSERTED], "gpu-lost"),
+    ],
+)
+def test_what_a_fault_on_a_card_was_is_said_by_the_engine_and_else_by_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, xid: int, words: list[str], failure: Failure
+) -> None:
+    """As on an H200: the kernel was faster than the log, and each of its Xids means many faults."""
+    monkeypatch.setattr("caovand.daemon.watching.LAST_WORDS_S", 60.0 if ends else 0.0)
+
+    def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> Iterator[None]:
+        end = asyncio.Event()
+
+        async def ended() -> int:
+            await end.wait()
+            child.status = 0
+            return 0
+
+        core: Any = SimpleNamespace(pid=31)
+        child: Any = SimpleNamespace(status=None, members=[core], ended=ended, drain=lambda _: None)
+        say([READY])
+        watching.on_kernel_lines(child, [XID.format(xid)])
+        watching.on_kernel_lines(child, [XID.format(xid)])  # by NVML and by the kernel's log
+        say(words)
+        if ends:
+            end.set()
+            watching._begin(watching.until_exit(child))
+        yield
+
+    first = next(event for event in watched(act) if isinstance(event, (Failed, Exited)))
+    assert first.finding.failure == failure
 
 
 class Judge:

@@ -17,6 +17,7 @@ import pytest
 
 from caovand.adapters import processes
 from caovand.engines.llamacpp.tiny_model import tiny_model
+from tests import tiny_gguf
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import until
 
@@ -131,6 +132,22 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_serves(
     served.until_state("SERVING")
     assert not old & {p.pid for p in processes.every() if not p.zombie}
     assert complete(served)["choices"]
+
+
+def test_an_embedder_is_proven_by_an_embedding(engines: Path, tmp_path: Path) -> None:
+    model = tmp_path / "bert.gguf"
+    model.write_bytes(tiny_gguf.make_encoder())
+    config = f'[model]\npath = "{model}"\n[server]\nport = {free_port()}\n'
+    with daemon(config, {"CAOVAN_ENGINES": str(engines)}) as one:
+        status = one.until_state("SERVING")
+        assert (status["failures"], status["task"]) == (0, "embed")
+        request = urllib.request.Request(
+            f"{status['served']['url']}/embeddings",
+            json.dumps({"input": "hello"}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
+            assert len(json.loads(answer.read())["data"][0]["embedding"]) == tiny_gguf.WIDTH
 
 
 def test_a_stop_leaves_nothing(served: Daemon) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import indivisible
 from tests.core.machines import (
     A100,
     CUDA,

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint.config_json import describe
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
+from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.estimate import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import indivisible
+from caovand.engines.vllm.planning.devices import freest
 from tests.core.machines import (
     A100,
+    CPU,
+    CUDA,
+    HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
     SMALL_HYBRID,
@@ -138,14 +142,92 @@ def test_a_split_that_cuts_experts_in_the_middle_of_a_block_is_said() -> None:
     card = describe({**MOE, "quantization_config": BLOCKS})
     card = replace(card, weights=weights(experts=200, layers=10))
     machine = inventory(card, cards(8, "NVIDIA H100 80GB HBM3", (9, 0), 81559))
-    assert plan(machine).value("tensor_parallel_size") == 4
+    found = plan(machine)
+    assert found.value("tensor_parallel_size") == 8
+    assert "cannot be cut in 8" in found.settings["enable_expert_parallel"].reason
+    cut = plan(machine, engine={"extra_args": ["--no-enable-expert-parallel"]})
+    assert cut.value("tensor_parallel_size") == 4
+    (idle,) = (text for text in cut.warnings if "idle" in text)
+    assert idle.startswith("GPU 4, GPU 5, GPU 6 and GPU 7 stay idle: the largest split")
+    assert "its experts of 1536 cannot be cut in 8" in idle
     typed = ["-tp", "8"]
     said = "its experts of 1536 cannot be cut in 8 at quantisation groups of 128; choose fewer"
-    assert any(said in text for text in plan(machine, engine={"extra_args": typed}).warnings)
+    refused = plan(machine, engine={"extra_args": [*typed, "--no-enable-expert-parallel"]})
+    assert any(said in text for text in refused.warnings)
+    for asked in (
+        plan(machine, engine={"extra_args": typed}),
+        plan(machine, policy={"tensor_parallel_size": 8}),
+    ):
+        assert asked.value("enable_expert_parallel") is True
+        assert not any("cannot" in text for text in asked.warnings)
     whole = plan(machine, engine={"extra_args": [*typed, "--enable-expert-parallel"]})
     assert not any("cannot" in text for text in whole.warnings)
     alone = plan(machine, engine={"extra_args": ["--enable-expert-parallel"]})
     assert alone.value("tensor_parallel_size") == 8
+
+
+UNEVEN = describe({
+    **MOE, "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "moe_intermediate_size": 1408, "n_shared_experts": 1, "shared_expert_intermediate_size": 1408,
+})  # fmt: skip
+"""Neither its experts nor those that all tokens share can be cut."""
+
+
+def test_cards_that_no_split_uses_are_the_stages_of_a_pipeline() -> None:
+    machine = inventory(
+        replace(UNEVEN, weights=weights(experts=60, layers=3)), named("RTX 3090", 4)
+    )
+    found = plan(machine)
+    assert (found.value("tensor_parallel_size"), found.value("pipeline_parallel_size")) == (1, 4)
+    assert "cannot be cut in 4" in found.settings["pipeline_parallel_size"].reason
+    assert found.value("cpu_offload_gb") is None
+    assert found.cards == ("0", "1", "2", "3")
+    assert not any("idle" in text for text in found.warnings)
+
+
+def test_where_nothing_holds_the_weights_all_cards_share_them_in_stages() -> None:
+    """Its host has the RAM for what is left, of all stages together."""
+    model = replace(UNEVEN, weights=weights(experts=95, layers=4))
+    machine = inventory(model, named("RTX 3090", 4))
+    found = plan(machine)
+    assert (found.value("pipeline_parallel_size"), found.value("cpu_offload_gb") > 0) == (4, True)
+    short = replace(machine, host=replace(machine.host, ram_mib=24_000, available_mib=24_000))
+    assert (plan(short).value("cpu_offload_gb") or 0) < found.value("cpu_offload_gb")
+
+
+def test_a_model_without_stages_says_why_cards_are_idle() -> None:
+    model = replace(UNEVEN, architecture="Phi4MMForCausalLM")
+    machine = inventory(replace(model, weights=weights(experts=17, layers=3)), named("RTX 3090", 2))
+    (idle,) = (text for text in plan(machine).warnings if "idle" in text)
+    assert "GPU 1 stays idle" in idle
+    assert "has none for Phi4MMForCausalLM" in idle
+
+
+def test_a_card_that_a_pipeline_would_use_is_idle_at_a_price_that_is_named() -> None:
+    gpus = (*named("RTX 3090"), *(replace(gpu, index=1) for gpu in named("RTX 3060")))
+    small = replace(LLAMA_8B, weights=weights(layers=8, embedding=1, head=1))
+    (idle,) = (text for text in plan(inventory(small, gpus)).warnings if "idle" in text)
+    assert "2 cards with --pipeline-parallel-size 2 would hold a context of" in idle
+    assert "times the time per token" in idle
+
+
+def test_uneven_cards_hold_layers_by_their_memory() -> None:
+    gpus = (*named("RTX 3090"), *(replace(gpu, index=1) for gpu in named("RTX 3060")))
+    large = replace(LLAMA_8B, weights=weights(layers=22, embedding=1, head=1))
+    found = plan(inventory(large, gpus))
+    assert (found.value("tensor_parallel_size"), found.value("pipeline_parallel_size")) == (1, 2)
+    first, second = map(int, str(found.env["VLLM_PP_LAYER_PARTITION"].value).split(","))
+    assert first > second
+    assert "the cards differ" in found.settings["pipeline_parallel_size"].reason
+
+
+def test_of_cards_as_free_those_are_taken_that_nvlink_joins() -> None:
+    pairs = {0: 2, 1: 3, 2: 0, 3: 1}
+    gpus = tuple(replace(gpu, nvlink=(pairs[gpu.index],)) for gpu in turing(4))
+    assert [gpu.index for gpu in freest(gpus, 2)] == [0, 2]
+    fuller = replace(gpus[0], free_mib=9000)
+    assert [gpu.index for gpu in freest((fuller, *gpus[1:]), 2)] == [1, 3]
+    assert [gpu.index for gpu in freest((fuller, *turing(4)[1:]), 2)] == [1, 2]
 
 
 def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
@@ -199,3 +281,34 @@ def test_a_small_card_beside_a_large_one_is_used_only_where_it_helps() -> None:
     half = replace(small, total_mib=16384, free_mib=16000)
     both = plan(inventory(replace(LLAMA_8B, weights=weights(layers=22)), (*large, half)))
     assert both.value("tensor_parallel_size") == 2
+
+
+def test_a_processor_without_avx2_runs_no_vllm() -> None:
+    def with_(*instructions: str, architecture: str = "x86_64") -> Inventory:
+        host = replace(HOST, architecture=architecture, instructions=instructions)
+        return inventory(SMALL_HYBRID, (), CPU, host)
+
+    with pytest.raises(Unplannable, match=r'needs AVX2.*kind = "llamacpp"') as caught:
+        plan(with_("sse4_2", "avx"))
+    assert caught.value.failure == "backend-unsupported"
+    for able in (with_("avx", "avx2"), with_(), with_("asimd", architecture="aarch64")):
+        assert plan(able).device == "cpu"
+
+
+def test_a_release_that_cannot_load_into_unified_memory_is_named() -> None:
+    gb10 = (replace(A100[0], name="NVIDIA GB10", compute_capability=(12, 1), unified=True),)
+    for version, told in (("0.21.0", True), ("0.24.0", False)):
+        found = plan(inventory(SMALL_HYBRID, gb10, replace(CUDA, version=version)))
+        assert any("unified memory" in text for text in found.warnings) == told
+    own = (replace(gb10[0], unified=False),)
+    assert not any("unified memory" in text for text in plan(inventory(gpus=own)).warnings)
+
+
+def test_in_unified_memory_no_weights_are_offloaded() -> None:
+    small = replace(A100[0], total_mib=16384, free_mib=12000, unified=True)
+    found = plan(inventory(QWEN_27B, (small,)))
+    assert found.value("cpu_offload_gb") is None
+    assert any("does not fit" in text for text in found.warnings)
+    own = replace(small, unified=False)
+    host = replace(HOST, ram_mib=262_144)
+    assert plan(inventory(QWEN_27B, (own,), host=host)).value("cpu_offload_gb")

@@ -13,7 +13,8 @@ from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.advice import STEP, is_clear
+from caovand.engines.vllm.planning.advice import STEP
+from caovand.engines.vllm.planning.warnings import is_clear
 from tests.core.machines import CUDA, H200, inventory, named
 
 ASKED = 262144

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, kv_bytes
-from caovand.engines.vllm.planning import fit, planner
+from caovand.engines.vllm.planning import fit, splits
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.draft import Draft
 from tests.core.machines import (
@@ -83,7 +83,7 @@ def weighed(
             seen.append(found.choice.candidate)
         return found
 
-    monkeypatch.setattr(planner, "size_draft", noting)
+    monkeypatch.setattr(splits, "size_draft", noting)
     return plan(inventory(*machine), **sections), seen
 
 

@@ -26,6 +26,7 @@ from caovand.engines.vllm.sizing.pace import (
     read_of_offloaded,
     step_seconds,
     tokens_of_step,
+    unevenness,
 )
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
@@ -185,6 +186,16 @@ def test_a_step_reads_the_experts_it_computes_of_those_in_host_memory() -> None:
     assert read_of_offloaded(QWEN_27B, 4) == 1
     assert 0.1 < read_of_offloaded(sparse, 1) < 0.2 < read_of_offloaded(sparse, 4) < 0.4
     assert step_seconds(10, sparse, turing(1)) < 0.2 * step_seconds(10, QWEN_27B, turing(1))
+
+
+def test_the_busiest_card_has_more_than_its_share_of_whole_experts() -> None:
+    """Eight of 128 experts on eight cards: one each in the mean, three on the busiest."""
+    moe = replace(model("Qwen3-30B-A3B-AWQ"), experts=128, experts_per_token=8)
+    assert unevenness(moe, 1, 1) == 1.0
+    assert unevenness(moe, 8, 1) == pytest.approx(2.97, abs=0.01)
+    assert unevenness(moe, 2, 1) < unevenness(moe, 4, 1) < unevenness(moe, 8, 1) < 8
+    assert unevenness(moe, 8, 10_000) == pytest.approx(1.0)
+    assert unevenness(replace(moe, experts=0), 8, 1) == 1.0
 
 
 def test_checkpoints_in_fewer_bits_are_named_where_weights_leave_the_cards() -> None:

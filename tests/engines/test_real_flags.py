@@ -7,6 +7,7 @@ below was also parsed by those engines.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.engine import ENGINE
+from caovand.engines.vllm.flags.removed import SUCCESSORS
 from tests.core.machines import A100, H200, inventory, plan, turing
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "engines"
@@ -75,6 +77,23 @@ def test_flags_that_vllm_refuses_are_named_as_they_were_typed(
     for problem, expected in zip(found, problems, strict=True):
         assert expected in str(problem)
     assert ENGINE.arguments.refused(words, replace(engine("0.21.0"), flags=frozenset())) == ()
+
+
+@pytest.mark.parametrize("version", ["0.21.0", "0.33.0"])
+def test_flags_that_vllm_removed_are_named_with_what_it_has_instead(version: str) -> None:
+    real = engine(version)
+    gone = [name for name in SUCCESSORS if f"--{name.replace('_', '-')}" not in real.flags]
+    assert len(gone) > 30
+    for name in gone:
+        named = re.findall(r"--[a-z0-9-]+", SUCCESSORS[name])
+        assert set(named) <= real.flags, name
+    words = ["--enable-reasoning", "--swap-space", "4"]
+    problems = ENGINE.arguments.refused(words, real)
+    assert [found.remedy for found in problems] == [
+        SUCCESSORS["enable_reasoning"], SUCCESSORS["swap_space"]
+    ]  # fmt: skip
+    warnings = plan(inventory(engine=real), engine={"extra_args": words}).warnings
+    assert any(SUCCESSORS["swap_space"] in text for text in warnings)
 
 
 @pytest.mark.parametrize("kind", ["llamacpp", "sglang"])

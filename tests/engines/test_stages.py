@@ -378,9 +378,13 @@ def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
 GIGABIT, FAST = Network(117e6, 200e-6), Network(12.5e9, 10e-6)
 
 
-def waited_s(candidate: Candidate, nodes: Nodes, cards: int) -> float:
-    """How much longer a token takes than if every exchange were free, of one answer."""
+def waited_s(
+    candidate: Candidate, nodes: Nodes, cards: int, pcie: tuple[int, int] | None = None
+) -> float:
+    """How much longer a token takes than if every exchange were free, of one answer, over NVLink
+    or these lanes."""
     gpus = tuple(replace(gpu, nvlink=tuple(range(cards))) for gpu in turing(cards))
+    gpus = tuple(replace(gpu, nvlink=(), pcie=pcie) for gpu in gpus) if pcie else gpus
     pace = Pace(LLAMA_70B_AWQ, candidate, gpus, WORKLOADS["chat"], nodes)
     took_s = pace.answering(candidate) ** -1
     pace._exchange_s = pace._exchanged_s = 0.0
@@ -395,6 +399,9 @@ def test_cards_of_different_nodes_exchange_data_over_their_link_by_hand() -> Non
     sums = 160 * (40e-6 + 200e-6 + 16384 / 117e6)
     assert waited_s(candidate, Nodes(2), 2) == pytest.approx(sums)
     assert waited_s(candidate, Nodes(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
+    for lanes, rate in (((3, 8), 6.304e9), ((4, 16), 25.216e9)):
+        sums = 160 * (34e-6 + 16384 / rate)
+        assert waited_s(candidate, Nodes(), 2, lanes) == pytest.approx(sums), lanes
     four = replace(candidate, tensor_parallel=4)
     sums = 160 * (7e-6 + 40e-6 + 10e-6 + 16384 / 12.5e9)
     assert waited_s(four, Nodes(2, FAST), 4) == pytest.approx(sums)

@@ -74,7 +74,8 @@ def test_what_is_not_forecast_is_not_sized_by_what_is_known() -> None:
 
 def test_what_is_not_forecast_keeps_the_split_and_what_fits_without_it() -> None:
     machine = inventory(LLAMA_70B_AWQ)
-    bare, found = plan(machine), plan(machine, engine={"extra_args": ["--enable-lora"]})
+    words = ["--kv-cache-dtype-skip-layers", "0"]
+    bare, found = plan(machine), plan(machine, engine={"extra_args": words})
     assert found.value("tensor_parallel_size") == bare.value("tensor_parallel_size") == 2
     for name in ("enforce_eager", "max_num_batched_tokens", "gpu_memory_utilization"):
         assert found.value(name) == bare.value(name)

@@ -11,7 +11,10 @@ from typing import Any
 
 
 class Completions(ThreadingHTTPServer):
-    """`events` are sent for a completion, made from its request; `asked` are all requests."""
+    """`events` are sent for a completion, made from its request; `asked` are all requests.
+
+    `embedding` is what is sent for any text to embed.
+    """
 
     daemon_threads = True
 
@@ -21,6 +24,7 @@ class Completions(ThreadingHTTPServer):
         self.keys: list[str | None] = []
         self.status = 200
         self.events = streamed
+        self.embedding: list[Any] = []
         self.hanging = threading.Event()
         self.hangs = False
         self.let_go = threading.Event()
@@ -35,9 +39,9 @@ class Completions(ThreadingHTTPServer):
         return [body for path, body in self.asked if path == "/v1/completions"]
 
 
-def tokens_of(text: str) -> int:
-    """The tokens of a text."""
-    return 1 + len(text) // 4
+def tokens_of(text: str | list[int]) -> int:
+    """The tokens of a text; of a list of them their number."""
+    return 1 + len(text) // 4 if isinstance(text, str) else len(text)
 
 
 def streamed(body: dict[str, Any]) -> Iterator[str]:
@@ -60,6 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.keys.append(self.headers["Authorization"])
         if self.server.status != 200:
             self._whole({"error": "no"}, self.server.status)
+        elif self.path == "/v1/embeddings":
+            usage = {"prompt_tokens": tokens_of(body["input"])}
+            self._whole({"data": [{"embedding": self.server.embedding}], "usage": usage})
         elif self.path == "/tokenize":
             self._whole({"count": tokens_of(body["prompt"])})
         else:

@@ -211,6 +211,30 @@ def test_a_head_is_asked(box: Box, ctl: Ctl) -> None:
     assert "no model is served" in ctl("bench").err
 
 
+def test_an_embedder_is_measured_by_its_answers(box: Box, ctl: Ctl) -> None:
+    box.daemon.answers["plan"] = {**PLAN, "task": "embed"}
+    box.engine.embedding = [0.5]
+    said = ctl(*SHORT)
+    assert said.code == 0, said.err
+    _, how, _, one, *_ = said.out.splitlines()
+    assert how.startswith("embeddings: a prompt is answered at once")
+    assert (one.split()[:2], one.split()[3]) == (["64", "1"], "-")
+    assert {path for path, _ in box.engine.asked} == {"/tokenize", "/v1/embeddings"}
+
+
+@pytest.mark.parametrize(
+    ("words", "task", "title"),
+    [(SHORT, "transcription", "transcription"), (("soak", "0.1"), "embed", "embeddings")],
+)
+def test_what_sends_no_text_to_a_model_says_so(
+    box: Box, ctl: Ctl, words: tuple[str, ...], task: str, title: str
+) -> None:
+    box.daemon.answers["plan"] = {**PLAN, "task": task}
+    said = ctl(*words)
+    assert said.code == 1
+    assert f"cannot {words[0]}: the model is for {title}" in said.err
+
+
 def test_no_model_is_served(box: Box, ctl: Ctl) -> None:
     box.daemon.answers["status"] = box.status(served=None, state="HOLD", reason="no card")
     said = ctl("bench")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.http import Endpoint, Unanswered
+from caovand.engines.common.works import WORKS
 from caovand.lab.streamed import Refused, Streams, choice
 from tests.lab.completions_server import Completions, completions, streamed
 from tests.patience import LIMIT_S
@@ -38,6 +39,17 @@ def test_every_piece_has_its_time_and_the_tokens_are_the_engines(server: Complet
     assert {body["prompt"] for body in server.completions()} == {"abcd" * 10, "x"}
     for body in server.completions():
         assert (body["stream"], body["max_tokens"], body["model"]) == (True, 6, "m")
+
+
+def test_a_text_to_embed_is_one_piece_of_one_token(server: Completions) -> None:
+    server.embedding = [0.5, 0.25]
+    endpoint = Endpoint("127.0.0.1", server.port)
+    asking = Streams(endpoint, PATH, "m", work=WORKS["embed"])
+    looks: list[tuple[int, int]] = []
+    (answer,) = asking.at_once(["abcd"], 1, lambda *seen: looks.append(seen))
+    assert (answer.prompt_tokens, answer.tokens, len(answer.pieces)) == (2, 1, 1)
+    assert server.asked == [("/v1/embeddings", {"model": "m", "input": "abcd"})]
+    assert looks[-1] == (1, 1)
 
 
 def test_first_tokens_and_answers_are_seen_while_others_are_under_way(server: Completions) -> None:

@@ -28,7 +28,7 @@ from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.wheels import Folder
 from caovand.cli import engine as verb
 from caovand.cli.engine import install as install_verb
-from caovand.core.facts.inventory import Host
+from caovand.core.facts.inventory import Gpu, Host
 from caovand.engines import registry
 from tests import engine_fakes, fake_engine
 from tests.engine_fakes import FakePip
@@ -326,6 +326,16 @@ def test_cards_that_the_locks_cuda_cannot_compile_for_are_left_out_or_refused(
     assert install_verb.compiled_for(wanted, ((6, 1), (7, 5), (8, 6))) == ((7, 5), (8, 6))
     with pytest.raises(EngineError, match=r"CUDA 13 compiles for 7\.5 and newer, not for 6\.1"):
         install_verb.compiled_for(wanted, ((6, 1),))
+
+
+def test_nothing_is_downloaded_for_cards_that_it_cannot_run_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p40 = Gpu(0, "Tesla P40", (6, 1), 24576, 24000)
+    monkeypatch.setattr(install_verb, "read_gpus", lambda environ: (p40,))
+    assert ctl("install", "--build", "cuda", "--root", str(tmp_path)) == 1
+    assert "CUDA 13 compiles for 7.5 and newer, not for 6.1" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long

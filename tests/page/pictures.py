@@ -124,6 +124,7 @@ def main() -> None:
     folder.mkdir()
     model = make_model(folder / "demo")
     (model / "tokenizer.json").write_text("{}")
+    (model / "chat_template.jinja").write_text("{{ messages }}")
     config = configuration(model, ORDERS, page=f'listen = "{LISTEN}"')
     port = [line for line in config.splitlines() if line.startswith("port = ")]
     one = Daemon(folder, config.replace(port[0], f"port = {PORT}"), pretend(folder))

@@ -15,10 +15,12 @@ from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.adapters.model_folder import gguf_files
+from caovand.adapters.model_folder.sentence_transformers import read_sentence_transformer
 from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of
 from caovand.adapters.model_folder.tables import MAX_OTHER_BYTES, ModelProblem, closed, read_table
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
+from caovand.core.checkpoint.model_task import SentenceTransformer, with_task
 from caovand.core.checkpoint.tensors import weigh
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
@@ -135,7 +137,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         quantised = read_table(folder, "hf_quant_config.json", budget)
         config = {**config, "quantization_config": quantised}
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
-    card = _described(folder, config, tokenizer)
+    added = read_sentence_transformer(folder, budget)
+    card = _described(folder, config, tokenizer, added)
     notes = card.notes
     if weights:
         tensors = list(tensors_of(folder, budget))
@@ -187,9 +190,11 @@ def read_gguf(file: Path) -> ModelCard:
     raise ModelProblem(f"load model {file}", why, remedy)
 
 
-def _described(folder: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> ModelCard:
+def _described(
+    folder: Path, config: dict[str, Any], tokenizer: dict[str, Any], files: SentenceTransformer
+) -> ModelCard:
     try:
-        return describe(config, tokenizer, str(folder))
+        return with_task(describe(config, tokenizer, str(folder)), config, files)
     except BadConfig as problem:
         why = str(problem)
     except SURPRISES as problem:  # last resort: no file may end the daemon

@@ -23,10 +23,19 @@ class ModelProblem(ProblemError):
 
 def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None:
     """Read the table in this file; None if there is no such file."""
+    content = read_json(folder, name, budget)
+    if content is not None and not isinstance(content, dict):
+        problem = f"read {folder / name}", "it contains no table", "download the file again"
+        raise ModelProblem(*problem)
+    return content
+
+
+def read_json(folder: Path, name: str, budget: Budget) -> Any:
+    """Read the JSON document in this file; None if there is no such file."""
     path = folder / name
     try:
         data = safe_files.read(path, MAX_BYTES.get(name, MAX_OTHER_BYTES))
-        content = budget.json(data, MAX_VALUES)
+        return budget.json(data, MAX_VALUES)
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -37,9 +46,6 @@ def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None
         raise ModelProblem(f"read {path}", str(problem.strerror), remedy) from problem
     except BadHeader as problem:
         raise ModelProblem(f"read {path}", str(problem), "download the file again") from None
-    if not isinstance(content, dict):
-        raise ModelProblem(f"read {path}", "it contains no table", "download the file again")
-    return content
 
 
 def closed(what: str, folder: Path, more: int = 0) -> ModelProblem:

@@ -53,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
     screen = Screen(sys.stderr)
     wanted = choice.chosen_lock(args, screen)
     if wanted.build == "cuda":
-        check_driver(wanted, read_gpus({}))
+        here = read_gpus({})
+        check_driver(wanted, here)
+        if here and not args.capability:
+            compiled_for(wanted, tuple(sorted({gpu.compute_capability for gpu in here})))
     root, world = root_of(args), world_of(screen)
     source = registry.engine_of(wanted.kind).install.source
     engine = install.install(
@@ -101,9 +104,9 @@ def compiled_for(
     if able:
         return able
     major = _cuda(wanted).partition(".")[0]
-    fact = "CUDA {} compiles for {}.{} and newer, not for {}.{}".format(major, *oldest, *cards[0])
+    fact = "CUDA {} compiles for {}.{} and newer, not for {}.{}".format(major, *oldest, *cards[-1])
     remedy = "`caovanctl doctor` names an engine that has code for it; --build cpu leaves it idle"
-    raise EngineError(f"build {wanted.name}", fact, remedy)
+    raise EngineError(f"install {wanted.name}", fact, remedy)
 
 
 def _cuda(wanted: lock.Lock) -> str:

@@ -17,12 +17,12 @@ from caovand.core.problem import Problem
 
 LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
-    "max_sequence_length", "max_seq_length", "seq_len",
+    "max_sequence_length", "max_seq_length", "seq_len", "max_target_positions",
 )  # fmt: skip
 VISION = ("vision_config", "audio_config", "visual", "vision_tower_cfg")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYERS = ("decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
-HEADS = ("num_attention_heads", "n_head", "n_heads")
+HEADS = ("decoder_attention_heads", "num_attention_heads", "n_head", "n_heads")
 LAYER_NAMES = {
     "attention": "full_attention", "full_attention": "full_attention", "*": "full_attention",
     "sliding_attention": "sliding_attention", "chunked_attention": "sliding_attention",

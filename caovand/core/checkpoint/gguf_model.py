@@ -12,6 +12,7 @@ from caovand.core.checkpoint.gguf import Count, GgufFile, GgufTensor
 from caovand.core.checkpoint.values import BadConfig, count
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import ModelCard, Weights
+from caovand.core.model_task import ModelTask
 from caovand.core.problem import Problem
 
 MAX_LAYERS = 1024
@@ -33,11 +34,15 @@ EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})
 """Architectures of which one layer in `full_attention_interval` attends, by default one in four."""
 NO_ATTENTION = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
-NO_TEXT = frozenset({
-    "clip", "wavtokenizer-dec", "t5encoder", "bert", "nomic-bert", "nomic-bert-moe", "neo-bert",
-    "modern-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed",
+NO_TEXT = frozenset({"clip", "wavtokenizer-dec", "t5encoder"})
+"""Architectures that are no model of text: they see or speak."""
+ENCODERS = frozenset({
+    "bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "modern-bert", "jina-bert-v2",
+    "jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed",
 })  # fmt: skip
-"""Architectures that generate no text: they embed text, see or speak."""
+"""Architectures that embed, whose tokens attend to later ones and need no cache."""
+RANK = 4
+"""llama.cpp's pooling of a model that ranks; 0 is none."""
 INDEXED = frozenset({
     "deepseek32", "deepseek4", "glm-dsa", "glm5-next", "hy-v4", "dots3note", "minimax-m3",
     "qwen4exp",
@@ -123,7 +128,16 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
         weights=(Weights("layers", "sharded", "GGUF", gguf.size),),
         notes=_notes(architecture),
         gguf=gguf,
+        task=_task(keys),
+        one_step=_task(keys) != "generate",
     )
+
+
+def _task(keys: _Keys) -> ModelTask:
+    pooling = keys.number("pooling_type")
+    if pooling == RANK:
+        return "score"
+    return "embed" if pooling or keys.architecture in ENCODERS else "generate"
 
 
 def _notes(architecture: str) -> tuple[Problem, ...]:
@@ -162,7 +176,8 @@ def _layers(
         attends = not has_state or keys.architecture in EVERY_LAYER_BOTH
         attends = attends and (place < own_cache or is_mtp)
         width_k, width_v = _widths(keys, is_windowed)
-        many = kv_heads[place] if attends and keys.architecture not in NO_ATTENTION else 0
+        cached = attends and keys.architecture not in NO_ATTENTION | ENCODERS
+        many = kv_heads[place] if cached else 0
         found.append(
             GgufLayer(
                 size=sizes[place],

@@ -7,6 +7,7 @@ from typing import Literal
 
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.network import Network
+from caovand.core.model_task import ModelTask
 from caovand.core.problem import Problem
 
 
@@ -95,6 +96,7 @@ class EngineInfo:
     not asked. `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` those it would
     replace; `states` says likewise whether it keeps states right where hybrids draft. `executable`
     is the server, of an engine that is a program. `nccl` and `ray` are releases of packages.
+    `decodes_sound` is whether a package is there that reads files of sound, None if not asked.
     """
 
     python: str
@@ -126,6 +128,7 @@ class EngineInfo:
     executable: str = ""
     nccl: str | None = None
     ray: str | None = None
+    decodes_sound: bool | None = None
 
     def knows(self, architecture: str) -> bool:
         """Whether its models include this one; assumed so if it was not asked."""
@@ -213,6 +216,8 @@ class ModelCard:
     layers read the caches of earlier ones (Gemma 3n). `negative_scale` is the first tensor with a
     negative scale, empty without one, None where no scales were read. `notes` name oddities of the
     folder that leave it usable. `gguf` describes a model in GGUF files; `path` is then the first.
+    `one_step` is whether a whole prompt must be processed in one step (layers of type
+    "encoder_attention", whose tokens attend to later ones and need no cache, and some poolings).
     """
 
     path: str
@@ -256,6 +261,8 @@ class ModelCard:
     folder: bool = True
     notes: tuple[Problem, ...] = ()
     gguf: Gguf | None = None
+    task: ModelTask = "generate"
+    one_step: bool = False
 
     @property
     def hybrid(self) -> bool:

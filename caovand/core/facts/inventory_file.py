@@ -9,6 +9,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
@@ -18,6 +19,8 @@ LARGEST = 1 << 40
 """Far beyond any count or size, in MiB, of a machine."""
 FORMER_VERSION = "vllm"
 """The key of the engine's version in files of earlier releases."""
+UNNAMED = ""
+"""The kind of the engine in files that name none: earlier releases', and those written by hand."""
 CAPABILITY = re.compile(r"(?:sm)?_?(?:([0-9]{1,2})\.([0-9])|([0-9]{1,2}?)([0-9]?))")
 
 
@@ -25,8 +28,17 @@ class BadInventory(Exception):
     """Why this document is not an inventory."""
 
 
-def render(gpus: tuple[Gpu, ...], host: Host, engine: EngineInfo | None) -> dict[str, Any]:
-    """The inventory as plain values for JSON."""
+def render(
+    gpus: tuple[Gpu, ...],
+    host: Host,
+    engine: EngineInfo | None,
+    kind: str = UNNAMED,
+    others: Mapping[str, EngineInfo] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The inventory as plain values for JSON, with engines of other kinds than its own."""
+    named: dict[str, Any] = {"kind": kind} if engine and kind else {}
+    if others:
+        named["others"] = {name: _plain(other) for name, other in others.items()}
     return {
         "gpus": [
             {**_plain(gpu), "compute_capability": "{}.{}".format(*gpu.compute_capability)}
@@ -34,6 +46,7 @@ def render(gpus: tuple[Gpu, ...], host: Host, engine: EngineInfo | None) -> dict
         ],
         "host": _plain(host),
         "engine": _plain(engine) if engine else None,
+        **named,
     }
 
 
@@ -52,6 +65,18 @@ def parse(document: Any) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
         raise BadInventory('it has no "host"')
     engine = document.get("engine")
     return gpus, _host(document["host"]), _engine(engine) if engine is not None else None
+
+
+def engines_in(document: Mapping[str, Any]) -> dict[str, EngineInfo]:
+    """The engines of an inventory by kind; BadInventory names the key."""
+    found: dict[str, EngineInfo] = {}
+    if document.get("engine") is not None:
+        kind = document.get("kind", UNNAMED)
+        _check(isinstance(kind, str), "kind", kind, "a kind of engine")
+        found[kind] = _engine(document["engine"])
+    for kind, entry in _table(document.get("others", {}), "others").items():
+        found[str(kind)] = _engine(entry)
+    return found
 
 
 def _gpu(entry: Any, where: str) -> Gpu:

@@ -42,8 +42,8 @@ def foresee(
         if step is None:
             break
         problem = predict(step)
-        if planning.forecast(step, inventory).fits:
-            return _as_lowered(step), problem
+        if problem is None and planning.forecast(step, inventory).fits:
+            return _as_lowered(step), None
         if problem is None and worth_trying is None:
             worth_trying = step
         lower, found = step, problem or found

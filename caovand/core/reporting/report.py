@@ -16,6 +16,7 @@ def describe(
     """Settings with origin and reason, the command line, the forecast, the warnings."""
     return {
         "model": plan.model,
+        "task": plan.task,
         "settings": {
             name: {"value": s.value, "origin": s.origin, "reason": s.reason}
             for name, s in plan.settings.items()

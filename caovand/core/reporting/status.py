@@ -95,6 +95,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "start": dict(facts.start) if facts.start and snapshot.state is State.SERVING else None,
         "served": _served(plan) if snapshot.state is State.SERVING else None,
         "model": plan.model if plan else None,
+        "task": plan.task if plan else None,
         "mode": facts.mode,
         "mode_origin": facts.mode_origin,
         "engine_mode": facts.engine_mode,

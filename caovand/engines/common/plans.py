@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 
 from caovand.core.config import Config
 from caovand.core.facts.forecast import MemoryEstimate
-from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.healing.degraded import kept_steps
+from caovand.core.model_task import TITLES
 from caovand.core.plan import Plan, Unplannable
 
 OF_THE_DAEMON = frozenset({"ladder"})
@@ -26,6 +27,17 @@ def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
             "gpu-absent",
         )
     return gpus
+
+
+def refuse_other_tasks(model: ModelCard, title: str) -> None:
+    """Raise Unplannable for a model that generates no text, with an engine planned for text."""
+    if model.task == "generate":
+        return
+    remedy = "llamacpp" if model.gguf else "vllm"
+    raise Unplannable(
+        f"cannot serve model {model.path} with {title}: it is for {TITLES[model.task]}, and caovan"
+        f' plans {title} for generated text only; set [engine] kind = "{remedy}"'
+    )
 
 
 def cards_in(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Planning, Tokenize
+from caovand.engines.common import works
 from caovand.engines.common.options import chat_template, values
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command
@@ -81,6 +82,7 @@ ENGINE = Engine(
             count=lambda answer: len(answer["tokens"]),
         ),
         constrained=lambda schema: {"json_schema": schema},
+        works={"embed": works.EMBED, "score": works.RERANK},
     ),
     healing=HEALING,
 )

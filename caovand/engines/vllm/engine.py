@@ -11,6 +11,8 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.common.options import chat_template
+from caovand.engines.common.processors import read_seconds
+from caovand.engines.common.works import WORKS
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
@@ -25,12 +27,12 @@ from caovand.engines.vllm.machine.ranks import nodes_of
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
-from caovand.engines.vllm.planning.advice import foreseen
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
+from caovand.engines.vllm.planning.warnings import foreseen
 from caovand.engines.vllm.probe import PROBE
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload, experts_read
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
 
@@ -49,7 +51,19 @@ def _at_once(plan: Plan) -> int | None:
 
 
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
+    if plan.device == "cpu":
+        return _on_processor(inventory)
     return _paced(plan, inventory, WORKLOADS["chat"], 1).decode
+
+
+def _on_processor(inventory: Inventory) -> float | None:
+    """By the weights that a token reads, without drafts; None for a model without them here."""
+    model, host = inventory.model, inventory.host
+    if not model.weights:
+        return None
+    head = model.size("head") or model.size("embedding")
+    experts = model.size("experts") * experts_read(model, 1)
+    return 1 / read_seconds(host, model.size("layers") + head, experts)
 
 
 def _modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
@@ -128,6 +142,7 @@ ENGINE = Engine(
             count=lambda answer: answer["count"],
         ),
         constrained=lambda schema: {"structured_outputs": {"json": schema}},
+        works=WORKS,
     ),
     healing=HEALING,
     nodes=NODES,

@@ -46,7 +46,8 @@ MAX_POSITIONS = 64
 
 # A refused request (4xx) never reached the engine.
 _ENDED = re.compile(
-    r'http_requests_total\{handler="/v1/(?:completions|chat/completions|responses|messages)",'
+    r'http_requests_total\{handler="(?:/v1/(?:completions|chat/completions|responses|messages'
+    r'|embeddings|score|rerank|audio/transcriptions)|/score|/rerank|/classify|/pooling)",'
     r'method="POST",status="[25]xx"\} '
 )
 _POSITION = re.compile(r'[{,]position="(\d{1,3})"')

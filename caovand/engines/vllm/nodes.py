@@ -15,9 +15,8 @@ from caovand.engines.vllm import over_ray
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR, ranks_here
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.devices import BUSY_MIB, choose_gpus
 from caovand.engines.vllm.planning.environment import JOBS, THREADS
-from caovand.engines.vllm.planning.fit import BUSY_MIB
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
 

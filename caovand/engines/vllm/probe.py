@@ -65,7 +65,7 @@ print(MARK + json.dumps({
     "vllm": version("vllm"), "torch": version("torch"), "cuda": torch_cuda(),
     "flashinfer": version("flashinfer-python"), "plugin": version("caovan-vllm-sm75-turbo3"),
     "nccl": version("nvidia-nccl-cu" + (torch_cuda() or "").partition(".")[0]),
-    "ray": version("ray"),
+    "ray": version("ray"), "decodes_sound": any(map(version, ("soundfile", "av", "torchcodec"))),
     "python_version": platform.python_version(),
     "nvcc": nvcc(), "cuda_home": toolkit(), "cxx": os.environ.get("CXX") or shutil.which("c++"),
     "jit_cache": version("flashinfer-jit-cache"), "kernels": kernels(),

@@ -25,6 +25,9 @@ HELD_BLOCK = (0, 22)
 """One block of the cache is reserved."""
 PREFIX_CACHING_ALIGNS = (0, 22)
 """A hybrid model's prefix caching is on by default, in mode align."""
+UNIFIED_MEMORY_RELEASED = (0, 24)
+"""A load gives memory back to the host of unified memory when it is short (vllm#45179). By their
+sources 0.21 does not and 0.32 does; the first was named there."""
 STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; earlier releases refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)

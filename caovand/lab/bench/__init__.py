@@ -110,10 +110,9 @@ def _compare(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace) -> int:
     with connect(args) as client:
         found = target.find(client, args.api_key_file)
-        lengths = target.lengths(found, args.prompts, PROMPTS, args.tokens)
-        order = Order(
-            lengths, args.at_once, args.rounds, args.tokens, args.seed, uuid.uuid4().hex[:12]
-        )
+        tokens = 1 if found.work else args.tokens
+        lengths = target.lengths(found, args.prompts, PROMPTS, tokens)
+        order = Order(lengths, args.at_once, args.rounds, tokens, args.seed, uuid.uuid4().hex[:12])
         document, cut = measured(client, found, order)
     if document["cells"]:
         _show(args, document)

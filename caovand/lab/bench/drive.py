@@ -84,7 +84,8 @@ class Run:
     ) -> None:
         self._client, self._target, self._order = client, target, order
         self._screen = screen
-        self._streams = Streams(target.endpoint, target.api.completions, target.model)
+        path, work = target.api.completions, target.work
+        self._streams = Streams(target.endpoint, path, target.model, work=work)
         self._sized = Sized(target, self._streams, passages, order.salt, order.seed)
         self._progress = Progress(order.every_round, order.tokens)
         self._sent, self._shown = 0, (0, 0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
+from caovand.core.model_task import TITLES
 from caovand.lab.core.bench import compare, record
 from caovand.lab.core.bench.compare import Row, Spread
 
@@ -33,10 +34,11 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     cells = document["cells"]
     rounds = len(cells[0]["rounds"])
     figures = f"medians of {rounds} rounds" if rounds > 1 else "figures of 1 round"
-    yield (
-        f"{document['tokens']} tokens generated for each request, seed {document['seed']};"
-        f" {figures}"
-    )
+    task = document.get("task", "generate")
+    asked = f"{document['tokens']} tokens generated for each request"
+    if task != "generate":
+        asked = f"{TITLES[task]}: a prompt is answered at once, after the time to its first token"
+    yield f"{asked}, seed {document['seed']}; {figures}"
     yield _row(HEAD)
     for cell in cells:
         yield _row(_figures(cell))

@@ -13,7 +13,8 @@ from caovand.adapters.http import Endpoint
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.config import ConfigError
-from caovand.core.engine import Api
+from caovand.core.engine import Api, Work
+from caovand.core.model_task import TITLES
 from caovand.engines import registry
 
 
@@ -28,6 +29,8 @@ class Target:
     generation: int
     described: Mapping[str, Any]
     """What a result records about the engine."""
+    work: Work | None = None
+    """The request of a model that generates no text."""
 
 
 def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
@@ -49,6 +52,14 @@ def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
             "wait for it with `caovanctl wait`, or see `caovanctl status`",
         )
     plan = client.ask("plan")
+    task = plan.get("task", "generate")  # a daemon from before an upgrade tells none
+    if task != "generate" and (verb != "bench" or task == "transcription"):
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot {verb}: the model is for {TITLES[task]}, and {verb} sends texts"
+            f"{'' if verb == 'bench' else ' to continue'}",
+            "serve a model that generates text",
+        )
     served = status["served"]
     endpoint = Endpoint(
         served["host"],
@@ -65,10 +76,12 @@ def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
         "mtp": status["mtp"],
         "rungs": plan["rungs"],
         "context": plan["context"],
+        "task": task,
     }
     api = registry.engine_of(plan["engine"]).api
     name, context = served["name"], plan["context"]
-    return Target(endpoint, api, name, context, status["generation"], described)
+    work = api.works.get(task)
+    return Target(endpoint, api, name, context, status["generation"], described, work)
 
 
 def _key(

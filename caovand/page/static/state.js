@@ -78,7 +78,7 @@ function startup(status) {
 function facts(status) {
   const seen = [
     status.served, status.model, status.mode, status.mode_origin, status.engine_mode, status.mtp,
-    status.engine_pid, status.restarts, status.start?.seconds, t("model"),
+    status.engine_pid, status.restarts, status.start?.seconds, status.task, t("model"),
   ];
   redraw(parts.facts, seen, () => {
     const rows = [];
@@ -91,6 +91,7 @@ function facts(status) {
       const url = status.served.url;
       row("endpoint", el("code", {}, url), copier(url, t("copy"), t("copied")));
     }
+    if (status.task && status.task !== "generate") row("task", t(`task-${status.task}`));
     const later = status.engine_mode && status.engine_mode !== status.mode;
     const from = t(later ? "mode-later" : "mode-from", { mode: status.engine_mode, origin: status.mode_origin });
     row("mode", el("b", {}, status.mode), el("small", {}, from));

@@ -12,6 +12,7 @@ const parts = {};
 let stop = null;
 let target = "";
 let serves = false;
+let chats = true;
 
 export function build() {
   const kept = parts.prompt?.value ?? "";
@@ -42,7 +43,8 @@ form.addEventListener("submit", (event) => {
 
 export function show(status) {
   target = status.served?.name ?? "";
-  serves = status.state === "SERVING";
+  chats = (status.task ?? "generate") === "generate";
+  serves = status.state === "SERVING" && chats;
   allow();
 }
 
@@ -55,8 +57,9 @@ function allow() {
   parts.send.textContent = t(stop ? "stop" : "send");
   parts.send.disabled = !serves && !stop;
   parts.note.setAttribute("aria-busy", String(Boolean(stop))); // read out once, at the end
-  if (!serves && !stop) parts.note.textContent = t("not-serving");
-  else if (parts.note.textContent === t("not-serving")) parts.note.textContent = "";
+  const why = t(chats ? "not-serving" : "no-text");
+  if (!serves && !stop) parts.note.textContent = why;
+  else if ([t("not-serving"), t("no-text")].includes(parts.note.textContent)) parts.note.textContent = "";
 }
 
 async function send(prompt) {

@@ -30,6 +30,9 @@ export const english = {
   "step-prove": "Prove", "startup": "Startup", done: "done", now: "now",
   phase: "Phase {phase}", progress: "Progress of the start",
   model: "Model", endpoint: "Endpoint", mode: "Mode", drafting: "Drafting", engine: "Engine",
+  task: "Task", "task-embed": "embeddings", "task-token_embed": "embeddings of tokens",
+  "task-classify": "classification", "task-score": "reranking",
+  "task-token_classify": "rewards or labels of tokens", "task-transcription": "transcription",
   "last-start": "Last start", "mtp-off": "off", "mtp-depth": "MTP {depth}",
   "engine-pid": "pid {pid}, restarts {restarts}", "no-engine": "none runs",
   "mode-from": "from {origin}", "mode-later": "from the next start; now {mode}",
@@ -74,6 +77,7 @@ export const english = {
 
   prompt: "Prompt", "prompt-hint": "Ask the model something", "longest": "Longest answer", tokens: "tokens",
   send: "Send", stop: "Stop", "not-serving": "Available once the engine serves.",
+  "no-text": "This model generates no text: ask its own endpoint.",
   answer: "Answer", "try-figures": "first token {first} · {rate} tokens/s · {count} tokens",
   "try-waits": "waiting for the first token …", stopped: "stopped", "no-answer": "no answer",
 

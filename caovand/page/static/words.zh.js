@@ -30,6 +30,9 @@ export const chinese = {
   "step-prove": "验证", "startup": "启动过程", done: "完成", now: "进行中",
   phase: "阶段 {phase}", progress: "启动进度",
   model: "模型", endpoint: "接口地址", mode: "模式", drafting: "投机解码", engine: "引擎",
+  task: "任务", "task-embed": "文本向量", "task-token_embed": "词元向量",
+  "task-classify": "分类", "task-score": "重排序",
+  "task-token_classify": "词元打分或标注", "task-transcription": "语音转写",
   "last-start": "上次启动", "mtp-off": "关闭", "mtp-depth": "MTP {depth}",
   "engine-pid": "进程 {pid}，重启 {restarts} 次", "no-engine": "没有运行",
   "mode-from": "来自 {origin}", "mode-later": "下次启动生效；当前为 {mode}",
@@ -74,6 +77,7 @@ export const chinese = {
 
   prompt: "提示词", "prompt-hint": "向模型提一个问题", "longest": "最长回答", tokens: "tokens",
   send: "发送", stop: "停止", "not-serving": "引擎就绪后可用。",
+  "no-text": "该模型不生成文本，请使用它自己的接口。",
   answer: "回答", "try-figures": "首 token {first} · {rate} tokens/s · {count} tokens",
   "try-waits": "等待首个 token …", stopped: "已停止", "no-answer": "没有回答",
 

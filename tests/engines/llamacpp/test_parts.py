@@ -194,6 +194,16 @@ def facts(inventory: Inventory, **more: object) -> DoctorFacts:
     return DoctorFacts(**{**known, **more})  # type: ignore[arg-type]
 
 
+def test_the_doctor_passes_no_card_that_the_build_has_no_code_for() -> None:
+    inventory = machine(QWEN_27B_MTP, 22527)
+    p40 = replace(inventory.gpus[0], index=1, name="Tesla P40", compute_capability=(6, 1))
+    built = replace(inventory.engine, cuda="13.0.96")
+    inventory = replace(inventory, gpus=(*inventory.gpus, p40), engine=built)
+    made = plan(inventory)
+    rows = ENGINE.planning.checks(facts(inventory, plan_warnings=made.warnings))
+    assert [row.verdict for row in rows if "Tesla P40" in row.text] == ["WARN"]
+
+
 def test_the_doctor_checks_engine_model_memory_and_port() -> None:
     inventory = machine()
     memory = ENGINE.planning.forecast(plan(inventory), inventory)

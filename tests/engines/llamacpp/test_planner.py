@@ -65,6 +65,23 @@ def test_without_a_card_everything_is_in_host_memory() -> None:
     assert forecast(found, inventory).fits
 
 
+@pytest.mark.parametrize(("task", "option"), [("embed", "--embeddings"), ("score", "--reranking")])
+def test_a_text_to_embed_or_rank_is_read_in_one_step(task: Any, option: str) -> None:
+    inventory = machine(replace(QWEN_8B, task=task, mtp_layers=1))
+    found = plan(inventory)
+    words = argv(found, inventory)
+    assert (found.task, found.mtp, option in words) == (task, 0, True)
+    assert {found.value(name) for name in ("max_model_len", "ubatch_size", "batch_size")} == {8192}
+    assert of(words, "--ubatch-size") == "8192"
+    longer = plan(inventory, model={"max_model_len": 10_000})
+    assert longer.value("ubatch_size") == longer.value("max_model_len") == 10_000
+
+
+def test_an_option_makes_any_model_embed() -> None:
+    found = plan(machine(), engine={"extra_args": ["--embeddings"]})
+    assert (found.task, plan(machine()).task) == ("embed", "generate")
+
+
 def test_a_step_on_few_cores_is_short_enough_to_answer_in_between() -> None:
     few = replace(HOST, cpus=2)
     small, large = plan(machine(model(24, 15), host=few)), plan(machine(LLAMA_70B, host=few))
@@ -336,3 +353,15 @@ def test_in_unified_memory_nothing_is_left_to_the_host_and_kept_prompts_are_few(
     assert forecast(found, inventory).fits
     small = replace(inventory, gpus=(replace(unified, free_mib=40_000),))
     assert forecast(plan(small), small).fits is False
+
+
+def test_nothing_is_drafted_while_experts_are_in_host_memory() -> None:
+    drafting = model(
+        48, 360, experts_mib=330, context=262144, keys=512, experts=128, experts_per_token=8,
+        expert_size=768, hidden_size=2048, mtp=1,
+    )  # fmt: skip
+    small = plan(machine(drafting, 8192))
+    assert (small.mtp, bool(small.value("n_cpu_moe"))) == (0, True)
+    assert "experts are in host memory" in small.settings["speculative_config"].reason
+    assert plan(machine(drafting, 24576)).mtp == 3
+    assert plan(machine(drafting, 8192), policy={"mtp": 2}).mtp == 2

@@ -223,3 +223,31 @@ def test_a_cache_that_the_heads_do_not_divide_is_never_quantised() -> None:
 
 def test_cures_name_rungs() -> None:
     assert {name for names in CURES.values() for name in names} == {rung.name for rung in RUNGS}
+
+
+def test_a_token_reads_its_own_experts_alone() -> None:
+    inventory = machine(24576, model=EXPERTS)
+    made = plan(inventory)
+    speed = ENGINE.planning.speed(made, inventory)
+    assert speed is not None
+    assert 60 < speed < 120  # of 17 GB a token reads 3
+    assert "OLLAMA_GPU_OVERHEAD" not in values(made)
+
+
+def test_unified_memory_leaves_the_host_its_part() -> None:
+    host = replace(HOST, ram_mib=124_546, available_mib=118_000)
+    card = replace(
+        machine(124_546).gpus[0], unified=True, free_mib=118_000 - 124_546 // 8,
+        compute_capability=(12, 1),
+    )  # fmt: skip
+    inventory = replace(machine(1, host=host), gpus=(card,))
+    made = plan(inventory)
+    assert values(made)["OLLAMA_GPU_OVERHEAD"] == str(124_546 // 8 * MIB)
+    assert ENGINE.planning.forecast(made, inventory).fits
+    typed = plan(inventory, policy={"gpu_memory_utilization": 0.5})
+    assert values(typed)["OLLAMA_GPU_OVERHEAD"] == str(124_546 // 2 * MIB)
+
+
+def test_a_model_that_embeds_is_refused_with_the_engine_for_it() -> None:
+    with pytest.raises(Unplannable, match=r'for embeddings, .* set \[engine\] kind = "llamacpp"'):
+        plan(machine(22527, model=replace(QWEN_8B, task="embed")))

@@ -25,6 +25,7 @@ from tests.core.machines import (
     HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
+    named,
     turing,
     weights,
 )
@@ -78,7 +79,7 @@ def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None
     found = parsed(made, inventory)
     assert (found.model_path, found.host, found.port) == ("/srv/models/Llama-8B", "::1", 9000)
     assert (found.served_model_name, found.context_length) == ("Llama-8B", 131072)
-    assert (found.tp_size, found.max_running_requests) == (1, 16)
+    assert (found.tp_size, found.max_running_requests) == (1, 51)  # of 8192 tokens
     assert (found.chunked_prefill_size, found.kv_cache_dtype) == (8192, "auto")
     assert found.mem_fraction_static == 0.836  # 1.5 MiB outside for a token of a step
     assert (found.enable_metrics, found.log_level_http) == (True, "warning")
@@ -351,3 +352,47 @@ def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
 
 def test_it_is_never_chosen_over_vllm_by_itself() -> None:
     assert not ENGINE.prefers("/srv/models/Llama-8B", ("config.json", "model.safetensors"))
+
+
+def test_a_small_card_takes_shorter_steps_where_larger_ones_leave_little_cache() -> None:
+    small = machine(named("RTX 4090"))
+    made = plan(small)
+    assert (made.value("chunked_prefill_size"), made.value("mem_fraction_static")) == (2048, 0.831)
+    assert made.value("max_model_len") > 16384
+    assert "too little cache" in made.settings["chunked_prefill_size"].reason
+    typed = plan(small, policy={"max_num_batched_tokens": 4096})
+    assert typed.value("chunked_prefill_size") == 4096
+    assert typed.value("max_model_len") < 16384
+    assert plan(machine(A100)).value("chunked_prefill_size") == 8192
+
+
+def test_unified_memory_leaves_the_host_its_part() -> None:
+    own = Gpu(0, "NVIDIA GB10", (12, 1), 124_546, 118_000)
+    shared = replace(own, unified=True, free_mib=118_000 - 124_546 // 8)
+    engine = replace(REAL, kernels=(("sm_120", ()),))
+    whole, made = (plan(machine((card,), engine=engine)) for card in (own, shared))
+    left = whole.value("mem_fraction_static") - made.value("mem_fraction_static")
+    assert left == pytest.approx(1 / 8, abs=0.002)
+
+
+def test_as_many_requests_are_served_as_the_cache_holds() -> None:
+    def requests(gpus: tuple[Gpu, ...], **policy: Any) -> Any:
+        return plan(machine(gpus), policy=policy).value("max_running_requests")
+
+    assert requests(named("RTX 4090")) == 16  # the cache holds four
+    assert 51 < requests(named("H200")) <= 256
+    assert requests(A100, max_num_seqs=8) == 8
+    assert requests(A100, workload="long") == 4
+    assert requests(A100, workload="batch") == 128
+
+
+def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
+    found = machine()
+    with pytest.raises(Unplannable, match=r'for reranking, .* set \[engine\] kind = "vllm"'):
+        plan(replace(found, model=replace(found.model, task="score")))
+
+
+def test_what_is_not_modelled_takes_sglangs_own_steps() -> None:
+    hybrid = plan(machine(A100, QWEN_27B))
+    assert hybrid.value("chunked_prefill_size") == 8192
+    assert "not modelled" in hybrid.settings["max_model_len"].reason

@@ -7,13 +7,15 @@ import re
 from typing import get_args
 
 from caovand.core.log import Step
+from caovand.core.model_task import ModelTask
 from tests.daemon_process import ROOT
 
 STATIC = ROOT / "caovand/page/static"
 ENTRY = re.compile(r'(?:^|[ {,])"?([\w-]+)"?: "([^"]*)"', re.M)
 VALUE = re.compile(r"\{(\w+)\}")
 # Made of a part and a name, as of a state.
-MADE = ("about-", "step-", "part-", "theme-", "n-", "mark-", "span-", "origin-", "node-")
+MADE = ("about-", "step-", "part-", "theme-", "n-", "mark-", "span-", "origin-", "node-",
+        "task-")  # fmt: skip
 
 
 def words(language: str) -> dict[str, str]:
@@ -40,6 +42,11 @@ def test_each_sentence_is_used() -> None:
         if not key.startswith(MADE) and key not in states and f'"{key}"' not in code
     ]
     assert unused == []
+
+
+def test_each_task_but_generating_text_has_a_word() -> None:
+    told = {key.removeprefix("task-") for key in words("en") if key.startswith("task-")}
+    assert told == set(get_args(ModelTask)) - {"generate"}
 
 
 def test_the_steps_of_a_start_are_those_of_the_status() -> None:

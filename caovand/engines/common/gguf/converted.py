@@ -15,6 +15,8 @@ from caovand.engines.common.gguf.sizes import Load
 TYPE = "Q4_K_M"
 BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
 """Of a weight in a file of that type, by the tensors' own types; experts count as layers."""
+MXFP4_BITS = 4.25
+"""Of a weight of experts that are published in MXFP4, which every file keeps."""
 STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
 """Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
@@ -52,12 +54,12 @@ def offered(
     """
     if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
         return ()
-    file = _converted(model)
+    file = converted(model)
     if file.size < TINY:
         return ()
-    converted = replace(model, gguf=file)
+    in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
-    found = sizing.longest(converted, host, Load(0), cards, rooms, "chat")
+    found = sizing.longest(in_gguf, host, Load(0), cards, rooms, "chat")
     timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
         return ()
@@ -78,10 +80,11 @@ def offered(
     return (CheckResult(GROUP, "WARN", text, how(name)),)
 
 
-def _converted(model: ModelCard) -> Gguf:
+def converted(model: ModelCard) -> Gguf:
     """The file that the converter would make, by the checkpoint's sizes."""
     kinds = model.layer_types or ("full_attention",)
-    experts = _weights(model, "experts") * BITS["layers"] / 8 / len(kinds)
+    of_experts = MXFP4_BITS if model.quantization == "mxfp4" else BITS["layers"]
+    experts = _weights(model, "experts") * of_experts / 8 / len(kinds)
     dense = _weights(model, "layers") * BITS["layers"] / 8 / len(kinds)
     layers = tuple(_layer(model, kind, int(dense + experts), int(experts)) for kind in kinds)
     embedding = int(_weights(model, "embedding") * BITS["embedding"] / 8)

@@ -25,6 +25,9 @@ HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
 """The part of host memory that is left to everything else, and its least."""
 HANDOVER_S = 60e-6
 """A layer that is computed on cards and in host memory hands the token over, and back."""
+DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
+"""What a layer's kernels take besides reading, by published speeds: an 8B of 32 layers on a 3090,
+gpt-oss-120b's 36 on a GB10."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Device:
     """Bytes on one card or in host memory (`card` None).
 
     `read` are those that a token reads, `experts_read` those of them that are routed experts'.
-    `handovers` are the layers in host memory where a card has the rest of them, or of the model.
+    `layers` are those that a card computes, or that host memory computes next to cards.
     """
 
     card: int | None
@@ -59,7 +62,7 @@ class Device:
     output: int = 0
     read: float = 0.0
     experts_read: float = 0.0
-    handovers: int = 0
+    layers: int = 0
 
     @property
     def total(self) -> int:
@@ -103,7 +106,17 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
     sums[None][0] += gguf.embedding
     compute = compute_bytes(model, load)
     made = [
-        Device(card, int(w), int(c), int(s), compute + CONTEXT_MIB * MIB, 0, r, e)
+        Device(
+            card,
+            int(w),
+            int(c),
+            int(s),
+            compute + CONTEXT_MIB * MIB,
+            0,
+            r,
+            e,
+            owner[:trunk].count(card),
+        )
         for card, (w, c, s, r, e) in sums.items()
         if card is not None
     ]
@@ -137,9 +150,10 @@ def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> fl
     """The modelled time of a token: what each device reads, by its bandwidth."""
     own = found[-1]
     seconds = read_seconds(host, own.read - own.experts_read, own.experts_read)
-    seconds += own.handovers * HANDOVER_S
+    seconds += own.layers * HANDOVER_S
     for device, gpu in zip(found, gpus, strict=False):
         seconds += device.read / (stated(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
+        seconds += device.layers * (EXPERTS_LAYER_S if device.experts_read else DENSE_LAYER_S)
     return seconds
 
 
@@ -194,7 +208,7 @@ def _fewest_experts_in_ram(
     model: ModelCard, load: Load, rooms: Sequence[int], units: int
 ) -> Placement | None:
     """Every layer on the cards, and as few experts as possible in host memory."""
-    low, high = 0, units - 1 if model.experts else 0
+    low, high = 0, units - 1 if model.experts and not load.whole_layers else 0
     if _spread(model, load, rooms, units, high) is None:
         return None
     while low < high:

@@ -34,7 +34,10 @@ def undivided(kind: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """What a plan asks of memory: the context of one slot, slots, and the types of the cache."""
+    """What a plan asks of memory: the context of one slot, slots, and the types of the cache.
+
+    With `whole_layers` a layer's routed experts go where the layer goes.
+    """
 
     context: int
     slots: int = 1
@@ -44,6 +47,7 @@ class Load:
     flash: bool = True
     depth: int = 0
     mtp: bool = False
+    whole_layers: bool = False
 
 
 def padded(context: int) -> int:

@@ -25,6 +25,8 @@ ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 LEAST = 2048
+NEARLY = 1.1
+"""A tenth of the time is not worth half of the requests, or bits of the cache."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card: longer prompts take minutes there."""
 
@@ -97,7 +99,8 @@ def longest(
 
 
 def best(loads: Sequence[Load], size: Callable[[Load], Sized]) -> Sized:
-    """The first load with every layer on the cards; else the quickest that fits, or the first."""
+    """The first load with every layer on the cards; else the first that is nearly as quick as any
+    that fits, or the first."""
     found: list[Sized] = []
     for load in loads:
         sized = size(load)
@@ -105,7 +108,8 @@ def best(loads: Sequence[Load], size: Callable[[Load], Sized]) -> Sized:
             return sized
         found.append(sized)
     fitting = [sized for sized in found if sized.fits]
-    return min(fitting, key=lambda sized: sized.seconds) if fitting else found[0]
+    quickest = min((sized.seconds for sized in fitting), default=0.0)
+    return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
 
 
 def _most(at: Callable[[int], Sized], low: int, high: int, good: Callable[[Sized], bool]) -> Sized:

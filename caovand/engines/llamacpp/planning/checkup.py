@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.shortfalls import more_swap, small_host
 from caovand.engines.common import checks
+from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.checks import (
     CARD,
     MODEL,
@@ -39,7 +40,8 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
             "sudo caovanctl engine install --kind llamacpp --build cuda",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
-        yield usable_card(gpu)
+        if compiled_for(facts.engine, gpu):  # of the others the plan warns
+            yield usable_card(gpu)
 
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:

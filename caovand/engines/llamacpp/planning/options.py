@@ -59,6 +59,8 @@ OPTIONS = (
     Row("ssl_keyfile", ("--ssl-key-file",), str),
     Row("api_key", ("--api-key",), str),
     Row("hf_token", ("--hf-token", "-hft"), str),
+    Row("embeddings", ("--embeddings", "--embedding"), bool),
+    Row("reranking", ("--reranking", "--rerank"), bool),
     Row("unified", ("--kv-unified", "-kvu"), bool),
 )
 _NAMES: Mapping[str, str] = {word: row.name for row in OPTIONS for word in row.spellings}

@@ -15,7 +15,7 @@ from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, Typed, count, values
 from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit
 from caovand.engines.llamacpp.memory.forecast import forecast
-from caovand.engines.llamacpp.planning import cards, drafting, options, sizing
+from caovand.engines.llamacpp.planning import cards, drafting, options, sizing, texts
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
@@ -67,6 +67,7 @@ def make_plan(
         verbatim=frozenset(verbatim),
         device=device(gpus),
         engine=f"{engine.executable} {engine.version}",
+        task=texts.task_of(model, verbatim),
     )
     plan = keep_steps(plan, remembered)
     return _warned(plan, config, inventory, gpus, words)
@@ -99,6 +100,10 @@ def _settings(
         config, inventory, mode, environ, frozenset(verbatim), on_cards=bool(gpus)
     )
     sized = sizing.settings(config, inventory, gpus, verbatim, speculative.value or {})
+    if speculative.value and speculative.origin == "policy" and sizing.EXPERTS_IN_RAM in sized:
+        reason = "no drafts while experts are in host memory: each would read other experts there"
+        speculative = Setting(None, "policy", reason)
+        sized = sizing.settings(config, inventory, gpus, verbatim, {})
     found = {
         "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
         "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),
@@ -128,7 +133,7 @@ def _settings(
         found["chat_template"] = Setting(
             config.model.chat_template, "user", "[model] chat_template"
         )
-    return found
+    return {**found, **texts.settings(texts.task_of(inventory.model, verbatim))}
 
 
 def _name(config: Config, inventory: Inventory) -> Setting:

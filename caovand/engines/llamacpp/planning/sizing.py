@@ -13,10 +13,11 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.common.options import count
-from caovand.engines.llamacpp.planning import drafting, steps
+from caovand.engines.llamacpp.planning import drafting, steps, texts
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
 EIGHT_BITS = "q8_0"
+EXPERTS_IN_RAM = "n_cpu_moe"
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 
@@ -95,6 +96,9 @@ def _cache_types(
 def _batches(
     config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
+    whole = texts.step(config, inventory.model, verbatim)
+    if whole:
+        return whole, whole
     typed = count(verbatim.get("batch_size")) or config.policy.max_num_batched_tokens
     if typed is not None:
         batch = Setting(typed, "user", "[policy] max_num_batched_tokens")
@@ -170,6 +174,10 @@ def _context(
         loads = [replace(load, context=typed) for load in loads]
         sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
         return sized, Setting(typed, "user", source)
+    if whole := texts.step(config, model, verbatim):
+        loads = [replace(load, context=whole.value) for load in loads]
+        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        return sized, whole
     workload = config.policy.workload
     sized = sizing.best(
         loads, lambda load: sizing.longest(model, host, load, gpus, rooms, workload)
@@ -204,7 +212,7 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
         found["split_mode"] = Setting("layer", "policy", "cards of any size take whole layers")
         found["tensor_split"] = Setting(split, "policy", "layers on each card, by its free memory")
     if placement.experts_in_ram:
-        found["n_cpu_moe"] = Setting(
+        found[EXPERTS_IN_RAM] = Setting(
             placement.experts_in_ram,
             "policy",
             "layers whose routed experts stay in host memory: a token reads few of them",

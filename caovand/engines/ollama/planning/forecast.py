@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from caovand.core.facts.forecast import MemoryEstimate, unknown
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import devices
+from caovand.engines.common.gguf.placement import MIB, devices
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.plans import cards_in
 from caovand.engines.ollama.planning import variables
@@ -25,17 +26,14 @@ def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     return () if inventory.engine.build == "cpu" else cards_in(plan, inventory)
 
 
-def whole_layers(model: ModelCard) -> ModelCard:
-    """The model for an engine that keeps a layer's experts with it."""
-    if model.gguf is None:
-        return model
-    layers = tuple(replace(layer, expert_size=0) for layer in model.gguf.layers)
-    return replace(model, gguf=replace(model.gguf, layers=layers))
-
-
 def rooms_of(gpus: tuple[Gpu, ...], overhead: int) -> list[int]:
-    """The bytes of each card that Ollama may use."""
-    return [max(room - overhead, 0) for room in sizing.rooms_of(gpus, None)]
+    """The bytes of each card that Ollama may use; the host's of unified memory are overhead."""
+    rooms = zip(sizing.rooms_of(gpus, None), gpus, strict=True)
+    return [max(room + _of_the_host(gpu) - overhead, 0) for room, gpu in rooms]
+
+
+def _of_the_host(gpu: Gpu) -> int:
+    return host_reserve_mib(gpu.total_mib) * MIB if gpu.unified else 0
 
 
 def load_of(plan: Plan) -> Load:
@@ -47,6 +45,7 @@ def load_of(plan: Plan) -> Load:
         keys=kind,
         values=kind,
         flash=variables.has_flash(plan),
+        whole_layers=True,
     )
 
 
@@ -59,7 +58,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     placement = sized.placement
     if not placement.on_cards:
         placement = replace(placement, on_cards=(0,) * len(gpus))
-    found = devices(whole_layers(inventory.model), load, placement)
+    found = devices(inventory.model, load, placement)
     return estimate(found, gpus, inventory, load, None, ADVICE)
 
 
@@ -74,5 +73,5 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
 def _sized(plan: Plan, inventory: Inventory) -> sizing.Sized:
     gpus = cards_of(plan, inventory)
     rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
-    model = whole_layers(inventory.model)
+    model = inventory.model
     return sizing.fixed(model, inventory.host, load_of(plan), gpus, rooms)

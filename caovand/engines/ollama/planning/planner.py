@@ -9,15 +9,23 @@ from types import MappingProxyType
 from caovand.core.addresses import is_loopback
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
+from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import Load, undivided
-from caovand.engines.common.plans import chosen_cards, device, idle_keys, keep_steps, misfit
+from caovand.engines.common.plans import (
+    chosen_cards,
+    device,
+    idle_keys,
+    keep_steps,
+    misfit,
+    refuse_other_tasks,
+)
 from caovand.engines.ollama import command, names
 from caovand.engines.ollama.planning import variables
-from caovand.engines.ollama.planning.forecast import forecast, rooms_of, whole_layers
+from caovand.engines.ollama.planning.forecast import forecast, rooms_of
 
 EIGHT_BITS = "q8_0"
 USED = frozenset({
@@ -52,6 +60,7 @@ def make_plan(
 ) -> Plan:
     """The plan for this configuration on this machine; Unplannable where there is none."""
     _check(config)
+    refuse_other_tasks(inventory.model, "Ollama")
     gpus = _chosen(config, inventory)
     typed = dict(config.engine.env)
     overhead = _overhead(config, gpus, typed)
@@ -129,10 +138,14 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 def _overhead(
     config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """The memory to leave free on each card, if a share is configured."""
+    """The memory to leave free: by a configured share, or the host's of unified memory."""
     share = config.policy.gpu_memory_utilization
-    if share is None or not gpus or variables.OVERHEAD in typed:
+    if not gpus or variables.OVERHEAD in typed:
         return {}
+    if share is None:
+        reserve = max(host_reserve_mib(gpu.total_mib) if gpu.unified else 0 for gpu in gpus) << 20
+        why = "bytes of the one memory that stay with the host, which a full one hangs"
+        return {variables.OVERHEAD: Setting(str(reserve), "policy", why)} if reserve else {}
     left = max(int(gpu.total_mib * (1 - share)) for gpu in gpus) << 20
     return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
 
@@ -147,7 +160,9 @@ def _sized(
     """The load with its context, type of cache and requests at once."""
     kind, slots = _cache_type(config, typed), _slots(config, typed)
     flash = typed.get(variables.FLASH, "1") not in variables.OFF
-    load = Load(0, int(slots.value), keys=kind.value, values=kind.value, flash=flash)
+    load = Load(
+        0, int(slots.value), keys=kind.value, values=kind.value, flash=flash, whole_layers=True
+    )
     loads = [load]
     fits_heads = not undivided(EIGHT_BITS, inventory.model.head_dim)
     if gpus and flash and fits_heads and kind.origin == "policy":
@@ -160,19 +175,19 @@ def _sized(
             f"cannot serve a context of {wanted} tokens: the model's own limit is"
             f" {model.max_model_len}; set [model] max_model_len to at most that"
         )
-    whole, host = whole_layers(model), inventory.host
+    host = inventory.host
     left = (
         str(overhead[variables.OVERHEAD].value) if overhead else typed.get(variables.OVERHEAD, "")
     )
     rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
     if wanted is not None:
         loads = [replace(one, context=wanted) for one in loads]
-        sized = sizing.best(loads, lambda one: sizing.fixed(whole, host, one, gpus, rooms))
+        sized = sizing.best(loads, lambda one: sizing.fixed(model, host, one, gpus, rooms))
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
         workload = config.policy.workload
         sized = sizing.best(
-            loads, lambda one: sizing.longest(whole, host, one, gpus, rooms, workload)
+            loads, lambda one: sizing.longest(model, host, one, gpus, rooms, workload)
         )
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load

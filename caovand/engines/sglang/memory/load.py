@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caovand.core.facts.inventory import Gpu, ModelCard, Weights
+from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.engines.common.tensors import FLOATS, element_bytes, of_rank
 
 MIB = 1 << 20
@@ -63,7 +64,13 @@ def reserve_mib(load: Load, gpus: Sequence[Gpu]) -> float:
 def usual_share(load: Load, gpus: Sequence[Gpu]) -> float:
     """The share that leaves the reserve on the smallest card."""
     total_mib = min(gpu.total_mib for gpu in gpus)
-    return max(int((1 - reserve_mib(load, gpus) / total_mib) * 1000) / 1000, 0.05)
+    left_mib = reserve_mib(load, gpus) + max(map(_of_the_host, gpus))
+    return max(int((1 - left_mib / total_mib) * 1000) / 1000, 0.05)
+
+
+def _of_the_host(gpu: Gpu) -> int:
+    """What of unified memory is the host's; SGLang sees it as free."""
+    return host_reserve_mib(gpu.total_mib) if gpu.unified else 0
 
 
 def weights_bytes(model: ModelCard, load: Load) -> float:
@@ -91,7 +98,7 @@ def token_bytes(model: ModelCard, load: Load) -> float:
 
 def cache_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """What the share leaves for the cache on the card with the least free memory."""
-    free = min(gpu.free_mib for gpu in gpus) - CONTEXT_MIB
+    free = min(gpu.free_mib + _of_the_host(gpu) for gpu in gpus) - CONTEXT_MIB
     return free * load.share * MIB - weights_bytes(model, load)
 
 

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, count
-from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit
+from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit, refuse_other_tasks
 from caovand.engines.sglang.memory.forecast import forecast
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS
@@ -51,6 +51,7 @@ def make_plan(
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
+    refuse_other_tasks(model, "SGLang")
     gpus = cards.chosen(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)

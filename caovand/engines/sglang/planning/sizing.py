@@ -31,7 +31,11 @@ MANY = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
 ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth another card where the cards are not linked."""
+USUAL = {"chat": 8192, "long": 131072, "batch": 4096}
+"""Tokens of a usual request, with room for it to grow."""
 GRANULE, LEAST = 256, 2048
+SHORT_STEP = 2048
+"""The shortest step that SGLang's rule reserves less memory for."""
 
 
 def settings(
@@ -61,8 +65,10 @@ def settings(
         graphs=policy.cuda_graphs != "none",
     )
     able = (ranks.value,) if ranks else cards.splits(model.heads, gpus)
-    loads = [_shared(config, load, gpus, typed, many) for many in able]
+    loads = [one for many in able for one in _shared(config, load, gpus, typed, many)]
     chosen, tokens = _best(config, inventory, loads, gpus)
+    if requests.origin == "policy" and tokens is not None:
+        chosen, tokens, requests = _for_more(config, inventory, chosen, gpus, tokens, requests)
     if ranks is None:
         why = "the fewest cards with room for it: they are not linked by NVLink"
         ranks = Setting(chosen.ranks, "policy", why)
@@ -81,7 +87,7 @@ def settings(
         STEP: Setting(
             chosen.step,
             "user" if stated else "policy",
-            "[policy] max_num_batched_tokens" if stated else "what SGLang takes for such cards",
+            "[policy] max_num_batched_tokens" if stated else _why_step(chosen, gpus),
         ),
         CACHE_TYPE: kind,
         "dtype": dtype,
@@ -90,13 +96,47 @@ def settings(
 
 def _shared(
     config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any], ranks: int
-) -> Load:
-    """The load over so many cards, with its step and share."""
-    step = config.policy.max_num_batched_tokens or usual_step(gpus, ranks)[0]
-    load = replace(load, ranks=ranks, step=count(typed.get(STEP)) or step)
+) -> list[Load]:
+    """The loads over so many cards, with their steps and shares, the largest step first."""
+    stated = count(typed.get(STEP)) or config.policy.max_num_batched_tokens
+    usual = usual_step(gpus, ranks)[0]
+    steps = (stated,) if stated else dict.fromkeys((usual, min(usual, SHORT_STEP)))
     wanted = typed.get(SHARE, config.policy.gpu_memory_utilization)
-    share = wanted if isinstance(wanted, (int, float)) else usual_share(load, gpus)
-    return replace(load, share=float(share))
+    loads = [replace(load, ranks=ranks, step=step) for step in steps]
+    return [
+        replace(
+            one,
+            share=float(wanted if isinstance(wanted, (int, float)) else usual_share(one, gpus)),
+        )
+        for one in loads
+    ]
+
+
+def _for_more(
+    config: Config,
+    inventory: Inventory,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    tokens: int,
+    requests: Setting,
+) -> tuple[Load, int, Setting]:
+    """The load for as many usual requests as its cache holds, up to SGLang's largest graph."""
+    workload = config.policy.workload
+    many = min(tokens // USUAL[workload], usual_step(gpus, load.ranks)[1])
+    if many <= load.requests:
+        return load, tokens, requests
+    more = replace(load, requests=many)
+    if load.share == usual_share(load, gpus):
+        more = replace(more, share=usual_share(more, gpus))
+    reason = f"about as many requests of workload {workload} as the cache holds"
+    held = estimate(inventory.model, more, gpus).kv_tokens
+    return more, held, Setting(many, "policy", reason)
+
+
+def _why_step(chosen: Load, gpus: tuple[Gpu, ...]) -> str:
+    if chosen.step == usual_step(gpus, chosen.ranks)[0]:
+        return "what SGLang takes for such cards"
+    return "shorter than SGLang takes for such cards: activations would leave too little cache"
 
 
 def _best(
@@ -104,7 +144,7 @@ def _best(
 ) -> tuple[Load, int | None]:
     """The first load with room for enough, else the one with the most; and the tokens it holds."""
     if unmodelled(inventory.model):
-        return loads[-1], None
+        return max(loads, key=lambda load: (load.ranks, load.step)), None
     limit = inventory.model.max_model_len
     enough = config.model.max_model_len or min(ENOUGH[config.policy.workload], limit)
     rooms = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
@@ -125,7 +165,11 @@ def _context(
                 " [model] max_model_len to at most that"
             )
         return Setting(wanted, "user", "[model] max_model_len")
-    if tokens is None or tokens >= limit:
+    if tokens is None:
+        return Setting(
+            limit, "policy", "the model's own limit; what its cache holds is not modelled"
+        )
+    if tokens >= limit:
         return Setting(limit, "policy", "the model's own limit")
     if tokens < LEAST:
         return Setting(

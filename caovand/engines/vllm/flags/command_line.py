@@ -19,6 +19,7 @@ from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags import spelling
+from caovand.engines.vllm.flags.removed import SUCCESSORS
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import CARRIERS, MANY, SECRETS, SHORT, SWITCHES, WANTED
 
@@ -284,6 +285,7 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
     if word := unknown(flag, engine):
         close = difflib.get_close_matches(word, sorted(engine.flags), n=1)
         remedy = f"use {close[0]}" if close else f"remove it from {WHERE}"
+        remedy = SUCCESSORS.get(flag.name, remedy)
         return (Problem(f"pass {word}", f"{vllm} has no such flag", remedy),)
     choices, texts = dict(engine.choices).get(option), flag.texts
     if choices and len(texts) == 1 and texts[0] not in choices:
@@ -297,8 +299,9 @@ def check_values(verbatim: Mapping[str, Any]) -> None:
     if "config" in verbatim:
         raise Unplannable(
             f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so what"
-            " is planned here would overrule it unseen; write its keys as flags instead "
-            "(`port: 8000` is --port 8000), in [engine] extra_args or behind the model"
+            " is planned here would overrule it unseen; write its keys as flags in [engine]"
+            " extra_args (`port: 8000` is --port 8000), or behind caovan-vllm-serve the file as a"
+            " word of its own (--config FILE)"
         )
     for name, wanted in WANTED.items():
         if name in verbatim and not wanted.accepts(verbatim[name]):

@@ -11,6 +11,12 @@ from caovand.core.facts.inventory import ModelCard
 LARGEST_COUNT = 1 << 53  # beyond it floats, in which memory is counted, are no longer exact
 PARTS_OF_SPECULATION = ("spec_method", "spec_model", "spec_tokens")
 """Flags of newer engines that stand for parts of `--speculative-config`."""
+RANKS_BY_YES: Mapping[str, Any] = {
+    "architectures": ["Qwen3ForSequenceClassification"],
+    "classifier_from_token": ["no", "yes"],
+    "is_original_qwen3_reranker": True,
+}
+"""`--hf-overrides` of a Qwen3-Reranker as it is published, by vLLM's documentation."""
 
 
 def whole_number(value: Any) -> int | None:

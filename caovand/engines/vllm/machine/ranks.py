@@ -1,4 +1,5 @@
-"""Ranks on cards and nodes, as vLLM deals them, and what a link between nodes costs.
+"""Ranks on cards and nodes, as vLLM deals them: over how many a model can be split, and what a link
+between nodes costs.
 
 Tensor parallel lets all cards read their part of every layer at once, and reduces their results
 over the link twice a layer. Of a pipeline the nodes work one after the other, and each sends one
@@ -11,21 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, Node
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.facts.network import Network
+from caovand.core.problem import Problem
 from caovand.engines.common.speeds import stated
 from caovand.engines.vllm.flags.spelling import count
 
 TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 )  # fmt: skip
+WHOLE_EXPERTS = "enable_expert_parallel"
 HEAD = "head"
 """The name of the node that plans for all of them."""
 SMALL_CARD = 2
 """A card with less than this part of the largest one's memory would hold the others back."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the cards of a node share a model: each layer is on the `tensor` cards of a stage."""
+
+    tensor: int
+    stages: int = 1
+
+    @property
+    def cards(self) -> int:
+        return self.tensor * self.stages
 
 
 def stages(values: Mapping[str, Any]) -> int:
@@ -64,6 +79,118 @@ def serving(
     each = ranks_here(values, 1 + len(others))
     nodes = ((HEAD, gpus), *((node.name, node.gpus) for node in others))
     return tuple((name, gpu) for name, held in nodes for gpu in held[:each])
+
+
+def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
+    """How many cards a split takes in all if there are not so many here; else 0."""
+    elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
+    wanted = size * stages(verbatim)
+    return 0 if elsewhere or wanted <= cards else wanted
+
+
+def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
+    """The largest split that so many cards, and the model's shape, allow with these settings."""
+    each = max(cards // stages(verbatim), 1)
+    return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
+
+
+def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
+    """The smaller splits that the model's shape allows, the largest first."""
+    return [
+        fewer
+        for fewer in range(size - 1, 0, -1)
+        if not indivisible(model, fewer, whole_experts=whole_experts)
+    ]
+
+
+def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
+    """Whether each card holds whole experts instead of a part of every one."""
+    return bool(verbatim.get(WHOLE_EXPERTS))
+
+
+def needs_whole_experts(model: ModelCard, size: int, verbatim: Mapping[str, Any]) -> str:
+    """Why this split needs whole experts, with which it is possible; empty without such a need, and
+    where the operator says whether they are whole."""
+    cut = indivisible(model, size)
+    if cut is None or WHOLE_EXPERTS in verbatim or not model.experts or model.experts % size:
+        return ""
+    return "" if indivisible(model, size, whole_experts=True) else cut.fact
+
+
+def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
+    """The largest split that the model's shape allows, over so many cards at most.
+
+    Of a model that is not known: a power of two, which divides the heads of nearly every one.
+    """
+    if not model.architecture:
+        return 1 << most.bit_length() - 1
+    return max(splits_below(model, most + 1, whole_experts=whole_experts))
+
+
+def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
+    """Why the model's shape does not allow this split, and which would do; None if it does.
+
+    With expert parallelism each card holds whole experts.
+    """
+    if not model.architecture or size == 1:
+        return None
+    if model.heads % size:
+        fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
+        return Problem(split_over(size), fact, remedy)
+    if model.kv_heads % size and size % model.kv_heads:
+        fact, remedy = f"it has {model.kv_heads} key-value heads", "choose a divisor or a multiple"
+        return Problem(split_over(size), fact, remedy)
+    linear = model.linear
+    if linear and (linear.key_heads % size or linear.value_heads % size):
+        keys, values = linear.key_heads, linear.value_heads
+        fact = f"its linear attention has {keys} key and {values} value heads"
+        return Problem(split_over(size), fact, "choose a divisor of both")
+    return next(filter(None, (_uneven(part, size) for part in _cut(model, whole_experts))), None)
+
+
+def split_over(size: int) -> str:
+    return f"split the model over {size} GPUs"
+
+
+@dataclass(frozen=True)
+class _Width:
+    """A dimension that is cut over the ranks, and of what each rank must get a multiple."""
+
+    part: str
+    width: int
+    multiple: int = 1
+
+
+def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
+    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
+    # mxfp4 kernels pad every rank's part, and say so in no group size.
+    group, block = max(model.group_size, 1), max(model.block_size, 1)
+    quantised = lcm(group, block)
+
+    def beside(part: str, width: int) -> _Width:
+        return _Width(part, width, 1 if part in model.spared else quantised)
+
+    found = []
+    if model.experts and model.expert_size:
+        if not whole_experts:
+            found.append(_Width("experts", model.expert_size, quantised))
+    elif not (model.experts and whole_experts):
+        found.append(_Width("MLP", model.intermediate_size, quantised))
+    found += [beside("shared experts", model.shared_size), beside("MLP", model.dense_size)]
+    if not model.latent and "attention" not in model.spared:
+        found.append(_Width("attention", model.heads * model.head_dim, quantised))
+    return found
+
+
+def _uneven(cut: _Width, size: int) -> Problem | None:
+    fact = f"its {cut.part} of {cut.width} cannot be cut in {size}"
+    if cut.width % size:
+        return Problem(split_over(size), fact, "choose a divisor")
+    if cut.width // size % cut.multiple:
+        fact = f"{fact} at quantisation groups of {cut.multiple}"
+        other = " or --enable-expert-parallel" if cut.part == "experts" else ""
+        return Problem(split_over(size), fact, f"choose fewer GPUs{other}")
+    return None
 
 
 CARDS_ALIKE = 0.02

@@ -28,6 +28,9 @@ TURBOQUANT = {
 }
 """Bits of keys and values; the formats of vLLM's TurboQuantConfig."""
 
+MAX_AT_ONCE = 1024
+"""Requests at once of a model without a cache, which bounds none."""
+
 
 def head_bytes(dtype: str, width: int, activation: int) -> float:
     """Bytes a token takes for one key-value head of this width, keys and values together."""
@@ -100,6 +103,11 @@ class Layout:
     held_blocks: int = 0
     window_tokens: int = 0
 
+    @property
+    def groups(self) -> int:
+        """Groups of layers with a cache or state; none if all attend as an encoder does."""
+        return self.full_groups + self.window_groups + self.state_groups
+
     def blocks_of_request(self, context: int) -> int:
         """Blocks that one request of this length takes at most."""
         held = min(self.window - 1 + self.batch_tokens, context)
@@ -111,20 +119,25 @@ class Layout:
 
     def needed(self, context: int) -> int:
         """Bytes without which vLLM refuses to serve requests of this length."""
+        if not self.groups:
+            return 0
         return (self.blocks_of_request(context) + self.held_blocks) * self.block_bytes
 
     def concurrency(self, available: int, context: int) -> float:
         """Requests of this length that fit at once."""
+        if not self.groups:
+            return float(MAX_AT_ONCE)
         if available <= 0 or not self.block_bytes:
             return 0.0
         return available // self.block_bytes / self.blocks_of_request(context)
 
     def tokens(self, available: int, context: int, version: tuple[int, ...]) -> int:
         """The cache size as vLLM of this version reports it."""
+        if not self.groups:
+            return 0
         if version and version < releases.TOKENS_BY_REQUEST and available > 0:
-            groups = self.full_groups + self.window_groups + self.state_groups
             tokens = min(self.block_tokens, self.window_tokens or self.block_tokens)
-            return available // self.block_bytes // groups * tokens
+            return available // self.block_bytes // self.groups * tokens
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:

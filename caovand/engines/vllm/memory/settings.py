@@ -15,13 +15,19 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import looks_up
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, option, whole_number
+from caovand.engines.vllm.flags.spelling import (
+    INT8,
+    MARLIN_INPUT,
+    RANKS_BY_YES,
+    option,
+    whole_number,
+)
 from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import replicas, spans_machines
-from caovand.engines.vllm.memory import steps
+from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, spans_machines
+from caovand.engines.vllm.memory import adapters, steps
 from caovand.engines.vllm.memory.candidate import GIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -63,6 +69,7 @@ def candidate_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
+    activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
         context=count("max_model_len", model.max_model_len),
         sequences=count("max_num_seqs", 1024 if large else 256),
@@ -71,7 +78,7 @@ def candidate_of(
         tensor_parallel=count("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
-        activation=element_bytes(model.dtype if dtype == "auto" else dtype),
+        activation=activation,
         eager=bool(values.get("enforce_eager")) or not compiles,
         aligned_states=aligned(
             values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
@@ -89,7 +96,9 @@ def candidate_of(
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
+        whole_experts=bool(values.get(WHOLE_EXPERTS)),
         stages=dealt(values, env, len(model.layer_types)),
+        adapters=adapters.adapters_of(values, activation),
     )
 
 
@@ -121,9 +130,13 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     why = weights_unknown(verbatim, model)
     if why:
         return why
+    if lacking := adapters.unknown(verbatim, model):
+        return _because("enable_lora", lacking)
     for name, reason in UNFORESEEN.items():
         if _is_set(verbatim.get(name)):
             return _because(name, reason)
+    if model.task == "transcription":
+        return "the states of an encoder of sound, and attention to them, are not forecast"
     if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
         return "config.json does not tell the attention heads"
     if model.hybrid and not (model.linear or model.mamba):
@@ -142,7 +155,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """Why a rank's weights are not known; empty if they are."""
-    if _is_set(verbatim.get("hf_overrides")):
+    if _is_set(verbatim.get("hf_overrides")) and verbatim["hf_overrides"] != RANKS_BY_YES:
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
     if kind and model.quantization is None and str(kind) not in ONLINE:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from caovand.core.facts.inventory import ModelCard, Part, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
+from caovand.engines.vllm.memory.adapters import adapters_bytes
 from caovand.engines.vllm.memory.candidate import GIB, Candidate
 
 Card = TypeVar("Card")
@@ -157,6 +158,7 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
     )
     rope = model.rope_elements * candidate.activation
     more = _absorbed_bytes(model, candidate) + _zero_points_bytes(model, candidate)
+    more += adapters_bytes(model, candidate.adapters, candidate.tensor_parallel)
     return stored - min(candidate.offload_gib * GIB, layers) + drafter + rope + more
 
 

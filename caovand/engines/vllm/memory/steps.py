@@ -17,6 +17,7 @@ from typing import Any
 
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
+from caovand.core.model_task import POOLING
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
@@ -165,19 +166,21 @@ def forward_bytes(
     drafting: bool,
     embeds: bool = True,
     experts_stay: bool = True,
+    whole_experts: bool = False,
     uncompressed: int = 0,
 ) -> float:
     """The peak of a step of so many tokens on one of the ranks.
 
     `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
-    experts work in is kept from layer to layer.
+    experts work in is kept from layer to layer. `whole_experts` are as wide on a rank as in the
+    model.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
         heads = max(1, model.heads // ranks)
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
     width = max(tokens * _mlp_width(model, ranks), attention)
-    experts = tokens * _experts_width(model, ranks, experts_stay)
+    experts = tokens * _experts_width(model, 1 if whole_experts else ranks, experts_stay)
     width = width + experts if experts_stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size
     if compiled:
@@ -262,12 +265,13 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         embeds=candidate.first,
         drafting=candidate.drafting,
         experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,
+        whole_experts=candidate.whole_experts,
         uncompressed=uncompressed_tokens(
             candidate.context, candidate.sequences, candidate.alignment
         ),
     )
     sampler = 0.0
-    if candidate.last:
+    if candidate.last and model.task not in POOLING:
         sampler = sampler_bytes(
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )

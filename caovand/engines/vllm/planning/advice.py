@@ -1,5 +1,4 @@
-"""What would make a plan fit, cheapest first, each change planned before it is named; and what vLLM
-is certain to refuse, to save a failed start."""
+"""What would make a plan fit, cheapest first, each change planned before it is named."""
 
 from __future__ import annotations
 
@@ -12,24 +11,19 @@ from typing import Any
 from caovand.core.config import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.command_line import refused
 from caovand.engines.vllm.flags.spelling import option, whole_number
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, visible_mib
+from caovand.engines.vllm.machine.ranks import indivisible
+from caovand.engines.vllm.memory.candidate import GIB, visible_mib
 from caovand.engines.vllm.memory.estimate import (
     candidate_of_plan,
-    cards_of_plan,
     gpus_of,
     lacking_gib,
-    spare,
 )
 from caovand.engines.vllm.memory.pinned import pinned_gib
-from caovand.engines.vllm.planning import obstacles
-from caovand.engines.vllm.planning.decisions import EASING, HINDERING, conflicts, forecast
-from caovand.engines.vllm.planning.devices import indivisible
-from caovand.engines.vllm.planning.fit import all_emptied, holders
+from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
+from caovand.engines.vllm.planning.devices import all_emptied, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
@@ -313,60 +307,3 @@ REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
     _smaller_checkpoints, _offload,
 )  # fmt: skip
-WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
-"""How far each part of a forecast may be off. Of twelve models on an H200 weights were forecast at
-most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
-INSIST = "max_model_len"
-
-
-def foreseen(plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """The failure that a start of this plan is known to end in."""
-    # A word that belongs to no flag may be another value of one that takes several.
-    if problems := refused(plan.extra_args, inventory.engine, strays=False):
-        return _bad_arguments(str(problems[0]))
-    cards = cards_of_plan(plan, inventory)
-    for problem in conflicts(plan, inventory, cards):
-        lacks_cards = any(obstacles.cards(obstacles.Scene(plan, inventory, cards)))
-        return _bad_arguments(str(problem), hold=lacks_cards)
-    return _short(plan, inventory)
-
-
-def _bad_arguments(text: str, *, hold: bool = False) -> Foreseen:
-    failure: Failure = "gpu-absent" if hold else "bad-arguments"
-    return Foreseen(Finding(failure, text, "plan"), hold)
-
-
-def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """Predict a cache that is too small by more than the forecast's error."""
-    found = forecast(plan, inventory)
-    if not is_clear(found):
-        return None
-    have, need = found.kv_mib / 1024, found.needed_mib / 1024
-    short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    insist = f"name {INSIST} in [policy] pinned to try it anyway"
-    text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
-    longest = _with_margin(found, candidate_of_plan(plan, inventory))
-    captures = {"fits": str(longest)} if longest else {}
-    failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
-    others = any(remedy.startswith(FREE) for remedy in plan.advice)
-    return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
-
-
-def _with_margin(found: MemoryEstimate, asked: Candidate) -> int:
-    """The context to lower to, in tokens: a start that compiles leaves less than the forecast."""
-    if found.gpu_memory_utilization is None or not found.kv_mib > 0:
-        return found.max_model_len
-    cache = found.kv_mib * MIB
-    return int(found.max_model_len * max(spare(asked, cache), 0) / cache)
-
-
-def is_clear(found: MemoryEstimate) -> bool:
-    """Whether a forecast says that the cache is too small even if it errs as far as it ever did."""
-    if found.fits is not False or found.lack:
-        return False
-    parts = dict(found.parts)
-    margin = NEED_SHARE * found.needed_mib
-    if found.gpu_memory_utilization is not None:  # on a card the cache has what the rest leaves
-        margin += WEIGHTS_SHARE * found.weights_mib + STEPS_SHARE * parts.get("activations", 0)
-        margin += GRAPHS_SHARE * parts.get("graphs", 0)
-    return found.needed_mib - found.kv_mib > margin

@@ -8,7 +8,7 @@ and which flag would do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +16,21 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan, Setting
 from caovand.core.problem import Problem
+from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
 from caovand.engines.vllm.memory.estimate import cards_of_plan, forecast_memory
-from caovand.engines.vllm.planning import obstacles, pipeline, precision, rules, serving
-from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning import (
+    devices,
+    model_task,
+    obstacles,
+    pipeline,
+    precision,
+    rules,
+    serving,
+)
+from caovand.engines.vllm.planning.draft import Draft, user
+from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import Scene
-from caovand.engines.vllm.planning.rules import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
 Rule = Callable[[Draft], Setting | None]
@@ -85,6 +94,8 @@ DECISIONS = (
     Decision("port", serving.port),
     Decision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
     Decision("revision", serving.revision, goal=Goal("model", "revision")),
+    Decision("runner", model_task.runner),
+    Decision("hf_overrides", model_task.hf_overrides),
     Decision("trust_remote_code", serving.trust_remote_code,
              goal=Goal("model", "trust_remote_code")),
     Decision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
@@ -98,6 +109,7 @@ DECISIONS = (
              obstacles=(obstacles.cards, obstacles.split), eases=6),
     Decision("pipeline_parallel_size", pipeline.pipeline_parallel_size,
              obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
+    Decision("enable_expert_parallel", devices.enable_expert_parallel),
     Decision("dtype", rules.dtype, goal=Goal("policy", "dtype"), obstacles=(obstacles.dtype,),
              hinders=1),
     Decision("speculative_config", speculative_config,
@@ -148,6 +160,22 @@ EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) 
 """What the policy decides by itself if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
 """Verbatim flags that may stand in the way, and are not sized by the policy."""
+
+
+def decide(rows: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
+    """The draft with what these rules decide; verbatim flags stand."""
+    for name, rule in rows:
+        setting = verbatim_setting(name, draft.verbatim) or rule(draft)
+        if setting is not None:
+            draft = replace(draft, settings={**draft.settings, name: setting})
+    return draft
+
+
+def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
+    """The operator's flag as a setting, None without one."""
+    if name not in verbatim or name == "additional_config":
+        return None
+    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:

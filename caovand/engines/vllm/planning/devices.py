@@ -1,22 +1,41 @@
-"""Which cards are used, and over how many of them one model is split."""
+"""Which cards are used, what others hold of them, and over how many one model is split."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from math import lcm
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
+from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import joined
+from caovand.engines.common.speeds import joined, linked
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.capabilities import TURING
-from caovand.engines.vllm.machine.ranks import PIPELINE, large, ranks_here, spans_machines, stages
+from caovand.engines.vllm.machine.ranks import (
+    CARDS_ALIKE,
+    PIPELINE,
+    Split,
+    alike,
+    cards_lacking,
+    indivisible,
+    large,
+    largest_split,
+    needs_whole_experts,
+    ranks_here,
+    serving,
+    shards_whole_experts,
+    spans_machines,
+    split_for,
+    split_over,
+    splits_below,
+    stages,
+)
 from caovand.engines.vllm.planning.draft import Draft, policy, user
 
 MIN_MIB = 1024
@@ -32,6 +51,8 @@ def choose_gpus(
     pipeline stages have layers by what each card holds.
     """
     if inventory.engine.build == "cpu":
+        if why := old_processor(inventory.host):
+            raise Unplannable(str(why), "backend-unsupported")
         return ()
     if not inventory.gpus:
         raise Unplannable(
@@ -48,6 +69,17 @@ def choose_gpus(
                 " `sudo caovanctl engine install --build cpu`"
             )
     return chosen
+
+
+def old_processor(host: Host) -> Problem | None:
+    """Why vLLM's CPU build cannot use this processor; None if it can, or if it is unknown."""
+    if host.architecture != "x86_64" or not host.instructions or "avx2" in host.instructions:
+        return None
+    return Problem(
+        "run vLLM on this processor",
+        "its CPU build needs AVX2, and the processor has none",
+        'serve a GGUF file with [engine] kind = "llamacpp"',
+    )
 
 
 def _staged(values: Mapping[str, Any]) -> bool:
@@ -122,8 +154,13 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
-    """So many of the cards, those with the most free memory, in their own order."""
+    """So many of the cards, those with the most free memory, in their own order; of cards that are
+    as free, those that NVLink joins."""
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
+    if 1 < count < len(gpus) and not linked(chosen):
+        bound = min(gpu.free_mib for gpu in chosen) * (1 - CARDS_ALIKE)
+        groups = combinations([gpu for gpu in gpus if gpu.free_mib >= bound], count)
+        chosen = next((list(group) for group in groups if linked(group)), chosen)
     return tuple(gpu for gpu in gpus if gpu in chosen)
 
 
@@ -143,19 +180,6 @@ def _refuse(gpu: Gpu) -> None:
     why = unusable(gpu)
     if why:
         raise Unplannable(str(why), "backend-unsupported")
-
-
-def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split takes in all if there are not so many here; else 0."""
-    elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
-    wanted = size * stages(verbatim)
-    return 0 if elsewhere or wanted <= cards else wanted
-
-
-def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
-    """The largest split that so many cards, and the model's shape, allow with these settings."""
-    each = max(cards // stages(verbatim), 1)
-    return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
 
 
 def world_size(draft: Draft) -> int:
@@ -183,11 +207,62 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
         if why:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
-    size = split_for(draft.model, draft.verbatim, cards_to_split(draft))
+    if draft.split:
+        return policy(draft.split.tensor, _why_split(draft, draft.split))
+    cards = cards_to_split(draft)
+    size = split_for(draft.model, draft.verbatim, cards)
     if len(draft.gpus) == 1 and size == 1:
         return policy(size, "one card")
     reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
+    whole = shards_whole_experts(draft.verbatim)
+    why = indivisible(draft.model, cards, whole_experts=whole) if size < cards else None
+    reason = f"{reason} ({why.fact})" if why else reason
     return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
+
+
+def _why_split(draft: Draft, split: Split) -> str:
+    """The reason of a split that was tried."""
+    if split.stages == 1:
+        return f"{split.tensor} cards share each layer, {joined(draft.gpus)}"
+    if split.tensor == 1:
+        return "each stage has a card of its own"
+    return f"{split.tensor} cards share each layer of a stage, {joined(draft.gpus[: split.tensor])}"
+
+
+def enable_expert_parallel(draft: Draft) -> Setting | None:
+    size = draft.count("tensor_parallel_size")
+    why = needs_whole_experts(draft.model, size, draft.verbatim) if draft.cuda else ""
+    return policy(True, f"each card holds whole experts: {why}") if why else None
+
+
+def one_node(draft: Draft) -> bool:
+    """Whether all the cards that the engine uses are in this machine."""
+    return not draft.inventory.others and not spans_machines(draft.verbatim)
+
+
+def every_card(draft: Draft) -> tuple[Gpu, ...]:
+    """The cards that stages may have: of any size."""
+    return choose_gpus(draft.config, draft.inventory, {**draft.verbatim, PIPELINE: 2})
+
+
+def wider_splits(draft: Draft) -> Iterator[Split]:
+    """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
+    whole experts, and in stages."""
+    model, verbatim, typed = draft.model, draft.verbatim, shards_whole_experts(draft.verbatim)
+    if not one_node(draft):
+        return
+    even, every = len(draft.gpus), every_card(draft)
+    most = largest_split(model, even, whole_experts=typed)
+    whole = [size for size in range(2, even + 1) if needs_whole_experts(model, size, verbatim)]
+    sizes = sorted({most, *splits_below(model, most, whole_experts=typed), *whole}, reverse=True)
+    yield from (Split(size) for size in sizes if size > most)
+    if PIPELINE in verbatim:
+        return
+    differ = not all(alike(every[0], gpu) for gpu in every)
+    for size in sizes:
+        split = Split(size, len(every) // size)
+        if split.stages > 1 and (differ or split.cards > sizes[0]):
+            yield split
 
 
 def split_is_ours(draft: Draft) -> bool:
@@ -201,15 +276,6 @@ def spans_nodes(draft: Draft) -> bool:
     return draft.count("tensor_parallel_size") > len(draft.gpus) and bool(draft.inventory.others)
 
 
-def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
-    """The smaller splits that the model's shape allows, the largest first."""
-    return [
-        fewer
-        for fewer in range(size - 1, 0, -1)
-        if not indivisible(model, fewer, whole_experts=whole_experts)
-    ]
-
-
 def refusal(draft: Draft, size: int) -> Problem | None:
     """Why the model cannot be split over so many cards; None if it can."""
     verbatim, cards = draft.verbatim, cards_to_split(draft)
@@ -218,86 +284,50 @@ def refusal(draft: Draft, size: int) -> Problem | None:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
         fits = split_for(draft.model, verbatim, cards)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
-        return Problem(_split_over(size), fact, remedy)
+        return Problem(split_over(size), fact, remedy)
+    if needs_whole_experts(draft.model, size, verbatim):
+        return None
     return indivisible(draft.model, size, whole_experts=shards_whole_experts(verbatim))
 
 
-def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
-    """Whether each card holds whole experts instead of a part of every one."""
-    return bool(verbatim.get("enable_expert_parallel"))
+BUSY_MIB = 1024
+"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
-def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
-    """The largest split that the model's shape allows, over so many cards at most.
+def holders(
+    gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
+) -> str:
+    """The processes that use memory of these cards, how much, and on which; empty for little.
 
-    Of a model that is not known: a power of two, which divides the heads of nearly every one.
+    Of `others` the cards count that a plan with these values uses; their processes are not known.
     """
-    if not model.architecture:
-        return 1 << most.bit_length() - 1
-    return max(splits_below(model, most + 1, whole_experts=whole_experts))
+    users = []
+    for gpu in gpus:
+        known = [user for user in gpu.users if user[2]]
+        users += [
+            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
+        ]
+        rest = in_use(gpu) - sum(mib for _, _, mib in known)
+        if rest >= BUSY_MIB:
+            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+    for name, gpu in serving((), others, values):
+        if in_use(gpu) >= BUSY_MIB:
+            users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
+    return ", ".join(users)
 
 
-def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
-    """Why the model's shape does not allow this split, and which would do; None if it does.
-
-    With expert parallelism each card holds whole experts.
-    """
-    if not model.architecture or size == 1:
-        return None
-    if model.heads % size:
-        fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
-        return Problem(_split_over(size), fact, remedy)
-    if model.kv_heads % size and size % model.kv_heads:
-        fact, remedy = f"it has {model.kv_heads} key-value heads", "choose a divisor or a multiple"
-        return Problem(_split_over(size), fact, remedy)
-    linear = model.linear
-    if linear and (linear.key_heads % size or linear.value_heads % size):
-        keys, values = linear.key_heads, linear.value_heads
-        fact = f"its linear attention has {keys} key and {values} value heads"
-        return Problem(_split_over(size), fact, "choose a divisor of both")
-    return next(filter(None, (_uneven(part, size) for part in _cut(model, whole_experts))), None)
+def _unnamed(gpu: Gpu) -> str:
+    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
+    return " and ".join(pids) or "processes that the driver does not name"
 
 
-def _split_over(size: int) -> str:
-    return f"split the model over {size} GPUs"
+def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The cards as if nobody else used them."""
+    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
-@dataclass(frozen=True)
-class _Width:
-    """A dimension that is cut over the ranks, and of what each rank must get a multiple."""
-
-    part: str
-    width: int
-    multiple: int = 1
-
-
-def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
-    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
-    # mxfp4 kernels pad every rank's part, and say so in no group size.
-    group, block = max(model.group_size, 1), max(model.block_size, 1)
-    quantised = lcm(group, block)
-
-    def beside(part: str, width: int) -> _Width:
-        return _Width(part, width, 1 if part in model.spared else quantised)
-
-    found = []
-    if model.experts and model.expert_size:
-        if not whole_experts:
-            found.append(_Width("experts", model.expert_size, quantised))
-    elif not (model.experts and whole_experts):
-        found.append(_Width("MLP", model.intermediate_size, quantised))
-    found += [beside("shared experts", model.shared_size), beside("MLP", model.dense_size)]
-    if not model.latent and "attention" not in model.spared:
-        found.append(_Width("attention", model.heads * model.head_dim, quantised))
-    return found
-
-
-def _uneven(cut: _Width, size: int) -> Problem | None:
-    fact = f"its {cut.part} of {cut.width} cannot be cut in {size}"
-    if cut.width % size:
-        return Problem(_split_over(size), fact, "choose a divisor")
-    if cut.width // size % cut.multiple:
-        fact = f"{fact} at quantisation groups of {cut.multiple}"
-        other = " or --enable-expert-parallel" if cut.part == "experts" else ""
-        return Problem(_split_over(size), fact, f"choose fewer GPUs{other}")
-    return None
+def all_emptied(inventory: Inventory) -> Inventory:
+    """The cards of all nodes as if nobody else used them."""
+    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
+    return replace(inventory, gpus=emptied(inventory.gpus), others=others)

@@ -9,11 +9,12 @@ from typing import Any
 
 from caovand.core.config import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
+from caovand.core.model_task import ModelTask
 from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.capabilities import TURING
-from caovand.engines.vllm.machine.ranks import PIPELINE, serving
+from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
 from caovand.engines.vllm.sizing.space import Choice
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
@@ -27,9 +28,10 @@ class Draft:
     `verbatim` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
     `cards` the cards of all nodes.
 
-    `depth` and `cache` are a drafting depth and a cache type to try in the place of the rules' own.
-    `choice` is set once the cards are sized; `unweighed` says why it knows no context, as where
-    the weights on a card are unknown. `plugins` names those that vLLM may load; None is all.
+    `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
+    try in the place of the rules' own. `choice` is set once the cards are sized; `unweighed` says
+    why it knows no context, as where the weights on a card are unknown. `plugins` names those that
+    vLLM may load; None is all. `task` is what the model does with the verbatim flags.
     """
 
     config: Config
@@ -41,11 +43,13 @@ class Draft:
     auto_spec: str | None
     plugins: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    split: Split | None = None
     depth: int | None = None
     cache: str = ""
     choice: Choice | None = None
     unweighed: str = ""
     weights_unknown: bool = False
+    task: ModelTask = "generate"
 
     @property
     def engine(self) -> EngineInfo:
@@ -58,6 +62,11 @@ class Draft:
     @property
     def model(self) -> ModelCard:
         return self.inventory.model
+
+    @property
+    def generates(self) -> bool:
+        """Whether completions and chats can be asked for."""
+        return self.task == "generate"
 
     @property
     def cuda(self) -> bool:

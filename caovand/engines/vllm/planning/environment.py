@@ -206,7 +206,7 @@ def _visible(draft: Draft) -> Setting | None:
     if not draft.cuda:
         return None
     names = ",".join(device_name(gpu) for gpu in draft.gpus)
-    usable = len(choose_gpus(draft.config, draft.inventory, draft.verbatim))
+    usable = len(choose_gpus(draft.config, draft.inventory, draft.values))
     if usable == len(draft.gpus):
         return policy(names, "the cards this plan uses, as nvidia-smi names them")
     return policy(

@@ -6,24 +6,24 @@ published runs it held no more tokens than an 8-bit one. They are there for who 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-from caovand.core.facts.inventory import Gpu, Inventory, Node
-from caovand.core.facts.occupancy import in_use, unoccupied
-from caovand.core.plan import Unplannable
+from caovand.core.model_task import POOLING
+from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
-from caovand.engines.vllm.machine.ranks import nodes_of, serving, stages
-from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
+from caovand.engines.vllm.machine.ranks import nodes_of, stages
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, free_share, utilization
+from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.devices import emptied, holders
+from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.partition import partition
@@ -45,9 +45,6 @@ MIN_EXACT = 8192
 """Where 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
 """Added to the score of rounded weights: over fewer or more cards every exact way comes first."""
-BUSY_MIB = 1024
-"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
-NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
 """Flags that say how large the cache is."""
 MIN_ALONE = 4096
@@ -147,8 +144,10 @@ def graphs_for(draft: Draft) -> str:
     typed = draft.config.policy.cuda_graphs
     if typed and typed != "none":
         return typed.upper()
+    if draft.task == "transcription":
+        return "FULL_DECODE_ONLY"
     old = any(gpu.compute_capability < AMPERE for gpu in draft.cards)
-    cut = old or not draft.cards or cuts_graphs(draft)
+    cut = draft.task in POOLING or old or not draft.cards or cuts_graphs(draft)
     return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
 
 
@@ -188,44 +187,6 @@ def block_tokens(draft: Draft) -> int:
     return layout_for(
         draft.model, replace(asked_candidate(draft), aligned_states=True)
     ).block_tokens
-
-
-def holders(
-    gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
-) -> str:
-    """The processes that use memory of these cards, how much, and on which; empty for little.
-
-    Of `others` the cards count that a plan with these values uses; their processes are not known.
-    """
-    users = []
-    for gpu in gpus:
-        known = [user for user in gpu.users if user[2]]
-        users += [
-            f"{name} (pid {pid}) holds {mib} MiB of GPU {gpu.index}" for pid, name, mib in known
-        ]
-        rest = in_use(gpu) - sum(mib for _, _, mib in known)
-        if rest >= BUSY_MIB:
-            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
-    for name, gpu in serving((), others, values):
-        if in_use(gpu) >= BUSY_MIB:
-            users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
-    return ", ".join(users)
-
-
-def _unnamed(gpu: Gpu) -> str:
-    pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
-    return " and ".join(pids) or "processes that the driver does not name"
-
-
-def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as if nobody else used them."""
-    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
-
-
-def all_emptied(inventory: Inventory) -> Inventory:
-    """The cards of all nodes as if nobody else used them."""
-    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
-    return replace(inventory, gpus=emptied(inventory.gpus), others=others)
 
 
 def _wait_for_others(bases: Sequence[Candidate], draft: Draft) -> None:
@@ -270,8 +231,10 @@ def _fixed(draft: Draft) -> Space:
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(draft.inventory),
         in_bytes=_in_bytes(draft),
-        # Each replica keeps weights of its own.
-        ram_mib=draft.inventory.least_ram_mib // stages(verbatim),
+        # Each replica, and each stage, keeps weights of its own.
+        ram_mib=draft.inventory.least_ram_mib
+        // stages(verbatim)
+        // (draft.split.stages if draft.split else 1),
     )
 
 
@@ -312,3 +275,68 @@ def asked_candidate(draft: Draft) -> Candidate:
 
 def _text_only_may_help(draft: Draft) -> bool:
     return "language_model_only" not in draft.verbatim and draft.config.model.text_only is None
+
+
+MAX_OF_RAM = 16
+REQUESTS = 2
+STEP_MIB = 64
+"""The cache of a CPU build is a modest part of the machine's memory, so that it stays the same."""
+UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
+
+
+def _cache_bytes_on_cpu(draft: Draft) -> int:
+    return max(draft.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+
+
+def max_model_len_on_cpu(draft: Draft) -> Setting | None:
+    model = draft.model
+    if not model.layer_types or "kv_cache_memory_bytes" in draft.verbatim:
+        return None
+    if not model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
+    longest = layout_for(model, asked_candidate(draft)).longest(
+        _cache_bytes_on_cpu(draft), model.max_model_len
+    )
+    if longest in (0, model.max_model_len):
+        return None
+    return policy(
+        longest, f"the longest that fits {_cache_bytes_on_cpu(draft) // MIB} MiB of cache"
+    )
+
+
+def _cache_bytes_on_cards(draft: Draft) -> Setting | None:
+    """The size of the cache where vLLM would measure too little room for it."""
+    if draft.unweighed or draft.choice is None or not draft.choice.candidate.in_bytes:
+        return None
+    candidate, cards = draft.choice.candidate, draft.cards
+    ours = kv_bytes(draft.model, candidate, cards)
+    cold = kv_bytes(draft.model, candidate.but(in_bytes=False, cold=True), cards)
+    return policy(
+        int(ours),
+        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
+        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
+    )
+
+
+def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
+    if draft.cuda:
+        return _cache_bytes_on_cards(draft)
+    if not draft.model.layer_types:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
+        )
+    asked = count(draft.value("max_model_len"))
+    if not asked and not draft.model.limit_known:
+        return policy(
+            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
+        )
+    context = asked or draft.model.max_model_len
+    one = layout_for(draft.model, asked_candidate(draft)).needed(context)
+    if not one:
+        return policy(STEP_MIB * MIB, "the model keeps no cache, and vLLM's default takes memory")
+    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    if whole <= _cache_bytes_on_cpu(draft):
+        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
+    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    amount = max(least, _cache_bytes_on_cpu(draft))
+    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")

@@ -30,14 +30,14 @@ from caovand.engines.vllm.machine.capabilities import (
     refused_type,
     type_without_bfloat16,
 )
-from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning import pipeline
-from caovand.engines.vllm.planning.devices import (
+from caovand.engines.vllm.machine.ranks import (
     cards_lacking,
     indivisible,
     shards_whole_experts,
     split_for,
 )
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.planning import pipeline
 
 
 @dataclass(frozen=True)

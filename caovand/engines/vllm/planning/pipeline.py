@@ -23,14 +23,15 @@ from caovand.engines.vllm.machine.ranks import (
     Work,
     alike,
     decide,
+    indivisible,
     ranks_here,
+    shards_whole_experts,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.memory.settings import dealt
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.devices import indivisible, shards_whole_experts
 from caovand.engines.vllm.planning.draft import Draft, policy
 from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
 from caovand.engines.vllm.sizing.partition import Stages, anchored, anchors, spans
@@ -110,6 +111,8 @@ def pipeline_parallel_size(draft: Draft) -> Setting | None:
         return _stages_without_cards(draft)
     if typed := _inside(draft):
         return typed
+    if draft.split and draft.split.stages > 1:
+        return policy(draft.split.stages, _why_staged(draft))
     spans = _spans(draft, devices.tensor_parallel_size(draft))
     if spans is None or spans[0]:
         return None
@@ -118,6 +121,15 @@ def pipeline_parallel_size(draft: Draft) -> Setting | None:
     if refused:
         raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
     return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {spans[1]}")
+
+
+def _why_staged(draft: Draft) -> str:
+    """Why the cards of one node are the stages of a pipeline."""
+    cards, whole = len(draft.gpus), shards_whole_experts(draft.verbatim)
+    if not all(alike(draft.gpus[0], gpu) for gpu in draft.gpus):
+        return "the cards differ, and each stage has as many layers as its own hold"
+    problem = indivisible(draft.model, cards, whole_experts=whole)
+    return f"{cards} cards hold more than fewer would{f': {problem.fact}' if problem else ''}"
 
 
 def _inside(draft: Draft) -> Setting | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -20,25 +19,23 @@ from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 from caovand.engines.vllm.flags.spelling import option, whole_number
-from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.machine.ranks import stages
+from caovand.engines.vllm.memory.estimate import cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.pinned import pinned_gib
-from caovand.engines.vllm.memory.settings import stages_unknown, unmodelled, weights_unknown
+from caovand.engines.vllm.memory.settings import unmodelled, weights_unknown
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
-from caovand.engines.vllm.planning.decisions import DECIDED, FIRST, SECOND, Rule, forecast
-from caovand.engines.vllm.planning.devices import (
-    choose_gpus,
-    freest,
-    shards_whole_experts,
-    spans_nodes,
-    split_is_ours,
-    splits_below,
-    world_size,
+from caovand.engines.vllm.planning.decisions import (
+    DECIDED,
+    SECOND,
+    decide,
+    forecast,
+    verbatim_setting,
 )
-from caovand.engines.vllm.planning.draft import PLUGINS, Draft, policy, user
+from caovand.engines.vllm.planning.devices import all_emptied, choose_gpus, emptied, holders
+from caovand.engines.vllm.planning.draft import PLUGINS, Draft, user
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.fit import all_emptied, emptied, holders, size_draft
-from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
-from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.planning.model_task import refuse_deaf, task_of
+from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -71,18 +68,19 @@ def make_plan(
     inherits from us; `remembered` is a degraded plan whose rungs are kept.
     """
     refuse_gguf(inventory.model)
+    refuse_deaf(inventory)
 
     def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
             draft = _draft(config, inventory, mode, mode_origin, environ)
-            return _write(_decide(SECOND, _best_split(draft)))
+            return _write(decide(SECOND, best_split(draft)))
         except Unplannable:
             return None
 
     draft = _draft(config, inventory, mode, mode_origin, environ, remembered)
-    chosen = _decide(SECOND, _best_split(draft))
+    chosen = decide(SECOND, best_split(draft))
     plan = _write(chosen, remembered)
-    warnings = [*warnings_of(chosen, plan), *_cost_of_others(plan, draft)]
+    warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *_cost_of_others(plan, draft)]
     memory = forecast(plan, inventory)
     case = Case(config, inventory, plan, memory, alternative)
     offload = plan.value("cpu_offload_gb")
@@ -90,7 +88,8 @@ def make_plan(
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
-        pinned = pinned_gib(offload, inventory.model, ranks)
+        values = {name: plan.value(name) for name in plan.settings}
+        pinned = pinned_gib(offload, inventory.model, ranks) * stages(values)
         parts = (
             f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
             in_fewer_bits(case),
@@ -118,16 +117,16 @@ def _cost_of_others(plan: Plan, draft: Draft) -> list[str]:
         return []
     try:
         gpus = choose_gpus(draft.config, free, draft.verbatim)
-        alone = _best_split(replace(draft, inventory=free, gpus=gpus))
+        alone = best_split(replace(draft, inventory=free, gpus=gpus))
     except Unplannable:
         return []
     lost, values = [], {name: plan.value(name) for name in plan.settings}
     longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
     if isinstance(context.value, int) and longer > context.value:
         lost.append(f"the context is {context.value} tokens instead of {longer}")
-    split, wider = plan.value("tensor_parallel_size"), alone.value("tensor_parallel_size")
-    if (whole_number(wider) or 1) > (whole_number(split) or 1):
-        lost.append(f"{split} instead of {wider} cards serve the model")
+    used = len(cards_of_plan(plan, inventory))
+    if len(alone.cards) > used:
+        lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")
         values = alone.values  # those left out, too
     if not lost:
         return []
@@ -160,6 +159,7 @@ def _draft(
         plugins=_plugins(config, environ, remembered),
         unweighed=unmodelled(verbatim, inventory.model),
         weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
+        task=task_of(inventory.model, verbatim),
     )
 
 
@@ -169,7 +169,7 @@ def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
     rest = {
         name: s
         for name in verbatim
-        if (s := _verbatim_setting(name, verbatim)) and name not in DECIDED
+        if (s := verbatim_setting(name, verbatim)) and name not in DECIDED
     }
     settings = {**draft.settings, **rest}
     plan = Plan(
@@ -180,6 +180,7 @@ def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
         verbatim=frozenset(verbatim),
         device=_device(draft),
         engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
+        task=draft.task,
     )
     if remembered is not None:
         plan = _keep_rungs(plan, remembered)
@@ -191,98 +192,6 @@ def _plugins(config: Config, environ: Mapping[str, str], remembered: Plan | None
     """The plugins that vLLM may load: those a rung left, or the operator names; None for all."""
     left = kept_steps(remembered.env).get(PLUGINS) if remembered else None
     return left.value if left else dict(config.engine.env).get(PLUGINS, environ.get(PLUGINS))
-
-
-def _best_split(draft: Draft) -> Draft:
-    """The draft on the split whose best candidate is the best of all.
-
-    Memory is taken evenly from every card, so one that is small or that others use holds the rest
-    back: fewer of them may hold more.
-    """
-    ours, best, problem = split_is_ours(draft), None, None
-    try:
-        best = _on_freest(draft, len(draft.gpus))
-    except Unplannable as found:
-        if found.failure != "vram-busy" or not ours:
-            raise
-        problem = found
-    if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
-        return best
-    most = best.count("tensor_parallel_size") if best else len(draft.gpus)
-    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.verbatim)):
-        if best and best.choice and best.choice.unbounded(draft.model):
-            break
-        try:
-            fewer = _on_freest(draft, size)
-        except Unplannable:
-            continue
-        if fewer.choice and fewer.choice.sound and fewer.choice.score < _score(best):
-            best = _with_reason(fewer, draft, best)
-    if best is None:
-        raise problem or AssertionError
-    return best
-
-
-def _score(draft: Draft | None) -> float:
-    """The lower, the better; a plan that needs host memory is worse than any that does not."""
-    return draft.choice.score if draft and draft.choice and draft.choice.sound else inf
-
-
-def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
-    """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
-    kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
-    left = [(f"GPU {gpu.index}", gpu) for gpu in draft.gpus if gpu.index not in kept]
-    for node in draft.inventory.others:  # its cards are in the order in which they are taken
-        left += [(f"a card of {node.name}", gpu) for gpu in node.gpus[size:]]
-    where, least = min(left, key=lambda one: one[1].free_mib)
-    reason = (
-        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and {where}"
-        f" has {least.free_mib} MiB free"
-    )
-    if _context(fewer) <= _context(larger):
-        reason = (
-            f"{size} of {len(draft.gpus)} cards are faster than all of them, which would wait for"
-            " one another"
-        )
-    # Over several nodes it is a multiple of the cards that one of them uses.
-    split = policy(fewer.value("tensor_parallel_size"), reason)
-    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": split})
-
-
-def _context(draft: Draft | None) -> int:
-    """The context that a draft holds on its cards; 0 for none."""
-    return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
-
-
-def _on_freest(draft: Draft, count: int) -> Draft:
-    """The draft on so many of its cards at most, those with the most free memory."""
-
-    def decided(depth: int | None = None, cache: str = "") -> Draft:
-        few = replace(draft, gpus=freest(draft.gpus, count), depth=depth, cache=cache)
-        first = _decide(FIRST, few)
-        why = stages_unknown(first.values, variables(first), first.inventory)
-        return replace(
-            first,
-            gpus=freest(first.gpus, world_size(first)),
-            unweighed=first.unweighed or why,
-            weights_unknown=first.weights_unknown or bool(why),
-        )
-
-    first = decided()
-    if not first.gpus or not first.model.layer_types:
-        return first
-    depths = (None, *smaller_depths(first))
-    caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
-    others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return size_draft(first, [decided(depth, cache) for depth, cache in others])
-
-
-def _decide(rules: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
-    for name, rule in rules:
-        setting = _verbatim_setting(name, draft.verbatim) or rule(draft)
-        if setting is not None:
-            draft = replace(draft, settings={**draft.settings, name: setting})
-    return draft
 
 
 def _mode(
@@ -302,12 +211,6 @@ def _mode(
         return Setting(mode, mode_origin, f"`caovanctl mode {mode}`")
     typed = config.policy.mode
     return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
-
-
-def _verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
-    if name not in verbatim or name == "additional_config":
-        return None
-    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def _device(draft: Draft) -> str:

@@ -1,15 +1,13 @@
 """The rules: one function for each flag, from a draft to a setting, or None to leave it out.
 
 They run in the order of `decisions`, the cards being sized (`fit`) in between; a rule may read what
-was decided before it. The CPU build has a modest cache, sized from the machine's memory so that it
-stays the same.
+was decided before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import linked
@@ -17,84 +15,19 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
-from caovand.engines.vllm.memory.estimate import kv_bytes
-from caovand.engines.vllm.memory.kv_cache import Layout, layout_for
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
 from caovand.engines.vllm.planning.fit import (
-    asked_candidate,
+    UNKNOWN_LIMIT,
     block_tokens,
     graphs_for,
+    max_model_len_on_cpu,
     share_of_unknown,
 )
 from caovand.engines.vllm.planning.precision import cannot_build, own_type
 from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
 from caovand.engines.vllm.sizing.space import Choice
-
-MAX_OF_RAM = 16
-REQUESTS = 2
-STEP_MIB = 64
-UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
-
-
-def _layout_on_cpu(draft: Draft, model: ModelCard) -> Layout:
-    return layout_for(model, asked_candidate(draft))
-
-
-def _cache_bytes_on_cpu(draft: Draft) -> int:
-    return max(draft.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
-
-
-def _max_model_len_on_cpu(draft: Draft) -> Setting | None:
-    model = draft.model
-    if not model.layer_types or "kv_cache_memory_bytes" in draft.verbatim:
-        return None
-    if not model.limit_known:
-        return policy("auto", UNKNOWN_LIMIT)
-    longest = _layout_on_cpu(draft, model).longest(_cache_bytes_on_cpu(draft), model.max_model_len)
-    if longest in (0, model.max_model_len):
-        return None
-    return policy(
-        longest, f"the longest that fits {_cache_bytes_on_cpu(draft) // MIB} MiB of cache"
-    )
-
-
-def _cache_bytes_on_cards(draft: Draft) -> Setting | None:
-    """The size of the cache where vLLM would measure too little room for it."""
-    if draft.unweighed or draft.choice is None or not draft.choice.candidate.in_bytes:
-        return None
-    candidate, cards = draft.choice.candidate, draft.cards
-    ours = kv_bytes(draft.model, candidate, cards)
-    cold = kv_bytes(draft.model, candidate.but(in_bytes=False, cold=True), cards)
-    return policy(
-        int(ours),
-        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
-        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
-    )
-
-
-def kv_cache_memory_bytes(draft: Draft) -> Setting | None:
-    if draft.cuda:
-        return _cache_bytes_on_cards(draft)
-    if not draft.model.layer_types:
-        return policy(
-            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
-        )
-    asked = count(draft.value("max_model_len"))
-    if not asked and not draft.model.limit_known:
-        return policy(
-            _cache_bytes_on_cpu(draft), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
-        )
-    context = asked or draft.model.max_model_len
-    one = _layout_on_cpu(draft, draft.model).needed(context)
-    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
-    if whole <= _cache_bytes_on_cpu(draft):
-        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
-    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
-    amount = max(least, _cache_bytes_on_cpu(draft))
-    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")
-
 
 STOCK_COMPILE = 1  # vLLM's CompilationMode.STOCK_TORCH_COMPILE
 
@@ -143,6 +76,8 @@ def kv_cache_dtype(draft: Draft) -> Setting | None:
 
 
 def enable_prefix_caching(draft: Draft) -> Setting | None:
+    if not draft.generates:
+        return None  # vLLM knows whether the model's attention and pooling allow it
     step = draft.verbatim.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
     step = count(step) if draft.cuda and draft.model.hybrid else None
     if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):
@@ -227,7 +162,7 @@ def max_model_len(draft: Draft) -> Setting | None:
             )
         return user(typed, "[model] max_model_len")
     if not draft.cuda:
-        return _max_model_len_on_cpu(draft)
+        return max_model_len_on_cpu(draft)
     if draft.choice is None:
         return None
     context = draft.choice.candidate.context

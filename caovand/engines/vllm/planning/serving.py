@@ -72,6 +72,8 @@ def tool_call_parser(draft: Draft) -> Setting | None:
     typed = draft.config.server.tool_call_parser
     if typed is not None:
         return _typed("tool_call_parser", typed, draft.engine.tool_parsers)
+    if not draft.generates:
+        return None
     family = family_of(draft.model.model_type)
     template = draft.model.chat_template or ""
     if not draft.model.architecture:
@@ -99,6 +101,8 @@ def reasoning_parser(draft: Draft) -> Setting | None:
     typed = draft.config.server.reasoning_parser
     if typed is not None:
         return _typed("reasoning_parser", typed, draft.engine.reasoning_parsers)
+    if not draft.generates:
+        return None
     family = family_of(draft.model.model_type)
     template = draft.model.chat_template or ""
     if not draft.model.architecture:

@@ -64,6 +64,8 @@ def speculative_config(draft: Draft) -> Setting | None:
     wanted, setting = _wanted(draft)
     if any(name in draft.verbatim for name in PARTS_OF_SPECULATION):
         return policy(None, "speculation is set by flags passed verbatim")
+    if not draft.generates and not draft.pinned("mtp"):
+        return None
     if not draft.model.mtp_layers and draft.model.architecture:
         if wanted and setting.origin == "user" and draft.pinned("mtp"):
             raise Unplannable(

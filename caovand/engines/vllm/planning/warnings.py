@@ -1,5 +1,7 @@
-"""What people should know of a plan. Typed keys are goals: a plan that misses one says so, or is
-refused if the key is pinned."""
+"""What people should know of a plan, and the failure that its start is known to end in.
+
+Typed keys are goals: a plan that misses one says so, or is refused if the key is pinned.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from caovand.core.addresses import is_loopback
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.command_line import unknown
+from caovand.engines.vllm.flags.command_line import refused, unknown
+from caovand.engines.vllm.flags.removed import SUCCESSORS
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS
-from caovand.engines.vllm.memory.candidate import free_share
+from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
+from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, spare
 from caovand.engines.vllm.memory.steps import graph_mode
-from caovand.engines.vllm.planning import pipeline, precision
-from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts
+from caovand.engines.vllm.planning import obstacles, pipeline, precision
+from caovand.engines.vllm.planning.advice import FREE
+from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import left_out
 from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.environment import allocator_warnings
@@ -126,8 +134,16 @@ def warnings_of(draft: Draft, plan: Plan) -> list[str]:
     engine = draft.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.verbatim)]
+    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.values)]
     found += [str(lack) for lack in (releases.untested(engine),) if lack]
+    if any(gpu.unified for gpu in draft.cards) and (
+        engine.release < releases.UNIFIED_MEMORY_RELEASED
+    ):
+        found.append(
+            f"vLLM {engine.version} keeps memory while it loads that the host of unified memory"
+            " runs short of: large models fail, or hang the machine; sudo caovanctl engine install"
+            f" {releases.name(releases.NEWEST_TESTED)}.0"
+        )
     found += [
         *precision.turing_warnings(draft),
         *_flag_warnings(draft, words),
@@ -230,7 +246,9 @@ def _flag_warnings(draft: Draft, words: tuple[command_line.Flag, ...]) -> list[s
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')
         elif typed := unknown(flag, draft.engine):
-            found.append(f"vLLM {draft.engine.version} has no {typed}: it will refuse to start")
+            instead = SUCCESSORS.get(flag.name, "")
+            text = f"vLLM {draft.engine.version} has no {typed}: it will refuse to start"
+            found.append("; ".join(filter(None, (text, instead))))
         elif word in draft.engine.deprecated:
             found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
         elif flag in seen:
@@ -238,3 +256,62 @@ def _flag_warnings(draft: Draft, words: tuple[command_line.Flag, ...]) -> list[s
                 f"every user of this machine can see the values of several {word}: pass only one"
             )
     return found
+
+
+WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
+"""How far each part of a forecast may be off. Of twelve models on an H200 weights were forecast at
+most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
+INSIST = "max_model_len"
+
+
+def foreseen(plan: Plan, inventory: Inventory) -> Foreseen | None:
+    """The failure that a start of this plan is known to end in."""
+    # A word that belongs to no flag may be another value of one that takes several.
+    if problems := refused(plan.extra_args, inventory.engine, strays=False):
+        return _bad_arguments(str(problems[0]))
+    cards = cards_of_plan(plan, inventory)
+    for problem in conflicts(plan, inventory, cards):
+        lacks_cards = any(obstacles.cards(obstacles.Scene(plan, inventory, cards)))
+        return _bad_arguments(str(problem), hold=lacks_cards)
+    return _short(plan, inventory)
+
+
+def _bad_arguments(text: str, *, hold: bool = False) -> Foreseen:
+    failure: Failure = "gpu-absent" if hold else "bad-arguments"
+    return Foreseen(Finding(failure, text, "plan"), hold)
+
+
+def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
+    """Predict a cache that is too small by more than the forecast's error."""
+    found = forecast(plan, inventory)
+    if not is_clear(found):
+        return None
+    have, need = found.kv_mib / 1024, found.needed_mib / 1024
+    short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    insist = f"name {INSIST} in [policy] pinned to try it anyway"
+    text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
+    longest = _with_margin(found, candidate_of_plan(plan, inventory))
+    captures = {"fits": str(longest)} if longest else {}
+    failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
+    others = any(remedy.startswith(FREE) for remedy in plan.advice)
+    return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
+
+
+def _with_margin(found: MemoryEstimate, asked: Candidate) -> int:
+    """The context to lower to, in tokens: a start that compiles leaves less than the forecast."""
+    if found.gpu_memory_utilization is None or not found.kv_mib > 0:
+        return found.max_model_len
+    cache = found.kv_mib * MIB
+    return int(found.max_model_len * max(spare(asked, cache), 0) / cache)
+
+
+def is_clear(found: MemoryEstimate) -> bool:
+    """Whether a forecast says that the cache is too small even if it errs as far as it ever did."""
+    if found.fits is not False or found.lack:
+        return False
+    parts = dict(found.parts)
+    margin = NEED_SHARE * found.needed_mib
+    if found.gpu_memory_utilization is not None:  # on a card the cache has what the rest leaves
+        margin += WEIGHTS_SHARE * found.weights_mib + STEPS_SHARE * parts.get("activations", 0)
+        margin += GRAPHS_SHARE * parts.get("graphs", 0)
+    return found.needed_mib - found.kv_mib > margin

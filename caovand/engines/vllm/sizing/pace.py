@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.network import Network
 from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, host_link, linked, slowest
 from caovand.engines.vllm.machine.ranks import (
     ALL_REDUCES,
@@ -43,6 +44,16 @@ def experts_read(model: ModelCard, tokens: float) -> float:
     if not model.experts or not model.experts_per_token:
         return 1.0
     return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
+
+
+def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
+    """How many times the mean the busiest of the ranks reads in a step of so many tokens if each
+    holds whole experts: a few tokens' experts are rarely spread evenly."""
+    read = experts_read(model, tokens)
+    mean = model.experts * read / ranks
+    if ranks == 1 or not mean:
+        return 1.0
+    return min(1 + sqrt(2 * log(ranks) * (1 - read) / mean), ranks)
 
 
 def read_of_offloaded(model: ModelCard, tokens: float) -> float:
@@ -152,6 +163,7 @@ class Pace:
         )  # tied embeddings are read once
         self._cache = _cache_read(model, base, workload)
         self._state = _state_moved(model, base)
+        self._holders = base.tensor_parallel if base.whole_experts else 1
         self._layers = len(model.layer_types) + base.mtp
         stored = model.quantization or base.quantization or None
         self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
@@ -193,6 +205,7 @@ class Pace:
         """One decode step of so many users."""
         tokens = users * (1 + candidate.mtp)
         experts = self._bytes["experts"] * experts_read(self._model, tokens)
+        experts *= unevenness(self._model, self._holders, tokens)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
         read += candidate.mtp * (drafter + self._head)
@@ -234,10 +247,14 @@ def _exchange(
     here = max(len(gpus) // nodes.count, 1)
     all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
     size = model.hidden_size * candidate.activation
-    inside, spanned = gpus[: min(ranks, here)], ceil(ranks / here)
+    inside, spanned = min(ranks, here), ceil(ranks / here)
     step_s = token_s = 0.0
-    if len(inside) > 1:
-        step_s += all_reduces * (LINKED_S if linked(inside) else UNLINKED_S)
+    if inside > 1:
+        groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
+        step_s += all_reduces * (LINKED_S if all(map(linked, groups)) else UNLINKED_S)
+        if not all(map(linked, groups)):
+            bus = Network(host_link(gpus)[2] * 1e9, 0)
+            token_s += all_reduces * transfer_s(inside, bus, size)
     if spanned > 1:
         step_s += all_reduces * all_reduce_s(spanned, nodes.link)
         token_s += all_reduces * transfer_s(spanned, nodes.link, size)

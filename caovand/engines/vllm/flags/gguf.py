@@ -1,0 +1,87 @@
+"""`caovan-vllm-serve FILE.gguf [vLLM flags]`: the configuration with which llama.cpp does the same.
+
+vLLM's flags become keys of caovan.toml, which mean the same for every engine. A flag for what the
+file itself decides is left out, and named; any other one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.config import (
+    Config,
+    EngineSection,
+    ModelSection,
+    PolicySection,
+    ServerSection,
+)
+from caovand.core.problem import ProblemError
+from caovand.engines.vllm.flags.spelling import option, whole_number
+
+SUFFIX, KIND = ".gguf", "llamacpp"
+"""The files, and the engine that serves them."""
+_CACHES = {"auto": None, "fp8": "q8_0", "fp8_e4m3": "q8_0", "fp8_e5m2": "q8_0"}
+"""vLLM's cache types, and those of llama.cpp with as many bits."""
+_BY_THE_FILE = frozenset({
+    "chat_template_content_format", "config_format", "dtype", "enable_auto_tool_choice",
+    "enable_prefix_caching", "hf_config_path", "load_format", "quantization", "reasoning_parser",
+    "tokenizer", "tokenizer_mode", "tool_call_parser", "trust_remote_code",
+})  # fmt: skip
+"""What the file, its chat template or llama.cpp itself decides."""
+_ELSEWHERE = frozenset({"api_key", "host", "port"})
+"""Flags that the caller reads."""
+
+
+def configuration(path: str, given: Mapping[str, Any], server: ServerSection) -> Config:
+    """The configuration for this file; ProblemError for a flag that llama.cpp has nothing for."""
+    task = _task(given)
+    more = {"runner", "convert"} if task else set()
+    used = {
+        "served_model_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype",
+        "chat_template", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
+        *_BY_THE_FILE, *_ELSEWHERE, *more,
+    }  # fmt: skip
+    for name in given:
+        if name not in used:
+            _refuse(path, option(name), "llama.cpp, which serves GGUF files, has nothing like it")
+    names = given.get("served_model_name", path)
+    cache = str(given.get("kv_cache_dtype", "auto"))
+    if cache not in _CACHES:
+        _refuse(path, f"--kv-cache-dtype {cache}", "llama.cpp has no such cache")
+    share = given.get("gpu_memory_utilization")
+    return Config(
+        model=ModelSection(
+            path=path,
+            served_name=str(names[0] if isinstance(names, list) else names),
+            max_model_len=whole_number(given.get("max_model_len")),
+            chat_template=str(given.get("chat_template", "")),
+        ),
+        server=server,
+        engine=EngineSection(kind=KIND, extra_args=(task,) if task else ()),
+        policy=PolicySection(
+            kv_cache_dtype=_CACHES[cache],
+            gpu_memory_utilization=None if share is None else float(share),
+            max_num_seqs=whole_number(given.get("max_num_seqs")),
+            max_num_batched_tokens=whole_number(given.get("max_num_batched_tokens")),
+            tensor_parallel_size=whole_number(given.get("tensor_parallel_size")),
+        ),
+    )
+
+
+def left_out(given: Mapping[str, Any]) -> str:
+    """What is said of the flags that are left out, "" without one."""
+    names = ", ".join(option(name) for name in given if name in _BY_THE_FILE)
+    return f"left out: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
+
+
+def _task(given: Mapping[str, Any]) -> str:
+    """llama.cpp's option for a pooling model, "" without one."""
+    pools = given.get("runner") == "pooling" or given.get("convert") in ("embed", "classify")
+    if not pools:
+        return ""
+    return "--reranking" if given.get("convert") == "classify" else "--embeddings"
+
+
+def _refuse(path: str, words: str, fact: str) -> None:
+    raise ProblemError(f"serve {path} with {words}", fact, "leave it out")

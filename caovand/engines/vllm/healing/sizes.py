@@ -1,0 +1,254 @@
+"""Steps to a more modest plan that lower a size: context, drafts, memory share, cache, sequences,
+compilers at work."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.rung import Step
+from caovand.core.plan import Plan
+from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.planning.environment import THREADS
+
+BLOCK = 16  # tokens: context lengths are multiples of it
+MIN_CONTEXT, MIN_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
+MIN_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
+GMU_STEP = 0.03
+GMU_DOWNS = 3  # after so many steps the cause is something else
+GMU_DEFAULT = 0.9  # vLLM's default, if the plan has none
+GMU_BOUNDS = (0.3, 0.97)
+SHARE_MARGIN_GIB = 0.5
+OFFLOAD_GIB = (2, 4, 8)
+GRAPH_SIZES = (64, 16, 4)
+# Names in the kernel's log of killed processes.
+COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
+COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
+"""The phases of a start in which torch.compile may run."""
+LIMITED = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+
+
+def _number(finding: Finding, name: str) -> float | None:
+    try:
+        number = float(finding.captures[name])
+    except (KeyError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _used(plan: Plan, *names: str) -> bool:
+    return any(taken.rung in names for taken in plan.taken)
+
+
+def context(plan: Plan, finding: Finding) -> Step | None:
+    """To the length named by the error; a second time by at least an eighth, so that it ends."""
+    now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
+    fits = _number(finding, "fits")
+    goal = int(fits) if fits else now // 2
+    if _used(plan, "context"):
+        goal = min(goal, now * 7 // 8)
+    goal = goal // BLOCK * BLOCK
+    # A context too short for a conversation is no remedy, unless the operator asked for a short
+    # one.
+    least = MIN_FITTING if fits else MIN_CONTEXT
+    floor = least if now >= least or not fits else BLOCK
+    if not floor <= goal < now:
+        return None
+    return Step({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
+
+
+def _gmu(plan: Plan) -> float:
+    value = plan.value("gpu_memory_utilization")
+    return GMU_DEFAULT if value is None else float(value)
+
+
+def on_cpu(plan: Plan) -> bool:
+    return plan.device == "cpu"
+
+
+def _to_gmu(plan: Plan, goal: float) -> Step | None:
+    now, goal = _gmu(plan), round(goal, 3)
+    if on_cpu(plan) or not GMU_BOUNDS[0] <= goal <= GMU_BOUNDS[1] or goal == now:
+        return None
+    change = f"GPU memory share {now:g} -> {goal:g}"
+    changed: dict[str, Any] = {"gpu_memory_utilization": goal}
+    if plan.value("kv_cache_memory_bytes") is not None:  # which leaves the share without effect
+        changed["kv_cache_memory_bytes"] = None
+        change += ", and vLLM sizes the KV cache"
+    return Step(changed, value=f"{goal:g}", change=change)
+
+
+def gmu_up(plan: Plan, finding: Finding) -> Step | None:
+    """Never after going down: the higher share was already too much."""
+    goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
+    if _used(plan, "gmu-down", "share"):
+        return None
+    return _to_gmu(plan, goal) if goal > _gmu(plan) else None
+
+
+def gmu_down(plan: Plan, finding: Finding) -> Step | None:
+    spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
+    if spent or finding.beyond_card:
+        return None
+    return _to_gmu(plan, _gmu(plan) - GMU_STEP)
+
+
+def share(plan: Plan, finding: Finding) -> Step | None:
+    """To the memory that others leave free, by vLLM's count."""
+    free, total = _number(finding, "free"), _number(finding, "total")
+    if not free or not total:
+        return None
+    goal = int((free - SHARE_MARGIN_GIB) / total * 1000) / 1000
+    return _to_gmu(plan, goal) if goal < _gmu(plan) else None
+
+
+def kv_memory(plan: Plan, finding: Finding) -> Step | None:
+    """On the CPU build: to the KV cache's full need, if that is at most four times as much."""
+    now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
+    if not on_cpu(plan) or not isinstance(now, int) or not need:
+        return None
+    if _used(plan, "kv-memory-less"):
+        return None
+    goal = int(need * 1.1 * 2**30) // 2**20 * 2**20
+    if not now < goal <= 4 * now:
+        return None
+    change = f"KV memory {now >> 20} -> {goal >> 20} MiB"
+    return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
+
+
+def kv_memory_less(plan: Plan, finding: Finding) -> Step | None:
+    now, free = plan.value("kv_cache_memory_bytes"), _number(finding, "free")
+    if not on_cpu(plan) or not isinstance(now, int):
+        return None
+    goal = now // 2 if not free else min(now // 2, int(free * 0.8 * 2**30))
+    goal = goal // 2**20 * 2**20
+    if goal < 2**24:
+        return None
+    change = f"KV memory {now >> 20} -> {goal >> 20} MiB"
+    return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
+
+
+def _halved(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
+    """Half of a setting; `unset` is the start for a plan without one."""
+    now = count(plan.value(name))
+    goal = unset if now is None else max(now // 2, least)
+    if now is not None and goal >= now:
+        return None
+    shown = "vLLM's default" if now is None else now
+    return Step({name: goal}, value=str(goal), change=f"{label} {shown} -> {goal}")
+
+
+def batch(plan: Plan, finding: Finding) -> Step | None:
+    return _halved(plan, "max_num_batched_tokens", MIN_BATCH, MIN_BATCH, "batch tokens")
+
+
+def sequences(plan: Plan, finding: Finding) -> Step | None:
+    """Lower max_num_seqs to the number that vLLM names, else to half."""
+    most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
+    if most and most >= 1 and (now is None or most < now):
+        shown = "vLLM's default" if now is None else now
+        goal = int(most)
+        return Step({"max_num_seqs": goal}, value=str(goal), change=f"sequences {shown} -> {goal}")
+    return _halved(plan, "max_num_seqs", 32, 1, "sequences")
+
+
+def limit(plan: Plan, finding: Finding) -> Step | None:
+    """Lower an argument to the maximum that vLLM allows, if its text names both."""
+    name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
+    now = count(plan.value(name)) if name in LIMITED else None
+    if name not in LIMITED or not most or most < 1 or (now is not None and now <= most):
+        return None
+    goal = int(most)
+    shown = "vLLM's default" if now is None else now
+    return Step({name: goal}, value=f"{name} {goal}", change=f"{name} {shown} -> {goal}")
+
+
+def _depth(plan: Plan) -> int:
+    """As planned, or as set by verbatim flags, which are then reported as the obstacle."""
+    return plan.mtp or count(plan.value("spec_tokens")) or 0
+
+
+def _to_mtp(plan: Plan, depth: int) -> Step | None:
+    now = _depth(plan)
+    if not 0 <= depth < now:
+        return None
+    config = plan.value("speculative_config")
+    config = config if isinstance(config, Mapping) else {}
+    config = {**config, "num_speculative_tokens": depth} if depth else None
+    shown = str(depth) if depth else "off"
+    return Step({"speculative_config": config}, value=shown, change=f"MTP {now} -> {shown}")
+
+
+def mtp_less(plan: Plan, finding: Finding) -> Step | None:
+    return _to_mtp(plan, _depth(plan) - 1)
+
+
+def mtp_safe(plan: Plan, finding: Finding) -> Step | None:
+    return _to_mtp(plan, 3)
+
+
+def mtp_off(plan: Plan, finding: Finding) -> Step | None:
+    return _to_mtp(plan, 0)
+
+
+def compilation(plan: Plan) -> Mapping[str, Any]:
+    value = plan.value("compilation_config")
+    return value if isinstance(value, Mapping) else {}
+
+
+def has_graphs(plan: Plan) -> bool:
+    return not on_cpu(plan) and not plan.value("enforce_eager")
+
+
+def fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
+    config = compilation(plan)
+    size = "max_cudagraph_capture_size"
+    now = count(config.get(size)) or count(plan.value(size))
+    smaller = [size for size in GRAPH_SIZES if now is None or size < now]
+    if not has_graphs(plan) or not smaller or "cudagraph_capture_sizes" in config:
+        return None
+    goal = smaller[0]
+    changed = {**config, "max_cudagraph_capture_size": goal}
+    shown = "vLLM's default" if now is None else now
+    return Step(
+        {"compilation_config": changed}, value=str(goal), change=f"largest graph {shown} -> {goal}"
+    )
+
+
+def _is_of_a_build(finding: Finding) -> bool:
+    """Whether a compiler was killed, according to its driver, ninja or the kernel."""
+    told = finding.captures
+    return "compiler" in told or "object" in told or told.get("name") in COMPILERS
+
+
+def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
+    """Half the compilers at once; finished parts of a killed build stay, so each try is shorter.
+
+    FlashInfer, torch's extensions and vLLM obey MAX_JOBS; nvcc uses one thread a job.
+    """
+    set_to = str(plan.env["MAX_JOBS"].value) if "MAX_JOBS" in plan.env else ""
+    now = int(set_to) if re.fullmatch("[0-9]{1,6}", set_to) else 0
+    if not _is_of_a_build(finding) or now < 2:
+        return None
+    goal = str(now // 2)
+    return Step(env={"MAX_JOBS": goal}, value=goal, change=f"compiler jobs {now} -> {goal}")
+
+
+def one_thread(plan: Plan, finding: Finding) -> Step | None:
+    """One thread of torch.compile: the fault may be in its pool, or the memory that this takes."""
+    now = str(plan.env[THREADS].value) if THREADS in plan.env else "1"
+    if now == "1" or finding.phase not in COMPILING:
+        return None
+    return Step(env={THREADS: "1"}, value="1", change=f"threads of torch.compile {now} -> 1")
+
+
+def offload(plan: Plan, finding: Finding) -> Step | None:
+    now = plan.value("cpu_offload_gb") or 0
+    more = [size for size in OFFLOAD_GIB if size > now]
+    if on_cpu(plan) or not more:
+        return None
+    change = f"weights kept in host memory {now} -> {more[0]} GiB a card"
+    return Step({"cpu_offload_gb": more[0]}, value=str(more[0]), change=change)

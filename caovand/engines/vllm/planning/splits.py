@@ -1,0 +1,184 @@
+"""Over which cards the model is split, and how: the split whose best candidate is the best.
+
+Tensor parallelism takes memory evenly from every card, so one that is small or that others use
+holds the rest back: fewer of them may hold more. Where it leaves cards idle or uneven, experts may
+stay whole, and layers may be dealt to pipeline stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caovand.core.plan import Unplannable
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.machine.ranks import (
+    PIPELINE,
+    TENSOR,
+    Split,
+    shards_whole_experts,
+    splits_below,
+)
+from caovand.engines.vllm.memory.settings import stages_unknown
+from caovand.engines.vllm.planning import pipeline
+from caovand.engines.vllm.planning.decisions import FIRST, decide
+from caovand.engines.vllm.planning.devices import (
+    choose_gpus,
+    every_card,
+    freest,
+    one_node,
+    spans_nodes,
+    split_is_ours,
+    wider_splits,
+    world_size,
+)
+from caovand.engines.vllm.planning.draft import Draft, policy
+from caovand.engines.vllm.planning.fit import size_draft
+from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
+from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+
+
+def best_split(draft: Draft) -> Draft:
+    """The draft on the split whose best candidate is the best of all."""
+    ours, best, problem = split_is_ours(draft), None, None
+    try:
+        best = _sized(draft)
+    except Unplannable as found:
+        if found.failure != "vram-busy" or not ours:
+            raise
+        problem = found
+    if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
+        return best
+    most = best.count("tensor_parallel_size") if best else len(draft.gpus)
+    for size in splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.verbatim)):
+        if best and best.choice and best.choice.unbounded(draft.model):
+            break
+        fewer = _attempt(draft, Split(size))
+        if fewer and fewer.choice and fewer.choice.sound and _rank(fewer) < _rank(best):
+            best = _with_reason(fewer, draft, best)
+    best = _wider(draft, best)
+    if best is None:
+        raise problem or AssertionError
+    return best
+
+
+def _wider(draft: Draft, best: Draft | None) -> Draft | None:
+    """The best of this draft and those that use cards which it leaves idle, or uneven."""
+    note, cheapest = "", (1, 0.0)
+    for split in wider_splits(draft):
+        staged = split.stages > 1
+        if staged and best and best.choice and best.choice.unbounded(draft.model):
+            continue  # a pipeline is for memory
+        values, env = {PIPELINE: split.stages}, dict(draft.config.engine.env)
+        problem = pipeline.refusal(values, env, draft.inventory)
+        if problem:
+            note = note or f"in {split.stages} stages {problem.fact}"
+            continue
+        found = _attempt(draft, split)
+        if found and _rank(found) < _rank(best):
+            best, note = found, ""
+        elif found and best and _rank(found) < cheapest and len(found.gpus) > len(best.gpus):
+            note, cheapest = _cost_of(split, found, best), _rank(found)
+    if best is None or not note:
+        return best
+    size = best.settings["tensor_parallel_size"]
+    size = replace(size, reason=f"{size.reason}; {note}")
+    return replace(best, settings={**best.settings, "tensor_parallel_size": size})
+
+
+def _cost_of(split: Split, found: Draft, best: Draft) -> str:
+    """What a wider split that is not chosen would hold, and cost."""
+    seconds = [_seconds(one) for one in (found, best)]
+    name, size = (PIPELINE, split.stages) if split.stages > 1 else (TENSOR, split.tensor)
+    return (
+        f"{len(found.gpus)} cards with {option(name)} {size} would hold a context of"
+        f" {_context(found)} tokens, at {seconds[0] / seconds[1]:.2f} times the time per token"
+    )
+
+
+def _seconds(draft: Draft) -> float:
+    """Modelled seconds for a token of the chosen candidate."""
+    assert draft.choice
+    candidate, workload = draft.choice.candidate, WORKLOADS[draft.config.policy.workload]
+    return Pace(draft.model, candidate, draft.cards, workload).seconds(candidate)
+
+
+def idle_warnings(draft: Draft) -> list[str]:
+    """A warning if cards that the engine may use stay idle, with the reason."""
+    split = draft.settings.get("tensor_parallel_size")
+    if not draft.cuda or not one_node(draft) or not split or split.origin != "policy":
+        return []
+    usable = choose_gpus(draft.config, draft.inventory, draft.verbatim)
+    idle = [f"GPU {gpu.index}" for gpu in usable if gpu not in draft.gpus]
+    if not idle or not draft.model.architecture:
+        return []
+    named = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
+    return [f"{named} stay{'s' * (len(idle) == 1)} idle: {split.reason}"]
+
+
+def _attempt(draft: Draft, split: Split) -> Draft | None:
+    """The draft on this split; None if it is not planned, or not forecast."""
+    gpus = every_card(draft) if split.stages > 1 else draft.gpus
+    try:
+        found = _sized(replace(draft, gpus=freest(gpus, split.cards), split=split))
+    except Unplannable:
+        return None
+    return found if found.choice and not found.unweighed else None
+
+
+def _rank(draft: Draft | None) -> tuple[int, float]:
+    """The lower, the better: by time if it fits, without weights in host memory before any that
+    needs it; of those that fit nowhere, by how many cards share the weights."""
+    if not draft or not draft.choice:
+        return 3, 0.0
+    if not draft.choice.fits:
+        return 2, -len(draft.gpus)
+    return int(draft.choice.offloaded), draft.choice.score
+
+
+def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
+    """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
+    kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
+    left = [(f"GPU {gpu.index}", gpu) for gpu in draft.gpus if gpu.index not in kept]
+    for node in draft.inventory.others:  # its cards are in the order in which they are taken
+        left += [(f"a card of {node.name}", gpu) for gpu in node.gpus[size:]]
+    where, least = min(left, key=lambda one: one[1].free_mib)
+    reason = (
+        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and {where}"
+        f" has {least.free_mib} MiB free"
+    )
+    if _context(fewer) <= _context(larger):
+        reason = (
+            f"{size} of {len(draft.gpus)} cards are faster than all of them, which would wait for"
+            " one another"
+        )
+    # Over several nodes it is a multiple of the cards that one of them uses.
+    split = policy(fewer.value("tensor_parallel_size"), reason)
+    return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": split})
+
+
+def _context(draft: Draft | None) -> int:
+    """The context that a draft holds on its cards; 0 for none."""
+    return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
+
+
+def _sized(draft: Draft) -> Draft:
+    """The draft on the cards that its split uses, those with the most free memory."""
+
+    def decided(depth: int | None = None, cache: str = "") -> Draft:
+        first = decide(FIRST, replace(draft, depth=depth, cache=cache))
+        why = stages_unknown(first.values, variables(first), first.inventory)
+        return replace(
+            first,
+            gpus=freest(first.gpus, world_size(first)),
+            unweighed=first.unweighed or why,
+            weights_unknown=first.weights_unknown or bool(why),
+        )
+
+    first = decided()
+    if not first.gpus or not first.model.layer_types:
+        return first
+    depths = (None, *smaller_depths(first))
+    caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
+    others = [(depth, cache) for cache in caches for depth in depths][1:]
+    return size_draft(first, [decided(depth, cache) for depth, cache in others])

@@ -1,0 +1,123 @@
+"""Plans of models that do something else than generate text, and the requests that prove them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caovand.core.checkpoint.model_task import ENCODER
+from caovand.core.facts.inventory import Weights
+from caovand.core.plan import Unplannable
+from caovand.engines.common.works import WORKS
+from caovand.engines.vllm.command import build
+from caovand.engines.vllm.planning.decisions import forecast
+from tests.core.machines import A100, CPU, CUDA, SMALL_HYBRID, inventory, plan, turing
+
+MIB = 1 << 20
+DENSE = replace(
+    SMALL_HYBRID, architecture="Qwen3ForCausalLM", model_type="qwen3", linear=None, mtp_layers=1,
+    layer_types=("full_attention",) * 4, max_model_len=32768,
+)  # fmt: skip
+EMBEDDER = replace(DENSE, task="embed", mtp_layers=0)
+BGE_M3 = replace(
+    DENSE, path="/m/bge-m3", architecture="XLMRobertaModel", model_type="xlm-roberta",
+    task="embed", one_step=True, mtp_layers=0, layer_types=(ENCODER,) * 24, max_model_len=8192,
+    hidden_size=1024, intermediate_size=4096, vocab_size=250_002, heads=16, kv_heads=16,
+    head_dim=64, weights=(Weights("layers", "sharded", "F16", 1100 * MIB),),
+)  # fmt: skip
+
+
+def shown(found: Any, machine: Any) -> str:
+    return " ".join(build(found, machine.engine, None).argv)
+
+
+@pytest.mark.parametrize("cards", [turing(1), A100, turing(2)])
+def test_an_encoder_keeps_no_cache_and_reads_a_whole_text_in_one_step(cards: Any) -> None:
+    machine = inventory(BGE_M3, cards)
+    found = plan(machine)
+    assert (found.task, found.value("runner"), found.mtp) == ("embed", "pooling", 0)
+    assert found.value("max_model_len") == 8192 <= found.value("max_num_batched_tokens")
+    memory = forecast(found, machine)
+    assert (memory.fits, memory.needed_mib) == (True, 0)
+    argv = shown(found, machine)
+    for word in ("parser", "speculative", "prefix-caching", "FULL"):
+        assert word not in argv
+
+
+def test_an_encoder_on_a_small_card_takes_shorter_texts() -> None:
+    long = replace(BGE_M3, max_model_len=131_072, intermediate_size=65_536, hidden_size=8192)
+    found = plan(inventory(long, turing(1)))
+    assert found.value("max_model_len") <= found.value("max_num_batched_tokens") < 131_072
+
+
+def test_a_causal_embedder_is_sized_like_a_model_of_text() -> None:
+    machine = inventory(EMBEDDER, A100)
+    found = plan(machine)
+    assert found.value("max_model_len") == 32768
+    assert forecast(found, machine).needed_mib > 0
+    assert found.value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
+
+
+def test_an_encoder_on_a_processor_gets_the_least_cache() -> None:
+    found = plan(inventory(BGE_M3, (), CPU))
+    assert found.value("kv_cache_memory_bytes") == 64 * MIB
+    assert (found.value("runner"), found.mtp) == ("pooling", 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "task", "runner"),
+    [
+        (DENSE, [], "generate", None),
+        (DENSE, ["--runner", "pooling"], "embed", "pooling"),
+        (DENSE, ["--runner=pooling", "--convert=classify"], "classify", "pooling"),
+        (EMBEDDER, ["--runner", "generate"], "generate", "generate"),
+        (replace(EMBEDDER, task="score"), ["--convert", "classify"], "score", "pooling"),
+        (replace(DENSE, task="transcription"), [], "transcription", None),
+    ],
+)
+def test_verbatim_flags_choose_the_task(model: Any, flags: Any, task: str, runner: Any) -> None:
+    found = plan(inventory(model, A100), engine={"extra_args": flags})
+    assert (found.task, found.value("runner")) == (task, runner)
+
+
+def test_a_written_reranker_ranks_by_the_answer_yes() -> None:
+    model = replace(EMBEDDER, path="/m/Qwen3-Reranker-4B", task="score")
+    machine = inventory(model, A100)
+    found = plan(machine)
+    assert found.value("hf_overrides")["classifier_from_token"] == ["no", "yes"]
+    assert forecast(found, machine).fits
+    words = shown(found, machine).partition("--hf-overrides ")[2]
+    assert json.JSONDecoder().raw_decode(words)[0]["is_original_qwen3_reranker"] is True
+
+
+def test_speech_needs_a_package_that_reads_sound() -> None:
+    model = replace(DENSE, task="transcription")
+    with pytest.raises(Unplannable, match="pip install soundfile"):
+        plan(inventory(model, A100, replace(CUDA, decodes_sound=False)))
+    found = plan(inventory(model, A100, replace(CUDA, decodes_sound=True)))
+    assert found.value("compilation_config") == {"cudagraph_mode": "FULL_DECODE_ONLY"}
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "flaw"),
+    [
+        ("embed", {"data": [{"embedding": [0.5, -1]}]}, ""),
+        ("embed", {"data": [{"embedding": []}]}, 'its "embedding" is empty'),
+        ("embed", {"data": [{"embedding": [0.5, None]}]}, "not a number"),
+        ("embed", {"data": [{"embedding": [float("nan")]}]}, "not a number"),
+        ("embed", {"error": "x"}, 'it has no "embedding"'),
+        ("embed", [], 'it has no "embedding"'),
+        ("score", {"data": [{"score": 0.25}]}, ""),
+        ("score", {"data": [{"score": True}]}, "not a number"),
+        ("classify", {"data": [{"probs": [0.2, 0.8]}]}, ""),
+        ("token_classify", {"data": [{"data": [[-0.1], [0.3]]}]}, ""),
+        ("transcription", {"text": ""}, ""),
+        ("transcription", {"text": None}, 'it has no "text"'),
+    ],
+)
+def test_an_answer_is_judged_by_its_numbers(task: Any, answer: Any, flaw: str) -> None:
+    found = WORKS[task].flaw(answer)
+    assert flaw in found if flaw else found == ""
