@@ -155,7 +155,10 @@ def test_layers_are_dealt_by_the_cards_of_both_nodes(tmp_path: Path) -> None:
             (argv,) = one.commands()
             assert argv[argv.index("--tensor-parallel-size") + 1] == "1"
             assert argv[argv.index("--pipeline-parallel-size") + 1] == "2"
-            started = Path(f"/proc/{one.status()['engine_pid']}/environ").read_bytes()
+            # The process begins as the program that confines it.
+            environ_of = Path(f"/proc/{one.status()['engine_pid']}/environ")
+            until(lambda: b"STANDIN" in environ_of.read_bytes(), "the engine itself")  # noqa: B023
+            started = environ_of.read_bytes()
             dealt |= {part for part in started.split(b"\0") if part.startswith(PARTITION)}
             assert b"\0CUDA_VISIBLE_DEVICES=0\0" in started
         (only,) = dealt

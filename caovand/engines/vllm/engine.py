@@ -57,13 +57,14 @@ def _speed(plan: Plan, inventory: Inventory) -> float | None:
 
 
 def _on_processor(inventory: Inventory) -> float | None:
-    """By the weights that a token reads, without drafts; None for a model without them here."""
+    """By the weights that a token reads, without drafts; None for a model without any here."""
     model, host = inventory.model, inventory.host
     if not model.weights:
         return None
     head = model.size("head") or model.size("embedding")
     experts = model.size("experts") * experts_read(model, 1)
-    return 1 / read_seconds(host, model.size("layers") + head, experts)
+    seconds = read_seconds(host, model.size("layers") + head, experts)
+    return 1 / seconds if seconds else None
 
 
 def _modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
