@@ -17,7 +17,7 @@ PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 
 @dataclass(frozen=True)
 class Confinement:
-    """The engine reads all that its user may except what is `hidden`, and what is `readable` in it.
+    """It reads all that its user may except what is `hidden`, and what is `readable` in that.
 
     It writes below `writable` folders alone, which are made where they are missing.
     """

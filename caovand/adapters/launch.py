@@ -1,7 +1,7 @@
-"""Becomes an engine: joins its cgroup, confines itself, and runs the engine's command.
+"""Becomes another program, an engine say: joins its cgroup, confines itself, runs its command.
 
-A program of its own, run as a file by the daemon's isolated Python, so that the engine's variables
-reach nothing but the engine. Standard input is one document of JSON, as `confinement.launching`
+A program of its own, run as a file by the daemon's isolated Python, so that the other's variables
+reach nothing else. Standard input is one document of JSON, as `confinement.launching`
 makes it.
 
 Confined is who cannot gain rights (no_new_privs), use the system calls in DENIED, reach what is
@@ -106,7 +106,7 @@ def landlock_abi() -> int:
 
 
 def main() -> int:
-    """Become the engine of the document on standard input; return only if that fails."""
+    """Become the program of the document on standard input; return only if that fails."""
     launch = json.loads(sys.stdin.buffer.read())
     argv, env = launch["argv"], launch["env"]
     with open(os.devnull, "rb") as nothing:
@@ -215,7 +215,10 @@ def devices() -> Iterator[str]:
         return
     with os.scandir("/dev") as found:
         for entry in found:
-            node = entry.stat(follow_symlinks=False)
+            try:
+                node = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # a terminal that was closed
+                continue
             number = (os.major(node.st_rdev), os.minor(node.st_rdev))
             if not stat.S_ISBLK(node.st_mode) and not entry.is_symlink() and number not in RAW:
                 yield entry.path

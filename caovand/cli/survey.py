@@ -217,7 +217,7 @@ def _not_saved(wanted: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
     known = [registry.engine_of(kind).title for kind in engines if kind in registry.MODULES]
     return Problem(
         f"plan for {wanted.title}",
-        f"the saved inventory has {' and '.join(known) or 'no engine that caovan knows'} only",
+        f"the saved inventory has {', '.join(known) or 'no engine that caovan knows'} only",
         "install it there, and save the inventory again with `caovanctl inventory --json`",
     )
 

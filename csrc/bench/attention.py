@@ -198,10 +198,32 @@ def check(name: str, call: Call, repetitions: int = 5) -> None:
     print(f"{name}: {relative:.1e} / {largest:.1e}")
 
 
+def check_write(kind: str, dim: int) -> None:
+    """What `kv_write` leaves in a cache, against `paged.write` in float64 up to the rounding."""
+    name, tokens, heads, block_size = f"{kind} {dim}, write", 300, 4, 48
+    cache = empty_cache(kind, 9, heads, block_size, dim, hnd=False)
+    signs = signs_of(dim)
+    k, v = torch.randn(2, tokens, heads, dim, device=DEVICE).half().mul_(3).unbind()
+    slots = torch.randperm(9 * block_size, device=DEVICE)[:tokens]
+    slots[::7] = -1
+    want = cache.contiguous()
+    written = slots >= 0
+    rows = torch.cat([paged.write(kind, x, signs) for x in (k, v)], -1).view(cache.dtype)
+    at = slots[written]
+    want[at // block_size, :, at % block_size] = rows[written]
+    launch.kv_write(k, v, cache, slots, signs)
+    other = (cache.contiguous().view(torch.uint8) != want.view(torch.uint8)).sum().item()
+    # fp32 may round a tie, or the lowest bit of a scale, the other way
+    limit = 0 if kind == "fp16" else int(2 * tokens * heads * 0.1)
+    demand(name, f"{other} bytes differ", other <= limit)
+    print(f"{name}: {other} of {want.view(torch.uint8).numel()} bytes differ")
+
+
 def check_all() -> None:
     print("relative and largest error; bounds", *BOUNDS)
     for kind in ("int4", "int8", "fp16"):
         for dim in (256, 128):
+            check_write(kind, dim)
             what = f"{kind} {dim}"
             check(f"{what}, verify 5 x 2049", make_case(kind, [5], [2049], dim=dim))
             check(f"{what}, decode 1 x 4097", make_case(kind, [1], [4097], dim=dim, block_size=48))
@@ -300,6 +322,14 @@ class Pool:
             for table in tables
         ]  # fmt: skip
 
+    def write_us(self, tokens: int) -> str:
+        """The time of writing the keys and values of some tokens."""
+        k, v = torch.randn(2, tokens, self.kv_heads, self.dim, device=DEVICE).half().unbind()
+        slots = torch.randperm(self.blocks * self.block_size, device=DEVICE)
+        rows = slots[: 16 * tokens].view(16, tokens)
+        calls = [lambda s=s: launch.kv_write(k, v, self.cache, s, self.signs) for s in rows]
+        return f"{tokens} tokens {median_us(calls):.1f}"
+
 
 def sdpa_us(heads: int, kv_heads: int, dim: int, sequences: int, tokens: int, length: int) -> float:
     """PyTorch's attention on a contiguous fp16 cache, no mask: the faster of two ways to ask."""
@@ -363,6 +393,7 @@ def time_all() -> None:
     print("| cache, head size, heads / KV heads | sequences x tokens | keys | us | GB/s | of copy "
           "| SDPA fp16, us | ratio | vLLM Triton, us | ratio |")  # fmt: skip
     print("| --- " * 10 + "|")
+    writes: list[str] = []
     memory = torch.cuda.get_device_properties(DEVICE).total_memory
     for kind, heads, kv_heads, dim, tokens in (
         ("int4", 24, 4, 256, (5, 1)),
@@ -373,6 +404,7 @@ def time_all() -> None:
         record = paged.content(kind, dim) * paged.DTYPES[kind].itemsize
         size = int(4.1 * 2**18 * kv_heads * record)
         pool = Pool(kind, heads, kv_heads, dim, min(size, memory // 4))
+        writes.append(f"{kind}, {dim}: " + ", ".join(pool.write_us(n) for n in (5, 2048)))
         for count in tokens:
             for sequences in (1, 4):
                 for length in (4096, 16384, 65536, 131072, 262144):
@@ -391,6 +423,7 @@ def time_all() -> None:
                     print(line, flush=True)
         del pool, calls
         torch.cuda.empty_cache()
+    print("\nwriting a cache, us a layer\n" + "\n".join(writes))
 
 
 def main() -> None:

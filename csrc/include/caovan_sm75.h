@@ -146,6 +146,25 @@ typedef struct caovan_attention_args {
                          with H the Hadamard transform of sums (no factor) */
 } caovan_attention_args;
 
+typedef struct caovan_kv_write_args {
+  uint32_t struct_size;
+  uint32_t format; /* caovan_kv_format */
+  int32_t tokens;
+  int32_t kv_heads;
+  int32_t head_dim;   /* 128 or 256 */
+  int32_t block_size; /* tokens a block */
+  const void* k;      /* fp16 [tokens, kv_heads, head_dim], after the rotary embedding */
+  const void* v;
+  int64_t k_stride, v_stride; /* a token */
+  void* k_cache;              /* as k, v, k_scale, v_scale of caovan_attention_args */
+  void* v_cache;
+  void* k_scale;
+  void* v_scale;
+  int64_t block_stride, token_stride, head_stride; /* bytes, of all four */
+  const int64_t* slots; /* [tokens]: block x block_size + place in it; negative: not written */
+  const float* signs;   /* as of caovan_attention_args */
+} caovan_kv_write_args;
+
 const char* caovan_sm75_version(void);
 int caovan_sm75_abi(void);
 const char* caovan_sm75_last_error(void); /* of this thread's last failed call */
@@ -181,6 +200,10 @@ int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, 
 /* Causal attention of 1..8 new tokens a sequence to a paged cache that holds their keys already. */
 int caovan_attention_decode(const caovan_attention_args* args, void* workspace,
                             int64_t workspace_bytes, void* stream);
+
+/* Write keys and values of new tokens into a paged cache, as vLLM 0.32's Triton kernels do: rotation,
+ * scale, zero point and packing in one launch, in fp32 up to the rounding. */
+int caovan_kv_write(const caovan_kv_write_args* args, void* stream);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

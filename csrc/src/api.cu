@@ -57,7 +57,8 @@ extern "C" int caovan_sm75_prepare(void) {
   if (const int status = caovan::attention_half_load()) return status;
   if (const int status = caovan::attention_int8_load()) return status;
   if (const int status = caovan::attention_int4_load()) return status;
-  return caovan::attention_combine_load();
+  if (const int status = caovan::attention_combine_load()) return status;
+  return caovan::kv_write_load();
 }
 
 extern "C" int caovan_gdn_prefill(const caovan_gdn_prefill_args* p, void* workspace, int64_t workspace_bytes,
@@ -186,4 +187,25 @@ extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* wor
                                                     : caovan::attention_int4_launch;
   if (const int status = launch(*p, workspace, s)) return status;
   return caovan::attention_combine_launch(*p, workspace, s);
+}
+
+extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {
+  if (!p || p->struct_size != sizeof *p)
+    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                  p ? p->struct_size : 0, sizeof *p);
+  if (p->format > CAOVAN_KV_INT4) return refuse("cannot write a cache of format %u: 0 to 2 are known", p->format);
+  if (p->head_dim != 128 && p->head_dim != 256)
+    return refuse("cannot write head size %d: the kernel has 128 and 256", p->head_dim);
+  if (p->tokens < 1 || p->kv_heads < 1 || int64_t(p->tokens) * p->kv_heads >= 1 << 30)
+    return refuse("cannot write %d tokens of %d KV heads: 1 to 2^30 rows fit a launch", p->tokens, p->kv_heads);
+  if (p->block_size < 1) return refuse("cannot write blocks of %d tokens: pass at least one", p->block_size);
+  const bool packed = p->format != CAOVAN_KV_HALF;
+  if (!p->k || !p->v || !p->k_cache || !p->v_cache || !p->slots || (packed && (!p->k_scale || !p->v_scale)) ||
+      (p->format == CAOVAN_KV_INT4 && !p->signs))
+    return refuse("cannot write: a required array is NULL");
+  if (misaligned(p->k, 4) || misaligned(p->v, 4) || p->k_stride % 2 || p->v_stride % 2 || misaligned(p->k_cache, 4) ||
+      misaligned(p->v_cache, 4) || misaligned(p->k_scale, 4) || misaligned(p->v_scale, 4) || p->block_stride % 4 ||
+      p->token_stride % 4 || p->head_stride % 4)
+    return refuse("cannot write: rows of k, v and the cache must start on 4-byte boundaries");
+  return caovan::kv_write_launch(*p, static_cast<cudaStream_t>(stream));
 }

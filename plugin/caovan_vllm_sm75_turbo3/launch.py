@@ -7,11 +7,12 @@ with the device, so every call may be captured in a CUDA graph once `prepare` ha
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 
 from . import library
-from .library import AttentionArgs, DecodeArgs, PrefillArgs
+from .library import AttentionArgs, DecodeArgs, KvWriteArgs, PrefillArgs
 
 Tensor = torch.Tensor
 
@@ -319,6 +320,59 @@ def decode(
     shared_library().decode(args, torch.cuda.current_stream(qkv.device).cuda_stream)
 
 
+class CacheLayout(NamedTuple):
+    """Where a paged cache has its rows: addresses of block 0, strides in bytes."""
+
+    format: int
+    k: int
+    v: int
+    k_scale: int
+    v_scale: int
+    block_stride: int
+    token_stride: int
+    head_stride: int
+
+
+def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
+    """The layout of [blocks, Hkv, block size, content], as vLLM's Triton attention has it.
+
+    Any strides; content is of float16 K and V (2 D), of int8 K, its float32 scale, V, its scale
+    (2 (D + 4)), of uint8 the same with two values a byte (2 (D / 2 + 4)), rotated by `signs`.
+    Raises ValueError.
+    """
+    formats = {
+        torch.float16: (library.KV_HALF, 2 * dim, 0),
+        torch.int8: (library.KV_INT8, dim, 4),
+        torch.uint8: (library.KV_INT4, dim // 2, 4),
+    }
+    if cache.dtype not in formats:
+        raise ValueError(f"cannot use a cache of {cache.dtype}: float16, int8 or uint8 is read")
+    format_, row, scale_bytes = formats[cache.dtype]
+    size = cache.element_size()
+    content = cache.shape[-1]
+    if content * size != 2 * (row + scale_bytes) or cache.stride(-1) != 1:
+        raise ValueError(
+            f"cannot use a cache of shape {tuple(cache.shape)}, strides {cache.stride()}: a token "
+            f"and head of {dim} has {2 * (row + scale_bytes)} bytes, contiguous"
+        )
+    if format_ == library.KV_INT4:
+        if signs is None:
+            raise ValueError("cannot use an int4 cache without the signs it was rotated with")
+        _expect("signs", signs, torch.float32, dim)
+    k = cache.data_ptr()
+    v = k + row + scale_bytes
+    return CacheLayout(
+        format_,
+        k,
+        v,
+        k + row,
+        v + row,
+        cache.stride(0) * size,
+        cache.stride(2) * size,
+        cache.stride(1) * size,
+    )
+
+
 def attention_args(
     q: Tensor,
     out: Tensor,
@@ -334,10 +388,8 @@ def attention_args(
 ) -> AttentionArgs:
     """The arguments of `attention_decode`, checked.
 
-    q, out: float16 [T, H, D]; cache: [blocks, Hkv, block size, content], as vLLM's Triton attention
-    has it, any strides: of float16 K and V (2 D); of int8 K, its float32 scale, V, its scale
-    (2 (D + 4)); of uint8 the same with two values a byte (2 (D / 2 + 4)), rotated by `signs`.
-    block_table: [N, ...]; cu_seqlens: [N + 1]; kv_lengths: [N].
+    q, out: float16 [T, H, D]; cache: see `cache_layout`; block_table: [N, ...];
+    cu_seqlens: [N + 1]; kv_lengths: [N].
     """
     tokens, heads, dim = q.shape
     _expect("q", q, torch.float16, heads, dim)
@@ -346,54 +398,27 @@ def attention_args(
     sequences = cu_seqlens.shape[0] - 1
     _expect_ints(sequences, block_table=block_table, kv_lengths=kv_lengths)
     _expect_ints(sequences + 1, cu_seqlens=cu_seqlens)
-    formats = {
-        torch.float16: (library.KV_HALF, 2 * dim, 0),
-        torch.int8: (library.KV_INT8, dim, 4),
-        torch.uint8: (library.KV_INT4, dim // 2, 4),
-    }
-    if cache.dtype not in formats:
-        raise ValueError(f"cannot use a cache of {cache.dtype}: float16, int8 or uint8 is read")
-    format_, row, scale_bytes = formats[cache.dtype]
-    size = cache.element_size()
-    _, kv_heads, block_size, content = cache.shape
-    if content * size != 2 * (row + scale_bytes) or cache.stride(-1) != 1:
-        raise ValueError(
-            f"cannot use a cache of shape {tuple(cache.shape)}, strides {cache.stride()}: a token "
-            f"and head of {dim} has {2 * (row + scale_bytes)} bytes, contiguous"
-        )
-    if format_ == library.KV_INT4:
-        if signs is None:
-            raise ValueError("cannot use an int4 cache without the signs it was rotated with")
-        _expect("signs", signs, torch.float32, dim)
-    k = cache.data_ptr()
-    v = k + row + scale_bytes
+    layout = cache_layout(cache, dim, signs)
     return AttentionArgs(
         struct_size=library.ctypes.sizeof(AttentionArgs),
-        format=format_,
         sequences=sequences,
         max_tokens=max_tokens,
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=cache.shape[1],
         head_dim=dim,
-        block_size=block_size,
+        block_size=cache.shape[2],
         segments=segments,
         scale=scale,
         q=q.data_ptr(),
         out=out.data_ptr(),
         q_stride=q.stride(0),
         out_stride=out.stride(0),
-        k=k,
-        v=v,
-        k_scale=k + row,
-        v_scale=v + row,
-        block_stride=cache.stride(0) * size,
-        token_stride=cache.stride(2) * size,
-        head_stride=cache.stride(1) * size,
         block_table=block_table.data_ptr(),
         block_table_stride=block_table.stride(0),
         cu_seqlens=cu_seqlens.data_ptr(),
         kv_lengths=kv_lengths.data_ptr(),
         signs=_pointer(signs),
+        **layout._asdict(),
     )
 
 
@@ -405,3 +430,39 @@ def attention_decode(args: AttentionArgs, workspace: Tensor) -> None:
         workspace.numel() * workspace.element_size(),
         torch.cuda.current_stream(workspace.device).cuda_stream,
     )
+
+
+def kv_write(
+    k: Tensor, v: Tensor, cache: Tensor, slots: Tensor, signs: Tensor | None = None
+) -> None:
+    """Write k, v, float16 [T, Hkv, D], into a paged cache (`cache_layout`) at int64 slots [T]."""
+    tokens, heads, dim = k.shape
+    _expect("k", k, torch.float16, heads, dim)
+    _expect("v", v, torch.float16, heads, dim)
+    _expect("slots", slots, torch.int64, tokens)
+    _expect_rows(tokens, v=v)
+    if cache.shape[1] != heads:
+        raise ValueError(f"cannot write {heads} KV heads into a cache of {cache.shape[1]}")
+    layout = cache_layout(cache, dim, signs)
+    args = KvWriteArgs(
+        struct_size=library.ctypes.sizeof(KvWriteArgs),
+        format=layout.format,
+        tokens=tokens,
+        kv_heads=heads,
+        head_dim=dim,
+        block_size=cache.shape[2],
+        k=k.data_ptr(),
+        v=v.data_ptr(),
+        k_stride=k.stride(0),
+        v_stride=v.stride(0),
+        k_cache=layout.k,
+        v_cache=layout.v,
+        k_scale=layout.k_scale,
+        v_scale=layout.v_scale,
+        block_stride=layout.block_stride,
+        token_stride=layout.token_stride,
+        head_stride=layout.head_stride,
+        slots=slots.data_ptr(),
+        signs=_pointer(signs),
+    )
+    shared_library().kv_write(args, torch.cuda.current_stream(k.device).cuda_stream)

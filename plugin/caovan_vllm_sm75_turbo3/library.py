@@ -139,6 +139,32 @@ class AttentionArgs(ctypes.Structure):
     ]
 
 
+class KvWriteArgs(ctypes.Structure):
+    """caovan_kv_write_args: pointers as integers (0 is NULL), the cache's strides in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("format", c_uint32),
+        ("tokens", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("block_size", c_int32),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("k_stride", c_int64),
+        ("v_stride", c_int64),
+        ("k_cache", c_void_p),
+        ("v_cache", c_void_p),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
+        ("block_stride", c_int64),
+        ("token_stride", c_int64),
+        ("head_stride", c_int64),
+        ("slots", c_void_p),
+        ("signs", c_void_p),
+    ]
+
+
 class Library:
     """The loaded library; every method raises KernelError with the library's words."""
 
@@ -172,6 +198,7 @@ class Library:
         self._c.caovan_attention_segments.argtypes = [c_int32] * 5
         self._c.caovan_attention_workspace_bytes.argtypes = [c_int32] * 6
         self._c.caovan_attention_workspace_bytes.restype = c_int64
+        self._c.caovan_kv_write.argtypes = [ctypes.POINTER(KvWriteArgs), c_void_p]
         self._c.caovan_attention_decode.argtypes = [attention, c_void_p, c_int64, c_void_p]
 
     def prepare(self) -> None:
@@ -219,6 +246,10 @@ class Library:
     ) -> None:
         """Attend from a few new tokens a sequence to a paged cache."""
         self._check(self._c.caovan_attention_decode(args, workspace, workspace_bytes, stream))
+
+    def kv_write(self, args: KvWriteArgs, stream: int) -> None:
+        """Write keys and values of new tokens into a paged cache."""
+        self._check(self._c.caovan_kv_write(args, stream))
 
     def _check(self, status: int) -> None:
         if status:

@@ -129,6 +129,12 @@ QWEN3_4B = {
     "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151669, "dtype": "bfloat16",
     "max_position_embeddings": 40960, "tie_word_embeddings": True,
 }  # fmt: skip
+PHI_4 = {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 5120,
+    "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
+    "num_key_value_heads": 10, "vocab_size": 100352, "max_position_embeddings": 16384,
+    "dtype": "bfloat16",
+}  # fmt: skip
 VISION_GIB = {"Qwen3.6": 0.84, "Qwen3.5": 0.84, "gemma-4": 1.02}
 
 
@@ -173,6 +179,9 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "R1-Distill-Qwen-32B": DISTILL_32B,
     "R1-Distill-Qwen-32B-AWQ": _quantised(DISTILL_32B, AWQ),
     "R1-Distill-Llama-8B": _started("llama-3.1-8b"),
+    "Phi-4": PHI_4,
+    "Mistral-Small-24B": _started("mistral-small-24b"),
+    "Qwen3-8B": {**_started("qwen3-8b"), "max_position_embeddings": 40960},
     "Qwen3-30B-A3B-AWQ": _started("qwen3-30b-a3b-awq"),
     "Qwen3-235B-A22B-FP8": _quantised(QWEN_235B, FP8),
     "Qwen3-235B-A22B-AWQ": _quantised(QWEN_235B, AWQ),

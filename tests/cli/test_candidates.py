@@ -129,9 +129,7 @@ def test_one_saved_inventory_compares_the_engines_that_it_has(
     found = document(capsys, llamacpp.QWEN_8B.path, "--inventory", str(saved))
     assert found["llamacpp"]["plan"]
     assert "GGUF files are for llama.cpp" in str(found["vllm"]["problem"])
-    assert "the saved inventory has vLLM and llama.cpp and Ollama only" in str(
-        found["sglang"]["problem"]
-    )
+    assert "the saved inventory has vLLM, llama.cpp, Ollama only" in str(found["sglang"]["problem"])
     assert main(["inventory", "--inventory", str(saved), "--json"]) == Exit.DONE
     assert engines_in(json.loads(capsys.readouterr().out)) == {"vllm": CUDA, **others}
 

@@ -16,6 +16,7 @@ from caovand.core.cluster.node import (
     BadFacts,
     Card,
     NodeFacts,
+    assumed,
     from_document,
     node_of,
     read_shown_cards,
@@ -23,6 +24,9 @@ from caovand.core.cluster.node import (
     shown,
     to_document,
 )
+from caovand.core.config import ClusterSection
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.occupancy import in_use
 from caovand.core.healing.failure import Finding
 from tests.core.nodes import HEAD, T4
 from tests.core.test_any_input import JSON
@@ -250,3 +254,14 @@ def test_nothing_may_be_missing(name: str) -> None:
     del made[name]
     with pytest.raises(BadFacts, match=f"facts: {name} is missing in the document"):
         from_document(made)
+
+
+def test_a_node_in_unified_memory_keeps_its_hosts_part() -> None:
+    gb10 = Gpu(0, "NVIDIA GB10", (12, 1), 124_546, 90_000, unified=True)
+    section = replace(ClusterSection(), role="head", nodes=2)
+    ((other,),) = (node.gpus for node in assumed(section, (gb10,)))
+    assert other.unified
+    assert 0 <= in_use(other) < 1024  # occupancy is reported in steps
+    own = replace(gb10, compute_capability=(9, 0), unified=False)
+    ((other,),) = (node.gpus for node in assumed(section, (own,)))
+    assert (other.unified, other.free_mib) == (False, 124_546)

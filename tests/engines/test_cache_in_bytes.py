@@ -12,7 +12,13 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.healing.failure import Finding
 from caovand.engines.vllm.healing.rungs import RUNGS
 from caovand.engines.vllm.log.phases import figures
-from caovand.engines.vllm.memory.candidate import MIB, Candidate, utilization, visible_mib
+from caovand.engines.vllm.memory.candidate import (
+    MIB,
+    Candidate,
+    free_share,
+    utilization,
+    visible_mib,
+)
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, estimate, kv_bytes
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import overheads
@@ -124,3 +130,16 @@ def test_the_log_of_such_a_start_tells_the_size() -> None:
         " profiling."
     )
     assert figures(line)["kv_gib"] == 2.45
+
+
+@examples(40)
+@given(mib=st.integers(19_000, 30_000))
+def test_the_first_start_has_room_to_compile(mib: int) -> None:
+    """It makes the cache behind that, and would otherwise end before it has any."""
+    gpus = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), mib)
+    machine = inventory(QWEN, gpus)
+    found = plan(machine)
+    if found.value(BYTES) is None:
+        return
+    first = replace(candidate_of_plan(found, machine), kv_bytes=None, cold=True)
+    assert kv_bytes(QWEN, replace(first, utilization=free_share(gpus)), gpus) > 0

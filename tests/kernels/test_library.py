@@ -150,6 +150,7 @@ def test_library_is_the_same_when_built_again(build: Path, tmp_path: Path) -> No
         (library.PrefillArgs, "caovan_gdn_prefill_args"),
         (library.DecodeArgs, "caovan_gdn_decode_args"),
         (library.AttentionArgs, "caovan_attention_args"),
+        (library.KvWriteArgs, "caovan_kv_write_args"),
     ],
 )
 def test_structures_are_the_headers_field_for_field(
@@ -345,6 +346,38 @@ def test_attention_refuses_in_words(build: Path, changed: dict, words: str) -> N
     lib = library.Library(build / library.NAME)
     with pytest.raises(library.KernelError) as refused:
         lib.attention_decode(attention_args(**changed), 4096, 1 << 30, 0)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"struct_size": 8}, "struct_size is 8"),
+        ({"format": 3}, "a cache of format 3"),
+        ({"head_dim": 64}, "head size 64"),
+        ({"tokens": 0}, "cannot write 0 tokens"),
+        ({"block_size": 0}, "blocks of 0 tokens"),
+        ({"signs": 0}, "required array is NULL"),
+        ({"v_cache": 4098}, "4-byte boundaries"),
+    ],
+)
+def test_writing_a_cache_refuses_in_words(build: Path, changed: dict, words: str) -> None:
+    pointers = ("k", "v", "k_cache", "v_cache", "k_scale", "v_scale", "slots", "signs")
+    values = dict.fromkeys(pointers, 4096) | {
+        "struct_size": ctypes.sizeof(library.KvWriteArgs),
+        "format": library.KV_INT4,
+        "tokens": 5,
+        "kv_heads": 4,
+        "head_dim": 256,
+        "block_size": 16,
+        "k_stride": 1024,
+        "v_stride": 1024,
+        "block_stride": 16 * 4 * 264,
+        "token_stride": 4 * 264,
+        "head_stride": 264,
+    }
+    with pytest.raises(library.KernelError) as refused:
+        library.Library(build / library.NAME).kv_write(library.KvWriteArgs(**values | changed), 0)
     assert words in str(refused.value)
 
 

@@ -246,19 +246,26 @@ def make_folder() -> Path:
     """A folder of our own, whose path Ray's sockets have room for.
 
     In the temporary folder, which the daemon empties, or else one in /tmp of a name that the next
-    launcher knows: one that was killed leaves it behind.
+    launcher knows: one that was killed leaves it behind. A confined launcher makes none in a /tmp
+    that has folders of the daemon's, but one in /var/tmp.
     """
     usual = tempfile.gettempdir()
     if len(os.fsencode(usual)) + len("/ray-12345678") <= MAX_FOLDER:
         return Path(tempfile.mkdtemp(prefix="ray-", dir=usual))
-    place = Path(f"/tmp/caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}")
+    name = f"caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}"
+    with contextlib.suppress(PermissionError):
+        return _made(Path("/tmp", name))
+    return _made(Path("/var/tmp", name))
+
+
+def _made(place: Path) -> Path:
     with contextlib.suppress(OSError):
         if place.lstat().st_uid == os.getuid():
             shutil.rmtree(place)
     try:
         place.mkdir(mode=0o700)
     except FileExistsError:  # another user's, or one that cannot be removed
-        return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+        return Path(tempfile.mkdtemp(prefix="ray-", dir=place.parent))
     return place
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from caovand.core.config import ClusterSection
 from caovand.core.facts.inventory import Gpu, Node
+from caovand.core.facts.occupancy import IN_HOST_MEMORY, unoccupied
 from caovand.core.printable import one_line
 
 LONGEST = 256
@@ -123,7 +124,7 @@ def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> N
     gpus = tuple(
         Gpu(
             index, card.name, card.compute_capability, card.memory_mib,
-            card.memory_mib - card.occupied_mib,
+            card.memory_mib - card.occupied_mib, unified=card.compute_capability in IN_HOST_MEMORY,
         )
         for index, card in enumerate(cards)
     )  # fmt: skip
@@ -136,7 +137,8 @@ def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
     if section.role != "head":
         return ()
     cards = tuple(
-        Card(gpu.name, gpu.total_mib, gpu.compute_capability, gpu.total_mib) for gpu in gpus
+        Card(gpu.name, gpu.total_mib, gpu.compute_capability, unoccupied(gpu).free_mib)
+        for gpu in gpus
     )
     return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))
 

@@ -13,6 +13,9 @@ NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536
 """The host's part of unified memory: an eighth, at least that of a small Jetson's system."""
 
+IN_HOST_MEMORY = frozenset({(7, 2), (8, 7), (11, 0), (12, 1)})
+"""Compute capability of the GPUs that have no memory but the host's: Xavier, Orin, Thor, GB10."""
+
 Occupancy = Mapping[tuple[int, int], int]
 """(card, pid) -> MiB, for processes that are not ours."""
 Used = Mapping[int, int]

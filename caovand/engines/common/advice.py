@@ -18,7 +18,10 @@ from caovand.core.plan import Plan
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
-    "device-oom-load": ("The weights do not fit the card: use a smaller quantization.",),
+    "device-oom-load": (
+        "The weights do not fit the card: use a smaller quantization, or check with nvidia-smi "
+        "what else uses it.",
+    ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),

@@ -21,5 +21,5 @@ NO_KERNEL = (
 ILLEGAL = r"an illegal memory access was encountered"
 LAUNCH = (
     r"unspecified launch failure|misaligned address|device-side assert triggered"
-    r"|UR_RESULT_ERROR_DEVICE_LOST"
+    r"|UR_RESULT_ERROR_DEVICE_LOST|ggml_vulkan: device lost on"
 )

@@ -68,7 +68,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.
         blamed = _XID_PID.search(line)
-        if symptom is None and blamed is not None and _among(blamed[1], pids):
+        if symptom is None and (_among(blamed[1], pids) if blamed else pids is None):
             symptom = finding
     return symptom
 

@@ -70,6 +70,8 @@ bad-arguments model.architecture vllm vllm-project/vllm#12932
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments ollama.model.architecture ollama ollama/ollama#3904
 bad-arguments ollama.model.architecture ollama ollama/ollama#14631
+bad-arguments ollama.model.newer ollama ollama/ollama#14876
+bad-arguments ollama.model.newer ollama dusty-nv/jetson-containers#1562
 collective-timeout nccl.failed any vllm-project/vllm#7896
 collective-timeout nccl.failed any sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828
@@ -101,6 +103,7 @@ engine-died llama.assert any ggml-org/llama.cpp#13484
 engine-died llama.assert any ikawrakow/ik_llama.cpp#1282
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13359
 engine-died llama.assert llamacpp ggml-org/llama.cpp#17071
+engine-died llama.terminate any ggml-org/llama.cpp#17334
 engine-died llama.terminate llamacpp ggml-org/llama.cpp#13248
 engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
@@ -110,6 +113,10 @@ engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.crashed sglang sgl-project/sglang#4673
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 engine-died sglang.sigquit sglang sgl-project/sglang#5491
+engine-died signal.fatal any vllm-project/vllm#1771
+engine-died signal.fatal vllm vllm-project/vllm#859
+engine-died signal.fatal vllm vllm-project/vllm#1091
+engine-died worker.died vllm vllm-project/vllm#6145
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu any docker/for-win#13835
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3
@@ -150,6 +157,7 @@ illegal-access ollama.cuda.illegal ollama ollama/ollama#10265
 illegal-access sglang.illegal sglang sgl-project/sglang#3713
 illegal-access sglang.illegal sglang verl-project/verl#1611
 illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
+illegal-access xid.app host ggml-org/llama.cpp#27105
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
 jit-toolchain jit.nvcc vllm SystemPanic/flashinfer-windows#6
 jit-toolchain jit.nvcc vllm vllm-project/vllm#21960
@@ -161,6 +169,7 @@ kv-cache-none oom.kv.none vllm vllm-project/vllm-omni#946
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330
 kv-cache-none sglang.cache sglang sgl-project/sglang#322
 kv-cache-short oom.kv.len vllm vllm-project/vllm#34076
+kv-cache-short oom.kv.len vllm kaito-project/kaito#2132
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800
 kv-cache-short oom.kv.tokens vllm xusenlinzy/api-for-open-llm#225
 kv-cache-short states.short vllm xorbitsai/inference#4745
@@ -170,6 +179,7 @@ launch-failure cuda.launch vllm vllm-project/vllm#18045
 launch-failure cuda.other vllm vllm-project/vllm#43473
 launch-failure cuda.other vllm vllm-project/vllm#10855
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
+launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#27076
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24999
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
@@ -198,6 +208,7 @@ model-missing model.broken vllm vllm-project/vllm#12304
 model-missing model.broken vllm vllm-project/llm-compressor#959
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing vllm vllm-project/vllm-omni#2170
+model-missing ollama.model.unknown ollama ollama/ollama#623
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
 model-missing ollama.model.vocabulary ollama ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598
@@ -214,6 +225,7 @@ port-busy port.busy vllm vllm-project/vllm#7514
 sampler-oom oom.sampler vllm vllm-project/vllm#27508
 sampler-oom oom.sampler vllm vllm-project/vllm#17939
 shared-memory-limit sglang.smem sglang sgl-project/sglang#6001
+shm-full shm.full any microsoft/RepPoints#18
 shm-full shm.full vllm MiniMax-AI/MiniMax-01#42
 start-stall ollama.slow ollama ollama/ollama-python#246
 start-stall start.timeout vllm vllm-project/vllm#32116

@@ -35,8 +35,9 @@ def write(kind: str, x: Tensor, signs: Tensor) -> Tensor:
     if kind == "fp16":
         return x.half().contiguous().view(torch.uint8)
     if kind == "int8":
+        x = x.double()
         scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-6).float()
-        rows = _round(x.double() / scale.double()).clamp(-128, 127).to(torch.int8)
+        rows = _round(x / scale.double()).clamp(-128, 127).to(torch.int8)
         return torch.cat([rows.view(torch.uint8), scale.contiguous().view(torch.uint8)], -1)
     x = (x.double() * signs.double()) @ hadamard(x.shape[-1], x.device)
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)

@@ -1,8 +1,9 @@
-// csrc/src/attention.cuh and attention_combine.cuh on a CPU, against float64: a line a case, exit 1
-// on a failure. Caches as vLLM lays them out: K, its scale, V, its scale of each token and head.
+// csrc/src/attention.cuh, attention_combine.cuh and kv_write.cuh on a CPU, against float64: a line a
+// case, exit 1 on a failure. Caches as vLLM lays them out: K, its scale, V, its scale of each token and head.
 #include "attention.cuh"
 #include "attention_combine.cuh"
 #include "cta.h"
+#include "kv_write.cuh"
 
 #include <random>
 #include <string>
@@ -202,6 +203,44 @@ static bool check(const Case& c) {
   return good;
 }
 
+template <int Format, int D>
+static bool check_write(const std::string& name) {
+  Case c{};
+  c.format = Format;
+  constexpr int kTokens = 7, kHeads = 3, kBlock = 16, kRow = Format == kInt4 ? D / 2 : Format == kInt8 ? D : 2 * D;
+  constexpr int kSide = kRow + (Format == kHalf ? 0 : 4), kRecord = 2 * kSide;
+  std::vector<float> signs(D);
+  for (float& s : signs) s = chance() & 1 ? 1.f : -1.f;
+  std::vector<__half> rows(2 * kTokens * kHeads * D);
+  for (__half& x : rows) x = normal() * 3;
+  const std::vector<int64_t> slots{40, 3, -1, 17, 16, 0, 31};
+  std::vector<char> cache(3 * kBlock * kHeads * kRecord, 0x55), want = cache;
+  caovan_kv_write_args p{};
+  p.format = Format, p.tokens = kTokens, p.kv_heads = kHeads, p.head_dim = D, p.block_size = kBlock;
+  p.k = rows.data(), p.v = rows.data() + kTokens * kHeads * D, p.k_stride = p.v_stride = kHeads * D;
+  p.k_cache = cache.data(), p.k_scale = cache.data() + kRow, p.v_cache = cache.data() + kSide;
+  p.v_scale = cache.data() + kSide + kRow;
+  p.token_stride = kHeads * kRecord, p.head_stride = kRecord, p.block_stride = kBlock * kHeads * kRecord;
+  p.slots = slots.data(), p.signs = signs.data();
+  for (unsigned x = 0; x < (kTokens * kHeads * 2 + 3) / 4; ++x) {
+    blockIdx = {x, 0, 0};
+    cta::run([&] { kv_write::write_kernel<Format, D>(p); });
+  }
+  for (int t = 0; t < kTokens; ++t)
+    for (int h = 0; h < kHeads; ++h)
+      for (int v = 0; v < 2; ++v) {
+        if (slots[t] < 0) continue;
+        const __half* from = rows.data() + ((v * kTokens + t) * kHeads + h) * D;
+        char* to = want.data() + (slots[t] * kHeads + h) * kRecord + v * kSide;
+        write(std::vector<double>(from, from + D), c, signs.data(), to, to + kRow);
+      }
+  int other = 0;  // fp32 may round a tie, or a scale, the other way
+  for (size_t i = 0; i < cache.size(); ++i) other += cache[i] != want[i];
+  const bool good = other <= (Format == kHalf ? 0 : kTokens * kHeads);
+  std::printf("%s %s: %d bytes differ\n", good ? "pass" : "FAILED", name.c_str(), other);
+  return good;
+}
+
 int main() {
   std::vector<Case> cases;
   const char* names[] = {"fp16", "int8", "int4"};
@@ -220,5 +259,8 @@ int main() {
   cases.push_back({"int4, values next to nothing", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 1, 1e-3f});
   bool good = true;
   for (const Case& c : cases) good &= check(c);
+  good &= check_write<kHalf, 256>("write fp16 256") & check_write<kInt8, 256>("write int8 256");
+  good &= check_write<kInt4, 256>("write int4 256") & check_write<kInt4, 128>("write int4 128");
+  good &= check_write<kInt8, 128>("write int8 128") & check_write<kHalf, 128>("write fp16 128");
   return !good;
 }

@@ -59,6 +59,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This Ollama does not know the architecture {architecture}: install a newer release, or"
         " use another model.",
     ),
+    "ollama.model.newer": (
+        "The model needs a newer Ollama: install it, and start the server again.",
+    ),
     "ollama.home": ("Ollama needs a home folder: set HOME in [engine] env.",),
 }
 

@@ -23,6 +23,7 @@ _DRIVER = "ollama.driver"
 """Of a server without its cards: it serves all the same, on the processor."""
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
+    r"The model you are attempting to pull |(?:pulling manifest {1,3})?"
     r"(?:couldn't open modelfile '[^']{1,300}'\. )?(?:Error|ollama\S{0,40}Error): "
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "

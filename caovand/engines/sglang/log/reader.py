@@ -34,6 +34,7 @@ LOG = Log(
     listening="http",
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
+    embeds="vllm",
     begins=("server_args=",),
     kinds={row.id: row.kind for row in SIGNATURES},
 )

@@ -26,7 +26,10 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The weights do not fit: use a smaller quantization, or more GPUs (tensor_parallel_size).",
         "Check with nvidia-smi whether another process uses the card's memory.",
     ),
-    "kv-cache-none": ("No memory is left for the KV cache.",),
+    "kv-cache-none": (
+        "No memory is left for the KV cache: if gpu_memory_utilization is high, use a smaller "
+        "quantization or more GPUs (tensor_parallel_size).",
+    ),
     "kv-cache-short": (
         "Set max_model_len = {context}: that fits into the available {have} GiB.",
         "The whole context of {len} tokens needs {need} GiB.",
@@ -37,6 +40,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "device-oom-capture": (
         "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card.",
+        "Check with nvidia-smi what else uses the card's memory; more GPUs (tensor_parallel_size) "
+        "or a smaller quantization also leave more of it.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),

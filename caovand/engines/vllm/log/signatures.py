@@ -39,10 +39,10 @@ _RAW = re.compile(
     r"(?: {0,2}Value error, |  what\(\): |\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
-    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal Python error: "
+    r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal [Pp]ython error:"
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
-    r"|Failed: Cuda error|Search for `cuda|Exception in worker VllmWorker"
+    r"|Failed: Cuda error|Search for `cuda|(?:Exception in w|W)orker VllmWorker"
     r"|The model's max seq len \("
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )

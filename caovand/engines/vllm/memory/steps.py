@@ -17,6 +17,7 @@ from typing import Any
 
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
+from caovand.core.model_task import POOLING
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
@@ -270,7 +271,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         ),
     )
     sampler = 0.0
-    if candidate.last:
+    if candidate.last and model.task not in POOLING:
         sampler = sampler_bytes(
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )

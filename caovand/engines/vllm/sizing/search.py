@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied
+from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
     granular,
@@ -77,6 +78,8 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
 
 def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
     """How many sequences these cards decode at once at most if nobody fixed that."""
+    if model.task in POOLING:
+        return MAX_SEQUENCES  # nothing is sampled
     if turing:
         return TURING_SEQUENCES
     card = min(gpu.total_mib for gpu in gpus) * MIB
@@ -189,7 +192,7 @@ class _Search:
     def _size(self, base: int, candidate: Candidate) -> Candidate | None:
         """The candidate with its context, None if it holds none or not its sequences."""
         space = self._space
-        if not self._ceiling(base, eager=candidate.eager):
+        if not self._ceiling(base, eager=candidate.eager) or not self._compiles(candidate):
             return None
         if self._model.one_step and candidate.batch_tokens < (space.context or self._least):
             return None
@@ -209,6 +212,13 @@ class _Search:
             return None
         few = space.sequences or sized.sequences <= USUAL_SEQUENCES
         return sized if few or sized.sequences <= self._room(sized) else None
+
+    def _compiles(self, candidate: Candidate) -> bool:
+        """Whether the first start has room to compile, which it does before it makes a cache."""
+        if not candidate.in_bytes:
+            return True  # vLLM has taken that off the cache
+        first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
+        return kv_bytes(self._model, first, self._gpus) > 0
 
     def _room(self, candidate: Candidate) -> float:
         """Sequences that the cache holds: of Turing whole ones, whose few users chat long."""

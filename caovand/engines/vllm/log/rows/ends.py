@@ -67,9 +67,10 @@ ROWS: tuple[Signature, ...] = (
          r"^(?P<what>malloc\(\): .*|free\(\): .*|double free or corruption.*|corrupted .*"
          r"|munmap_chunk.*)$"),
     signature("signal.fatal", "consequence", "engine-died",
-         r"^(?:Fatal Python error: (?P<error>[\w ]+)|!!!!!!! Segfault encountered)"),
+         r"^(?:Fatal [Pp]ython error: ?(?P<error>[\w ]+)|!!!!!!! Segfault encountered)"),
     signature("worker.died", "consequence", "engine-died",
          r"Worker proc (?P<worker>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
+         r"|^Worker VllmWorkerProcess pid \d{1,10} died, exit code: "
          r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
     signature("ray.actor", "consequence", "engine-died",
          r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
@@ -90,7 +91,7 @@ ROWS: tuple[Signature, ...] = (
          r"EngineCore (?:failed to start|encountered a fatal error)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
-         r"|Worker failed with error"),
+         r"|Worker failed with error|^Error executing method \w{1,60}\. This might cause deadlock"),
     # The API server lost the engine core: after the lines of the last row, or without a word
     signature("engine.lost", "wrapper", "engine-died",
          r"AsyncLLM output_handler failed|EngineDeadError|EngineCore encountered an issue"

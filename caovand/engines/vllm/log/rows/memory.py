@@ -15,10 +15,11 @@ ROWS: tuple[Signature, ...] = (
     signature("oom.kv.none", "cause", "kv-cache-none",
          r"No available memory for the cache blocks|Cannot auto-fit max_model_len: not enough"),
     signature("oom.kv.len", "cause", "kv-cache-short",
-         r"To serve at least one request with the models?'s max seq len \((?P<len>\d+)\), "
-         rf"\((?P<need>{_GIB}) GiB KV\s+cache is needed.{{0,200}}?memory \((?P<have>{_GIB}) GiB\)\."
+         r"To serve at least one request with the models?'s max seq len \((?P<len>\d+)\),"
+         rf"(?:$| \(?(?P<need>{_GIB}) GiB KV\s+cache is needed.{{0,200}}?memory "
+         rf"\((?P<have>{_GIB}) GiB\)\."
          r"(?: Based on the available memory, the estimated maximum model length is "
-         r"(?P<fits>\d+))?"),
+         r"(?P<fits>\d+))?)"),
     signature("oom.kv.tokens", "cause", "kv-cache-short",
          r"max seq len \((?P<len>\d+)\) is larger than the maximum number of tokens that can be "
          r"stored in KV cache \((?P<fits>\d+)\)"),
@@ -42,7 +43,8 @@ ROWS: tuple[Signature, ...] = (
     signature("ram.alloc", "cause", "host-oom",
          r"DefaultCPUAllocator: can't allocate memory|^MemoryError\b"
          r"|Unable to allocate [\d.]+ [GM]iB for an array|\[Errno 12\] Cannot allocate memory"
-         r"|Cannot allocate memory \(12\)|std::bad_alloc|Unexpected bus error encountered"),
+         r"|Cannot allocate memory \(12\)|std::bad_alloc"
+         r"|Unexpected bus error encountered(?!.{0,60}insufficient shared)"),
     # ninja's 137 is SIGKILL; ninja names the target, the compilers' drivers the killed program
     signature("build.killed", "cause", "host-oom",
          r"^FAILED: \[code=137\] (?P<object>\S{1,400})"
