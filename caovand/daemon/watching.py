@@ -44,7 +44,7 @@ from caovand.daemon import proof, scrape
 from caovand.daemon.canary import Canary
 from caovand.daemon.causes import Causes
 from caovand.daemon.peers import Peers
-from caovand.engines.common.kernel import XID_APP, find_in_kernel
+from caovand.engines.common.kernel import OF_PROGRAM, find_in_kernel
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
@@ -140,7 +140,7 @@ class Watching:
         if found is None or child.status is not None:
             return
         found = replace(found, phase=self._phase)
-        if found.signature != XID_APP.id:
+        if found.signature not in (row.id for row in OF_PROGRAM):
             self._fail(found)
         elif self._fault is None:
             self._fault = found

@@ -276,6 +276,7 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
     ("xid", "words", "failure"),
     [
         (43, [f"{CORE}EngineCore encountered a fatal error.", ASSERTED], "launch-failure"),
+        (43, [LOST], "launch-failure"),
         (31, [LOST], "illegal-access"),
         (79, [ASSERTED], "gpu-lost"),
     ],

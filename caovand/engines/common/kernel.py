@@ -27,15 +27,19 @@ CARD_LOST = (
          r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"
          r"(?:severity=)?Uncorrect(?:ed|able) \(Fatal\)"),
 )  # fmt: skip
-# A fault of the program on the card.
+# A fault of the program on the card, and one that ended its work there, for whatever reason: an
+# assertion in a kernel is 43.
 XID_APP = signature("xid.app", "consequence", "illegal-access",
-    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31|43|45),")  # fmt: skip
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31),")  # fmt: skip
+XID_STOPPED = signature("xid.stopped", "consequence", "launch-failure",
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>43|45),")  # fmt: skip
+OF_PROGRAM = (XID_APP, XID_STOPPED)
 HOST_KILLED = signature("host.killed", "cause", "host-oom",
     r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
     r"\((?P<name>[^)]*)")  # fmt: skip
 NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
     r"RmInitAdapter failed|NVRM: No NVIDIA (?:graphics adapter|GPU) found")  # fmt: skip
-ROWS = (*CARD_LOST, XID_APP, HOST_KILLED, NOT_STARTED)
+ROWS = (*CARD_LOST, *OF_PROGRAM, HOST_KILLED, NOT_STARTED)
 
 # How a line of the kernel begins, also when an engine's log repeats it.
 KERNEL_LINE = re.compile(
@@ -59,7 +63,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
         finding = Finding(row.failure, line.strip()[:MAX_TEXT], "", captures, row.id, number)
         if row is HOST_KILLED and not _among(captures["pid"], pids):
             continue
-        if row is not XID_APP:
+        if row not in OF_PROGRAM:
             return finding
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.

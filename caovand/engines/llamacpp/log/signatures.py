@@ -53,7 +53,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.cuda.launch", "cause", "launch-failure",
          cuda.LAUNCH),
     signature("llama.cuda.other", "generic", "launch-failure", r"^CUDA error(?:: |$)"),
-    kernel.XID_APP,
+    *kernel.OF_PROGRAM,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
          r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"),

@@ -54,7 +54,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.cuda.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("ollama.cuda.launch", "cause", "launch-failure", cuda.LAUNCH),
     signature("ollama.cuda.other", "generic", "launch-failure", r"CUDA error(?:: |$|\")"),
-    kernel.XID_APP,
+    *kernel.OF_PROGRAM,
     # The model
     *ggml.FILE,
     signature("ollama.model.architecture", "cause", "bad-arguments",

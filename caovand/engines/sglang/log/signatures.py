@@ -63,7 +63,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.nccl", "generic", "collective-timeout",
          r"Watchdog caught collective operation timeout|NCCL [Ee]rror"),
     signature("sglang.graphs", "generic", "launch-failure", r"Capture cuda graph failed: "),
-    kernel.XID_APP,
+    *kernel.OF_PROGRAM,
     # The model and the options
     signature("sglang.model.architecture", "cause", "bad-arguments",
          r"Model architectures \[(?P<architecture>[^\]]{1,200})\] are not supported for now"),

@@ -44,7 +44,7 @@ ROWS: tuple[Signature, ...] = (
     # A fault surfaces in the next library that launches a kernel, which cannot explain it
     signature("cublas.failed", "generic", "launch-failure",
          r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"),
-    kernel.XID_APP,
+    *kernel.OF_PROGRAM,
     # The CPU build's Gated DeltaNet. The first counts only where that code raises it (cause.py)
     signature("drafts.uneven", "generic", "engine-died",
          r"^RuntimeError: The size of tensor a \((?P<wanted>\d+)\) must match the size of tensor b "
