@@ -25,7 +25,7 @@ from caovand.daemon import inspection
 from caovand.daemon.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.planning.planner import make_plan
-from tests.core.machines import CUDA, inventory, plan, turing
+from tests.core.machines import CUDA, KNOWN, cards, inventory, plan, turing
 
 
 @pytest.mark.parametrize("what", ["engine", "model"])
@@ -150,7 +150,7 @@ def test_the_tuners_depth_is_planned_as_the_policys_own(depth: int) -> None:
 
 
 def test_a_depth_that_would_cost_context_is_not_planned() -> None:
-    machine = inventory(gpus=turing(2))
+    machine = inventory(gpus=cards(2, *KNOWN["RTX 3090"]))
     config = parse({"model": {"path": machine.model.path}})
     own = inspection._planned(inspection.PlanRequest(config, None, {}), machine, "", None)
     deepest = inspection.PlanRequest(config, None, {}, tuned=lambda _: 6)
