@@ -169,9 +169,9 @@ class Desk:
 
     def admit(self, key: ClientKey) -> None:
         """Count a request of this key; raises Refused if one of its limits is reached."""
-        if spent := self.quotas.admit(key, self.now(), wall_clock.now()):
-            problem = Problem("answer", spent.fact, "send it again later")
-            raise Refused(Fault(429, "key_limit", problem, spent.retry_after_s))
+        if limit := self.quotas.admit(key, self.now(), wall_clock.now()):
+            problem = Problem("answer", limit.fact, "send it again later")
+            raise Refused(Fault(429, "key_limit", problem, limit.retry_after_s))
 
     def spend(self, ticket: Ticket, used: Used) -> None:
         """Count the tokens of a request that was at the engine."""
