@@ -9,7 +9,7 @@ import platform
 import pwd
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,7 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.inspection import read_model
+from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -276,21 +277,41 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
 
 
 def _orphans() -> tuple[tuple[int, str], ...]:
-    """vLLM's processes whose parent is gone: no `vllm serve` holds them any more."""
+    """Engine processes that neither their server nor caovan supervises any more."""
     table = {process.pid: process for process in processes.every()}
-    return tuple(
-        (process.pid, process.name)
-        for process in table.values()
-        if process.name.startswith("VLLM::") and not process.zombie and orphan(process, table)
-    )
+    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
+    found = orphans(table, commands)
+    return tuple((one.pid, one.name) for one in found if not one.zombie)
 
 
-def orphan(process: processes.Process, table: dict[int, processes.Process]) -> bool:
-    """Whether no process outside vLLM's own holds this one any more."""
+def orphans(
+    table: Mapping[int, processes.Process], commands: Mapping[int, str]
+) -> Iterator[processes.Process]:
+    """The processes, by pid and with their command lines, that have outlived their engine."""
+    patterns = [registry.engine_of(kind).dependents for kind in registry.MODULES]
+    dependents = [
+        pid
+        for pid, command in commands.items()
+        if any(pattern.match(command) for pattern in patterns)
+    ]
+    for pid in dependents:
+        if _is_orphan(table[pid], table, dependents):
+            yield table[pid]
+
+
+def _is_orphan(
+    process: processes.Process,
+    table: Mapping[int, processes.Process],
+    dependents: Collection[int],
+) -> bool:
+    """Whether neither this process nor the first of its engine has a parent that started it."""
     parent = table.get(process.parent)
-    while parent is not None and parent.name.startswith("VLLM::"):
+    while parent is not None and parent.pid in dependents:
         process, parent = parent, table.get(parent.parent)
-    return parent is None or parent.pid == 1 or parent.session != process.session
+    if parent is None or parent.pid == 1:
+        return True
+    # The first process of a session has a parent in another one.
+    return process.pid != process.session != parent.session
 
 
 def _unreadable(folder: Path) -> str:

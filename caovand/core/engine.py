@@ -6,6 +6,7 @@ the only place that names one. All its functions are pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -353,5 +354,8 @@ class Engine:
     """The models that it keeps under names, None if [model] path is a file or folder."""
     at_home: tuple[str, ...] = ()
     """Folders in its user's HOME that it writes to, whatever its variables name."""
+    dependents: re.Pattern[str]
+    """Matches the beginning of a command line that only its server or caovan starts: a process
+    that has outlived both is an orphan."""
     nodes: Nodes | None = None
     """None if it serves from one machine only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -146,5 +147,6 @@ ENGINE = Engine(
         works=WORKS,
     ),
     healing=HEALING,
+    dependents=re.compile("VLLM::"),
     nodes=NODES,
 )
