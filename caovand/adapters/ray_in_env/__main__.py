@@ -35,7 +35,7 @@ JOIN_S = 120.0
 """From the start until all nodes must have joined."""
 LOOK_S = 0.2
 STORE_BYTES = 256 << 20
-"""Of Ray's object store: vLLM's ranks exchange nothing by it but their configuration."""
+"""The size of Ray's object store: vLLM's ranks exchange only their configuration through it."""
 MAX_FOLDER = 43
 """Ray puts a socket below its folder, in 64 bytes more, and a socket's path has at most 107."""
 PIECE_BYTES = 1 << 20
