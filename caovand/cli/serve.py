@@ -285,7 +285,7 @@ def become_daemon(order: Order, out: Console) -> None:
 
 
 def write_config(state: Path, order: Order) -> Path:
-    """The configuration as a file for the daemon, the key beside it; both for us alone."""
+    """Write the configuration and the key as files for the daemon, readable by us alone."""
     key = order.secrets.get("VLLM_API_KEY")
     more = {} if key is None else {"api-key": key}
     return own_daemon.write(state, keyed(order, state), more)

@@ -123,12 +123,12 @@ def look(
     patience_s: float | None = None,
     source: Path | None = None,
 ) -> Machine:
-    """This machine, or the one in a saved inventory; an engine it does not name is looked for.
+    """Inspect this machine, or read a saved inventory, whose engine is looked for if it names none.
 
-    `source` is the configuration's file: root runs an engine that another names as that other.
-
-    The memory of the daemon's own engine counts as free: a plan is for its successor. An engine
-    never asked before takes its time; `patience_s` bounds it.
+    `saved` is the inventory's file. `engine_pid` is the daemon's own engine, whose memory counts as
+    free, since a plan is for its successor. `patience_s` bounds the questions to an engine that was
+    never probed before. `source` is the configuration's file: if another user's, root runs the
+    engine it names as that user.
     """
     if saved is not None:
         gpus, seen, engines = read_saved(saved)

@@ -23,7 +23,7 @@ SECRET_BYTES = 24
 KEPT_DAYS = 92
 MAX_DAY = 100_000
 MAX_ROWS = 300
-"""Of usage in one answer: it must fit a frame."""
+"""The maximum number of rows of usage in one answer, which must fit a frame."""
 SAVE_S = 60.0
 
 Counts = dict[str, list[int]]

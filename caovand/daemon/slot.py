@@ -147,7 +147,7 @@ class Slot:
         if elsewhere is not None:
             return elsewhere
         used = self._planner.used(self.config)
-        others = occupancy.most(used, self.run.cards.others())
+        others = occupancy.maxima(used, self.run.cards.others())
         good = self._memory.plans.take_fallback()
         if good is not None:
             # Unless more memory becomes free, the full plan would fail again.

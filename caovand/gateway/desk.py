@@ -147,7 +147,7 @@ class Desk:
     def arrive(
         self, size: int, lane: Lane, record: Record, transport: asyncio.Transport | None = None
     ) -> Ticket:
-        """Take a request whose head is there; raises Refused."""
+        """Accept a request whose headers have arrived. Raises Refused."""
         self._last += 1
         ticket = self._tickets[self._last] = Ticket(self._last, lane, record, transport)
         arrived = Arrived(at=self.now(), number=ticket.number, size=size, lane=lane)

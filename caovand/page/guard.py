@@ -30,7 +30,7 @@ REFUSED = (
     b"HTTP/1.1 411 Length Required\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(REFUSAL), REFUSAL)
 )
-"""To a body whose size no header says: the library would unpack any, and wait for one in chunks."""
+"""The answer to a body without Content-Length: the library would unpack any or await chunks."""
 LENGTH = re.compile(rb"(?i)\ncontent-length:[ \t]*(\d+)[ \t]*\r\n")
 
 Protocol = asyncio.Protocol

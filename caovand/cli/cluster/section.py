@@ -132,7 +132,10 @@ def write(before: Document, text: str, cannot: str) -> None:
 def _edited(
     before: Document, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
 ) -> str:
-    """The edited text, of which the daemon's parser reads what it should, and nothing else new."""
+    """The edited text, once the daemon's parser has read the wanted section from it.
+
+    Raises CommandError if the file would not be valid, or something else in it has changed.
+    """
     text = edit(before.text)
     try:
         config = config_file.loads(text, before.path)

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
         fact, remedy = (
             (machine.engine_problem.fact, machine.engine_problem.remedy)
             if machine.engine_problem
-            else (f"{engine.title} is no program here", f"install {engine.title}")
+            else (f"{engine.title} is not installed here", f"install {engine.title}")
         )
         raise PullError(f"pull {args.model}", fact, remedy)
     environ = _environ(os.environ)

@@ -69,7 +69,7 @@ def by_card(occupancy: Occupancy) -> Used:
     return found
 
 
-def most(*samples: Used) -> Used:
+def maxima(*samples: Used) -> Used:
     """The maximum of these samples, for each card."""
     cards = {card for sample in samples for card in sample}
     return {card: max(sample.get(card, 0) for sample in samples) for card in cards}

@@ -105,7 +105,7 @@ def _place(
             continue
         if engine.grouped and process.pid in engine.grouped:
             return place
-        # A number of a session that has ended may have come to a later engine: that one's it is.
+        # The number of an ended session may be reused: of several engines, it is the latest one's.
         if process.session == engine.session and (
             in_session is None or engines[in_session].start < engine.start
         ):

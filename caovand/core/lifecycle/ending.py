@@ -90,7 +90,7 @@ def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
 
 
 def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
-    """No other engine can run beside what is left: wait until it is gone."""
+    """No other engine can run while processes of this one are left: wait until they are gone."""
     return _hold_unended(s, event.at, event.finding, rules)
 
 

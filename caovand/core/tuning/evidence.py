@@ -18,7 +18,7 @@ DEEPEST = 8  # an operator's own depth may be deeper than those that are modelle
 BANDS = (0, 8 << 10, 32 << 10)
 """The shortest context of each band, in tokens."""
 KEPT_STEPS = 20_000
-"""Of more, the older ones count less: what people ask for changes."""
+"""Above this many steps the older ones count less: what people ask for changes."""
 LARGEST = 1e12
 _LESS_THAN_ONE = 0.5  # counts are whole, their differences as floats nearly so
 

@@ -22,7 +22,7 @@ SAID = 200
 BYTES = 4
 """Bytes in the longest character, and so its tokens at most: some tokenizers have one a byte."""
 MIN_TOKENS = 8
-"""An answer of so many tokens without any text counts as empty."""
+"""The number of tokens from which on an answer without any text counts as empty."""
 SCHEMA = {
     "type": "object",
     "properties": {
