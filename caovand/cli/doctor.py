@@ -43,7 +43,7 @@ from caovand.cli.survey import (
     configuration,
     daemon_config,
     engine_processes,
-    look,
+    inspect,
     running,
 )
 from caovand.cli.verb import Group, Verb
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     pid, mode = status.get("engine_pid"), chosen_mode(status, options.inventory)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = look(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
+        machine = inspect(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not options.inventory and machine.host.memory_gb_s is None:

@@ -28,7 +28,7 @@ from caovand.cli.survey import (
     chosen_mode,
     configuration,
     daemon_config,
-    look,
+    inspect,
     read_first,
     running,
 )
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     def plan(config: Config) -> Planned:
         model = None if args.inventory else read_first(config)
-        machine = look(
+        machine = inspect(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
         inventory = machine.with_model(config, model)

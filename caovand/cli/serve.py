@@ -28,7 +28,7 @@ from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import show
 from caovand.cli.planned import Planned, make, remembered
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.facts.inventory import version_numbers
@@ -98,27 +98,27 @@ def run(args: argparse.Namespace) -> int:
         trust.require(python, namer)
     except trust.Distrusted as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
-    machine = look(Config(engine=engine), None, None, None, namer)
+    machine = inspect(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
     vllm = None if in_gguf else known  # the other engine's flags are others
     order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
-    alone = args.exec or "--exec" in args.words
-    if alone and in_gguf:
+    unsupervised = args.exec or "--exec" in args.words
+    if unsupervised and in_gguf:
         fact = (
             f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
         )
         raise CommandError(Exit.USAGE, fact, "leave --exec out")
-    mode = None if alone else remembered_mode(order)
+    mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
     config = keyed(order, places.state)
-    kept = None if alone else remembered(places.state)
+    kept = None if unsupervised else remembered(places.state)
     found = make(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     show(found, out)
     if order.note:
         out.print(Text(order.note))
-    if alone:
+    if unsupervised:
         become_engine(found, order)
     become_daemon(order, out)
     return Exit.FAILED
@@ -216,7 +216,7 @@ def become_engine(found: Planned, order: Order) -> None:
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
     share_caches(found, own_places(order).cache)
     sys.stderr.flush()
-    argv = alone(found.command.argv)
+    argv = without_folder(found.command.argv)
     own = trust.own_environ(os.environ)
     own["PATH"] = processes.inherited(own, argv[0])["PATH"]
     env = {**own, **found.command.env, **order.secrets}
@@ -234,7 +234,7 @@ def share_caches(found: Planned, cache: Path) -> None:
                 safe_files.lead(Path(place), Path(folder))
 
 
-def alone(argv: Sequence[str]) -> tuple[str, ...]:
+def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
     """The engine's command line, without the current folder in Python's search path."""
     assert tuple(argv[1:3]) == SERVE[:2]
     return (argv[0], "-c", WITHOUT_FOLDER.format(module=SERVE[1]), *argv[3:])

@@ -116,7 +116,7 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     return replace(config, model=replace(config.model, path=model))
 
 
-def look(
+def inspect(
     config: Config,
     saved: Path | None = None,
     engine_pid: int | None = None,

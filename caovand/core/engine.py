@@ -193,7 +193,7 @@ class Nodes:
     """Adapts a spread plan to another node; raises Unplannable."""
     own: Callable[[Plan, Place], Plan]
     """Adapts a local plan to the node's place."""
-    sums: Callable[[Plan], bool]
+    all_reduces_over_link: Callable[[Plan], bool]
     """Whether such a plan adds up the results of layers over the link."""
     no_rdma: Callable[[Mapping[str, str]], str]
     """Why [engine] env keeps ranks from InfiniBand and RoCE, "" if it does not."""

@@ -151,7 +151,7 @@ class Plan:
         return free and (setting is None or setting.origin == "policy")
 
     @cached_property
-    def step_basis(self) -> str:
+    def step_time_key(self) -> str:
         """A digest of everything that changes the time of a step, except the speculative depth."""
         names = ("tensor_parallel_size", "kv_cache_dtype", "enforce_eager", "quantization", "dtype")
         seen = (
@@ -167,7 +167,7 @@ class Plan:
         """
         limits = ("max_model_len", "max_num_seqs")
         fewer = any(_is_less(self.value(name), own.value(name)) for name in limits)
-        if fewer or self.step_basis != own.step_basis:
+        if fewer or self.step_time_key != own.step_time_key:
             return None
         reason = f"[policy] tune chose depth {self.mtp} instead of {own.mtp}"
         drafts = Setting(self.value("speculative_config"), "policy", reason)

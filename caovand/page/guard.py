@@ -113,7 +113,7 @@ class _Guarded(Admitted):
     def admit(self, transport: asyncio.Transport) -> bool:
         return self._guard.opened(transport)
 
-    def gone(self, transport: asyncio.Transport) -> None:
+    def on_lost(self, transport: asyncio.Transport) -> None:
         self._guard.closed(transport)
 
     def data_received(self, data: bytes) -> None:

@@ -180,14 +180,14 @@ def test_cards_and_their_users_are_shown(
     )
     engine = replace(CUDA, **dict.fromkeys(("torch", "plugin", "flashinfer"), STRANGE))
     seen = inventory.Machine(gpus, HOST, engine)
-    monkeypatch.setattr(inventory, "look", lambda *_, **__: seen)
+    monkeypatch.setattr(inventory, "inspect", lambda *_, **__: seen)
     monkeypatch.setenv("COLUMNS", "400")
     said = ctl("inventory")
     assert said.code == 0
     assert_shown(said.out, times=4)
     monkeypatch.setattr(
         inventory,
-        "look",
+        "inspect",
         lambda *_, **__: replace(seen, engine=None, engine_problem=Problem("", STRANGE, "")),
     )
     assert_shown(ctl("inventory").out, times=3)

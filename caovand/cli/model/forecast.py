@@ -18,7 +18,7 @@ from caovand.cli.survey import (
     chosen_mode,
     configuration,
     daemon_config,
-    look,
+    inspect,
     running,
 )
 from caovand.core.model_source import gguf
@@ -33,7 +33,7 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
     daemon = {} if args.inventory else running(args.runtime)
     source = args.config or daemon_config(daemon)
     config = configuration(source, str(described))
-    seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    seen = inspect(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
     try:
         machine = seen.with_model(config)
         card = replace(machine.model, path=str(path))
@@ -49,7 +49,7 @@ def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
     daemon = {} if args.inventory else running(args.runtime)
     source = args.config or daemon_config(daemon)
     config = configuration(source, found[0].files[0].path)
-    seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    seen = inspect(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
     cards = sum(gpu.free_mib for gpu in seen.gpus)
     return gguf.preferred(found, cards << 20, seen.host.available_mib << 20)
 

@@ -104,7 +104,7 @@ class NodeFacts:
     speed_mbit: int
     """The negotiated speed of the interface's link in Mbit/s, 0 if it reports none."""
     listens_at: str
-    """Where its ranks listen: `address`, or the address of the host's name if [engine] env takes the
+    """Where its ranks listen: `address`, or the host name's address if [engine] env takes the
     interface from them."""
     firewall: str
     """The active one, as far as caovan can see."""

@@ -41,7 +41,7 @@ class Gpu:
     mig: bool = False
     """Whether it is partitioned; without a uuid that begins with "MIG-", its parts are unknown."""
     users: tuple[tuple[int, str, int], ...] = ()
-    """The processes that use its memory: (pid, name, MiB), 0 MiB if the driver does not report it."""
+    """The processes that use its memory: (pid, name, MiB); 0 MiB if the driver reports none."""
     bus: str = ""
     """The PCI address."""
     p2p: tuple[int, ...] | None = None
@@ -122,7 +122,7 @@ class EngineInfo:
     python_h: str | None = ""
     """The header that Triton's launchers need; None if there is none, "" if not probed."""
     gdn_interface: str = ""
-    """Whether the plugin's operators fit this engine: "pass" or "fail: why"."""
+    """Whether the plugin knows this vLLM's GDN interface: "pass" or "fail: why"."""
     operators: tuple[str, ...] = ()
     """The operators that the plugin would replace."""
     library_problem: str = ""
@@ -215,7 +215,7 @@ class ModelCard:
     """Empty for a model that is not on this machine yet."""
     model_type: str
     layer_types: tuple[str, ...]
-    """By layer "full_attention", "sliding_attention", "linear_attention", "mamba" or another type."""
+    """By layer: "full_attention", "sliding_attention", "linear_attention", "mamba" or another."""
     max_model_len: int
     limit_known: bool = True
     """Whether the configuration gives `max_model_len`; else it is vLLM's default."""
@@ -227,7 +227,7 @@ class ModelCard:
     kv_heads: int = 1
     head_dim: int = 0
     global_kv_heads: int = 0
-    """The key-value heads of full attention if it has other ones than windowed attention, else 0."""
+    """The key-value heads of full attention if it differs from the windowed one, else 0."""
     global_head_dim: int = 0
     """The width of a head of full attention if it differs from the windowed one's, else 0."""
     sliding_window: int = 0
@@ -271,8 +271,8 @@ class ModelCard:
     """Describes a model in GGUF files."""
     task: ModelTask = "generate"
     one_step: bool = False
-    """Whether a whole prompt must be processed in one step: layers of type "encoder_attention", whose
-    tokens attend to later ones and need no cache, and some poolings."""
+    """Whether a whole prompt must be processed in one step: layers of type "encoder_attention",
+    whose tokens attend to later ones and need no cache, and some poolings."""
 
     @property
     def hybrid(self) -> bool:

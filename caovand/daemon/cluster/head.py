@@ -96,7 +96,7 @@ class Head(Part):
         try:
             link = await self._opened()
         except ProblemError as problem:
-            self._workers.deaf = checks.deaf(problem.problem)
+            self._workers.deaf = checks.cannot_listen(problem.problem)
             raise
         self._workers.deaf = None
         return link

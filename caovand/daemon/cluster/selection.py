@@ -93,7 +93,7 @@ class Selection:
         self._gone = gone
         self._refused: Problem | None = None  # why the engine here cannot serve over nodes
         self._short = False  # whether the last attempt had too few nodes
-        self._no_rdma, self._sums = "", False
+        self._no_rdma, self._all_reduces = "", False
         self._each = 0  # ranks of each node, as last planned
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
@@ -123,7 +123,7 @@ class Selection:
         link = link and replace(link, rdma=not self._no_rdma)
         plan, endpoint = await coming.plan(self.team.nodes, link)
         if self.team.count == 1:
-            self._sums = False
+            self._all_reduces = False
             return plan, endpoint
         assert self.facts is not None
         try:
@@ -133,7 +133,7 @@ class Selection:
             )  # fmt: skip
         except Unplannable as problem:
             raise unplannable(problem) from problem
-        self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
+        self._all_reduces, self._each = nodes.all_reduces_over_link(spread), len(spread.cards or ())
         return spread, endpoint
 
     async def _inspect(self, coming: NextPlan) -> Inventory:
@@ -271,7 +271,9 @@ class Selection:
         assert nodes is not None
         configured = nodes.no_rdma(dict(self._slot.config().engine.env))
         package = nodes.packages.get(self._executor)
-        return Comparison(self.facts, self._links, self._sums, self._each, package, configured)
+        return Comparison(
+            self.facts, self._links, self._all_reduces, self._each, package, configured
+        )
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
         """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
