@@ -106,12 +106,12 @@ def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[Ch
         )
     elif theirs != own:
         dealt = "each stage has layers by the memory and speed of its cards"
+        where = "" if all_reduces else " where layers are to be summed over the nodes"
         yield finding(
             "WARN",
             f"cards differ: {pair(head, theirs, worker, own)};"
             f" {'the smallest sets the share of all' if all_reduces else dealt}",
-            f"use equal cards{'' if all_reduces else ' if layers are to be summed over the nodes'}, for"
-            " example by [engine] gpus",
+            f"use equal cards{where}, for example by [engine] gpus",
         )
 
 
