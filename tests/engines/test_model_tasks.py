@@ -47,6 +47,16 @@ def test_an_encoder_keeps_no_cache_and_reads_a_whole_text_in_one_step(cards: Any
         assert word not in argv
 
 
+@pytest.mark.parametrize(
+    "model", [BGE_M3, replace(DENSE, task="transcription", mtp_layers=0)], ids=["text", "speech"]
+)
+def test_an_encoder_on_turing_is_left_to_vllms_attention(model: Any) -> None:
+    found = plan(inventory(model, turing(1)))
+    for name in ("attention_backend", "kv_cache_dtype"):
+        assert found.value(name) is None
+    assert "attend to later ones" in found.settings["attention_backend"].reason
+
+
 def test_an_encoder_on_a_small_card_takes_shorter_texts() -> None:
     long = replace(BGE_M3, max_model_len=131_072, intermediate_size=65_536, hidden_size=8192)
     found = plan(inventory(long, turing(1)))
