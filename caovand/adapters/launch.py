@@ -202,8 +202,10 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
     try:
         with os.scandir(path) as found:
             entries = [entry.path for entry in found if not entry.is_symlink()]
-    except OSError:
-        return
+    except OSError:  # it may be entered, yet not listed
+        start = path.rstrip("/") + "/"
+        below = {one[len(start) :].partition("/")[0] for one in hidden if one.startswith(start)}
+        entries = [start + name for name in sorted(below)]
     for entry in entries:
         yield from except_for(entry, hidden)
 

@@ -357,5 +357,7 @@ class Engine:
     dependents: re.Pattern[str]
     """Matches the beginning of a command line that only its server or caovan starts: a process
     that has outlived both is an orphan."""
+    writes: tuple[str, ...] = ()
+    """Options that name a folder or file which it writes."""
     nodes: Nodes | None = None
     """None if it serves from one machine only."""
