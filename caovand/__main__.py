@@ -1,7 +1,7 @@
 """caovand: the daemon. Reads its configuration, binds its sockets, supervises one engine.
 
 Exit status: 0 after a stop, 1 where it cannot run here, 2 for wrong usage, 78 (EX_CONFIG) for a
-configuration that is not valid, which systemd is told not to retry.
+configuration that is not valid, which the unit tells systemd not to retry.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _place(rank: RankForecast) -> str:
 
 
 def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
-    """What a card holds, never longer than the card; what does not go in is said behind it."""
+    """What a card holds, never longer than the card; what does not fit follows as text."""
     parts = {**dict(memory.parts), "others": float(occupancy.in_use(gpu))}
     return _bar(f"GPU {gpu.index}", parts.items(), gpu.total_mib)
 

@@ -1,6 +1,6 @@
 """`caovan-vllm-serve MODEL [vLLM flags]`: what people type as `vllm serve`, planned and supervised.
 
-The flags given are verbatim and win; everything else is planned. The daemon then runs in the
+The flags are passed verbatim and win; everything else is planned. The daemon then runs in the
 foreground with sockets of its own, named by the port, so that it meets no other. With --exec
 there is no supervision: the process becomes vLLM.
 """
@@ -49,7 +49,7 @@ WITHOUT_FOLDER = (
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 EVERYWHERE = "0.0.0.0"
-"""Where `vllm serve` listens unless told otherwise."""
+"""Where `vllm serve` listens by default."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
     "Serve a model with vLLM: your flags win, everything else is planned for this machine."

@@ -62,7 +62,7 @@ class InUse:
     async def taken_since(self, before: Sequence[Gpu]) -> str:
         """Processes that took memory of the cards in use since `before`, as the driver reports.
 
-        Empty where our own processes cannot be told apart from others.
+        Empty if our own processes cannot be distinguished from others.
         """
         if self._besides is None:
             return ""

@@ -1,6 +1,6 @@
-"""A slot's clients behind the gateway: what it is told of the engine, and what it reports.
+"""A slot's clients behind the gateway: what it learns of the engine, and what it reports.
 
-Before a planned end of the engine the gateway is told that it drains, and begun answers have some
+Before a planned end of the engine the gateway learns that it drains, and begun answers have some
 seconds to finish.
 """
 

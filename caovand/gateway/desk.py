@@ -138,7 +138,7 @@ class Desk:
 
     @property
     def outlook(self) -> str:
-        """What a request that waits is told."""
+        """The message for a request that waits."""
         facts = self.facts
         waits_s = self._policy.expected_wait_s()
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")

@@ -277,7 +277,7 @@ async def _fields(body: bytes) -> Fields:
 
 
 async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
-    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves."""
+    """Serve on `listener` as long as the loop runs, once the daemon has reported what it serves."""
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)

@@ -243,7 +243,7 @@ def wait_for(host: str, port: int) -> None:
 
 
 def make_folder() -> Path:
-    """A folder of our own, whose path Ray's sockets have room for.
+    """A private folder whose path leaves room for the names of Ray's sockets.
 
     In the temporary folder, which the daemon empties, or else one in /tmp of a name that the next
     launcher knows: one that was killed leaves it behind. A confined launcher makes none in a /tmp

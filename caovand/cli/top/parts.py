@@ -128,7 +128,7 @@ def cards(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
 def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str, float]:
     """A card's memory by part, in MiB: never more in use than the driver reports.
 
-    Where processes cannot be told apart, what is in use is one part.
+    If processes cannot be distinguished, what is in use is one part.
     """
     used = float(gpu["used_mib"])
     free = max(gpu["total_mib"] - used, 0.0)

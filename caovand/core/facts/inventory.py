@@ -196,7 +196,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ stored the weights: with `act_order` a group's weights are not neighbours, and in a
+    """How GPTQ stored the weights: with `act_order` a group's weights are not adjacent, and in a
     `mixed` checkpoint some modules are stored differently."""
 
     bits: int

@@ -81,7 +81,7 @@ def has_room_again(before: Used, now: Used) -> bool:
 
 
 def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy | None:
-    """The memory of other processes; None if ours cannot be told apart from theirs.
+    """The memory of other processes; None if ours cannot be distinguished from them.
 
     In a container the driver reports the host's pids, among which ours are not found.
     """

@@ -114,7 +114,7 @@ class Quotas:
 
 
 class Ledger:
-    """What the keys have used, by day, until the daemon has been told."""
+    """What the keys have used, by day, until the daemon has confirmed it."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], list[int]] = {}

@@ -1,7 +1,7 @@
 """The draft tuner's decisions: what to suggest, where to move, and when a move must wait.
 
 A move is a change of depth, which costs a restart; another depth is on trial until enough of its
-steps were measured, and given up if it was not faster.
+steps were measured, and abandoned if it was not faster.
 """
 
 from __future__ import annotations

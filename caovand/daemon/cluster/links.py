@@ -55,7 +55,7 @@ class Links:
         self._reports: dict[str, Reached] = {}
         self._heard = Changed()
         self.turn = asyncio.Lock()
-        """Held by whoever checks: the port is one, and so is the probe."""
+        """The lock of whoever checks: there is one port, and one probe."""
 
     # -- what is known ----------------------------------------------------------------------
 

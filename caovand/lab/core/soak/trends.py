@@ -55,7 +55,7 @@ def growth(points: Sequence[Point], least: float) -> Growth | None:
 
 
 def binned(points: Sequence[Point], most: int = BINS) -> list[Point]:
-    """Reduce a series to at most `most` points, medians of equally many neighbours."""
+    """Reduce a series to at most `most` points, each the median of equally many adjacent ones."""
     size = max(math.ceil(len(points) / most), 1)
     groups = [points[n : n + size] for n in range(0, len(points), size)]
     return [(median(at for at, _ in one), median(value for _, value in one)) for one in groups]
