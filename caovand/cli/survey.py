@@ -47,8 +47,8 @@ MAX_INVENTORY_BYTES = 4 << 20
 class Machine:
     """Cards, host and engine; `engine_problem` says why there is no engine.
 
-    An engine that is `half_asked` has not reported its flags, parsers and models in time. `engines` are
-    all that a saved inventory has, by kind.
+    An engine that is `half_asked` has not reported its flags, parsers and models in time.
+    `engines` are all that a saved inventory has, by kind.
     """
 
     gpus: tuple[Gpu, ...]

@@ -123,7 +123,7 @@ def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) 
 
 
 def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
-    """A changed configuration is tried next; an unchanged one brings back nothing that the ladder gave up."""
+    """A changed configuration is tried next; an unchanged one restores nothing the ladder took."""
     return (replace(s, ending=Ending("start")) if event.changed else s), ()
 
 
