@@ -86,7 +86,7 @@ def model_of(config: Config) -> ModelCard:
 def read_first(config: Config) -> ModelCard | None:
     """Read the model before asking the engine, which may take half a minute; CommandError.
 
-    None where no such engine is here, which is found at once and is the first thing to be fixed.
+    None if no such engine is here, which is found at once and is the first thing to be fixed.
     """
     slow = chosen_engine(config).install.elsewhere is None
     if slow and os.path.exists(PlanRequest(config, None, os.environ).python):
@@ -200,7 +200,7 @@ def cache_of(daemon: Mapping[str, Any]) -> Path:
 
 
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
-    """What `caovanctl mode` chose, None where the file decides.
+    """What `caovanctl mode` chose, None if the file decides.
 
     Without a daemon it is what the one before remembered; of another machine nothing is known.
     """

@@ -163,7 +163,7 @@ class Plan:
     def tuned(self, own: Plan) -> Plan | None:
         """This plan as the draft tuner's choice instead of the policy's `own` depth.
 
-        None where context or requests at once would be fewer, or a step another one altogether.
+        None if context or requests at once would be fewer, or a step another one altogether.
         """
         limits = ("max_model_len", "max_num_seqs")
         fewer = any(_is_less(self.value(name), own.value(name)) for name in limits)

@@ -78,7 +78,7 @@ class Ticket:
         self._abort = abort
 
     async def next(self, limit_s: float | None) -> Effect | None:
-        """The next decision, None where none comes within `limit_s`."""
+        """The next decision, None if none comes within `limit_s`."""
         while not self._effects:
             self._news.clear()
             try:

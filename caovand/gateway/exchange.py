@@ -123,7 +123,7 @@ class Exchange:
             got.close()
 
     async def _sent(self) -> ClientResponse | None:
-        """The head of the engine's answer; None where there is none, and the policy knows."""
+        """The head of the engine's answer; None if there is none, and the policy knows."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # Which model a name means may have changed while the request waited.
         ticket.record.sent = self._desk.now()

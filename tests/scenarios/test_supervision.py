@@ -125,7 +125,7 @@ def test_a_context_too_long_is_shortened_to_what_vllm_says_would_fit(model: Path
 
 
 @pytest.mark.long
-def test_the_lowered_plan_that_served_is_remembered_until_it_is_reset(model: Path) -> None:
+def test_the_degraded_plan_that_served_is_kept_until_it_is_reset(model: Path) -> None:
     orders = {"at": {"kv": CONTEXT_TOO_LONG}, "die_at": "kv", "unless": "1024"}
     with daemon(configuration(model, orders, watch="stable_after_s = 1")) as one:
         one.until_state("SERVING")
@@ -206,7 +206,7 @@ def test_a_configuration_that_is_invalid_at_start_exits_78_with_every_finding(
 
 
 @pytest.mark.long
-def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_mend(model: Path) -> None:
+def test_no_engine_is_waited_for_and_no_model_is_the_operators_to_fix(model: Path) -> None:
     config = configuration(model).replace(str(ENGINE), "/nonexistent/python")
     with daemon(config) as one:
         status = one.until_state("HOLD")

@@ -68,7 +68,7 @@ def read(path: Path, cannot: str) -> Document:
 class Entry:
     """A role in a cluster that a file is to have: its key, and the text with the section.
 
-    `text` is None where the file has that section already.
+    `text` is None if the file has that section already.
     """
 
     before: Document

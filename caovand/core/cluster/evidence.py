@@ -33,7 +33,7 @@ LINES = ("kernel", "stacks", "log")
 class Evidence:
     """What a node has of the start `start`, gathered `at`, its own wall-clock time for people.
 
-    `finding` is the failure there, None where its rank ended because of another node. `lacks` says
+    `finding` is the failure there, None if its rank ended because of another node. `lacks` says
     what could not be gathered and why.
     """
 

@@ -22,7 +22,7 @@ Verdict = Literal["right", "wrong", "hung", "unclear"]
 class AllReduce:
     """How a plan sums: over how many cards, with which settings.
 
-    `custom` is Python that binds `custom` to the engine's own all-reduce, or to None where it would
+    `custom` is Python that binds `custom` to the engine's own all-reduce, or to None if it would
     not be used; "" where the plan has none. `device` and `group` are known to it.
     """
 

@@ -92,7 +92,7 @@ def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy 
 
 
 def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
-    """The card that a process has the most memory of; None where the driver does not tell.
+    """The card that a process has the most memory of; None if the driver does not tell.
 
     It may have a little of other cards, too, whose memory it reaches.
     """

@@ -42,7 +42,7 @@ class Known:
     """What is known of one engine: its first process, and its processes when last seen.
 
     `session` is the pid of the first process and `start` its start: nothing older is the engine's.
-    `grouped` are the pids in its cgroup, None where it has none.
+    `grouped` are the pids in its cgroup, None if it has none.
     """
 
     session: int
