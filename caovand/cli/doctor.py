@@ -104,35 +104,48 @@ def run(args: argparse.Namespace) -> int:
     _add_options(own)
     own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
     options, words = own.parse_known_args(args.words)
+    found = findings(options.config, options.inventory, words, args.runtime)
+    return report(found, as_json=options.json)
+
+
+def findings(
+    file: Path | None,
+    saved: Path | None = None,
+    words: Sequence[str] = (),
+    runtime: Path | None = None,
+) -> tuple[CheckResult, ...]:
+    """Everything the doctor finds, for a configuration file or the daemon's.
+
+    `saved` is an inventory to check instead of this machine, `words` a model and vLLM's flags,
+    `runtime` the folder of the daemon's sockets. Raises CommandError.
+    """
     path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
-    status = {} if options.inventory else running(args.runtime)
-    source = options.config or daemon_config(status)
+    status = {} if saved else running(runtime)
+    source = file or daemon_config(status)
     config = configuration(source, path)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
-    pid, mode = status.get("engine_pid"), chosen_mode(status, options.inventory)
+    pid, mode = status.get("engine_pid"), chosen_mode(status, saved)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = inspect(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
+        machine = inspect(config, saved, pid, PATIENCE_S, source or SYSTEM_CONFIG)
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
-    if in_gguf and not options.inventory and machine.host.memory_gb_s is None:
+    if in_gguf and not saved and machine.host.memory_gb_s is None:
         own_cache = own_directories(os.environ, os.getuid()).cache
         machine = replace(machine, host=memory_speed.known(machine.host, measure_in=own_cache))
     cache = cache_of(status)
-    if not options.inventory:
+    if not saved:
         free_mib = host.read_host(cache).cache_free_mib
         machine = replace(machine, host=replace(machine.host, cache_free_mib=free_mib))
     living = engine_processes(pid) if pid else frozenset()
-    facts = gather(config, machine, seen, options.inventory, mode, cache, living)
+    facts = gather(config, machine, seen, saved, mode, cache, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
-    here = () if options.inventory else _of_this_machine(config, status)
+    here = () if saved else _of_this_machine(config, status)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *here)
-    else:
-        found = (*checks, *_alternatives(engine, facts, checks), *here)
-    return report(found, as_json=options.json)
+        return (*checks, _planned_by(config.cluster.head), *here)
+    return (*checks, *_alternatives(engine, facts, checks), *here)
 
 
 def _planned_by(head: str) -> CheckResult:
