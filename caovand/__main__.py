@@ -131,7 +131,7 @@ async def _run(
         return await verbs.answer(supervisor, request)
 
     control = Control(places.runtime, config.control.group, handle, supervisor.admits)
-    supervisor.publish.append(control.publish)
+    supervisor.listeners.append(control.publish)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(threads.Threads())
 

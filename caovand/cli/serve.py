@@ -148,7 +148,7 @@ def read(
         check_values(command_line.values(found))
     except Unplannable as problem:
         raise CommandError(Exit.USAGE, str(problem)) from None
-    model, rest = _model(found)
+    model, rest = _split_model(found)
     given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
     server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
@@ -168,7 +168,9 @@ def read(
     return Order(config, secrets)
 
 
-def _model(found: tuple[command_line.Flag, ...]) -> tuple[str, tuple[command_line.Flag, ...]]:
+def _split_model(
+    found: tuple[command_line.Flag, ...],
+) -> tuple[str, tuple[command_line.Flag, ...]]:
     """The model, and the flags without it: the first word, `--model`, or any word of no flag."""
     for name in ("", "model"):
         for flag in found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -247,7 +248,7 @@ class Slot:
         return self._shared.history
 
     @property
-    def environ(self) -> Any:
+    def environ(self) -> Mapping[str, str]:
         """The daemon's environment."""
         return self._shared.environ
 
