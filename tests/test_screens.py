@@ -49,7 +49,7 @@ def planned(gpus: tuple[Gpu, ...]) -> list[str]:
     config = parse({"model": {"path": QWEN_27B_AWQ.path}})
     found = make(config, inventory(gpus=gpus, engine=FIXED), None)
     out = io.StringIO()
-    plan_verb.show(found, Console(file=out, width=COLUMNS, highlight=False, soft_wrap=True))
+    plan_verb.print_plan(found, Console(file=out, width=COLUMNS, highlight=False, soft_wrap=True))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 

@@ -99,13 +99,13 @@ def run(args: argparse.Namespace) -> int:
         offered = [{"text": other.text, "remedy": other.remedy} for other in others]
         print(json.dumps({**found.as_json(), "alternatives": offered}))
     else:
-        show(found, console())
+        print_plan(found, console())
         for other in others:
             console().print(Text(f"instead: {other.text}; {other.remedy}"))
     return Exit.FAILED if found.refusal else Exit.DONE
 
 
-def show(found: Planned, console: Console) -> None:
+def print_plan(found: Planned, console: Console) -> None:
     """The plan for people."""
     table = Table("setting", "value", "from", "why", box=None, pad_edge=False)
     settings = {**found.plan.settings, **found.plan.env}

@@ -26,7 +26,7 @@ from caovand.cli import own_daemon
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.plan import show
+from caovand.cli.plan import print_plan
 from caovand.cli.planned import Planned, make, remembered
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.verb import Group, Verb
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     kept = None if unsupervised else remembered(places.state)
     found = make(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
-    show(found, out)
+    print_plan(found, out)
     if order.note:
         out.print(Text(order.note))
     if unsupervised:

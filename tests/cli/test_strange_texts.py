@@ -203,7 +203,7 @@ def test_a_plan_and_a_checkup_are_shown(
     found = replace(found, plan=replace(found.plan, warnings=(STRANGE,)))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        plan_verb.show(found, console())
+        plan_verb.print_plan(found, console())
     assert_shown(out.getvalue(), times=2)
     saved = tmp_path / "machine.json"
     gpus = tuple(replace(gpu, users=((7, "n[/x]", 9000),)) for gpu in turing(1))
