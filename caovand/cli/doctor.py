@@ -33,7 +33,7 @@ from caovand.cli.alternatives import alternatives
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
-from caovand.cli.planned import make, remembered_here, tuned_here
+from caovand.cli.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
@@ -254,7 +254,7 @@ def gather(
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:
-        found = make(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
+        found = plan_for(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
     except CommandError as problem:
         return replace(facts, plan_problem=problem.message)
     port, dtype = found.plan.value("port"), found.plan.value("dtype")

@@ -20,7 +20,7 @@ from caovand.cli.console import console
 from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.over_nodes import over_nodes
-from caovand.cli.planned import Planned, make, remembered_here, tuned_here
+from caovand.cli.planned import Planned, plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         )
         inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
-        made = make(
+        made = plan_for(
             config, over.inventory, mode, kept, cache_of(daemon), records, no_rdma=over.no_rdma
         )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:

@@ -27,7 +27,7 @@ from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import print_plan
-from caovand.cli.planned import Planned, make, remembered
+from caovand.cli.planned import Planned, plan_for, remembered
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     places = own_places(order)
     config = keyed(order, places.state)
     kept = None if unsupervised else remembered(places.state)
-    found = make(config, machine.with_model(config), mode, kept, places.cache)
+    found = plan_for(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     print_plan(found, out)
     if order.note:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.planned import make
+from caovand.cli.planned import plan_for
 from caovand.cli.survey import configuration as read
 from caovand.cli.survey import inspect
 from tests.cards.conftest import CARD, configuration, long_model, running, serves, shown
@@ -30,7 +30,7 @@ def too_small(long: Path, folder: Path) -> float:
     machine = inspect(config, None).with_model(config)
     for share in (thousandths / 1000 for thousandths in range(300, 49, -5)):
         policy = replace(config.policy, gpu_memory_utilization=share)
-        if make(replace(config, policy=policy), machine, None).plan.rungs:
+        if plan_for(replace(config, policy=policy), machine, None).plan.rungs:
             return share
     pytest.fail("no share of this card leaves room for a part of the context only")
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from caovand.cli import inventory, printing
 from caovand.cli import plan as plan_verb
 from caovand.cli.console import console
-from caovand.cli.planned import make
+from caovand.cli.planned import plan_for
 from caovand.cli.progress import Screen
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory_file import render
@@ -199,7 +199,7 @@ def test_a_plan_and_a_checkup_are_shown(
     monkeypatch.setenv("COLUMNS", "2000")
     path = QWEN_27B_AWQ.path + STRANGE
     config = parse({"model": {"path": path}, "engine": {"extra_args": ["--x", STRANGE]}})
-    found = make(config, machine(gpus=turing(2)), None)
+    found = plan_for(config, machine(gpus=turing(2)), None)
     found = replace(found, plan=replace(found.plan, warnings=(STRANGE,)))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

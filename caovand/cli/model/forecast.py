@@ -12,7 +12,7 @@ from rich.text import Text
 
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import show_memory
-from caovand.cli.planned import Planned, make
+from caovand.cli.planned import Planned, plan_for
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
@@ -38,7 +38,7 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
         machine = seen.with_model(config)
         card = replace(machine.model, path=str(path))
         config = replace(config, model=replace(config.model, path=str(path)))
-        return make(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
+        return plan_for(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
     except CommandError as problem:
         text = str(problem).replace(str(described), name)
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None

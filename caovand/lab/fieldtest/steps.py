@@ -19,7 +19,7 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.checks import document
 from caovand.cli.doctor import findings
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import Planned, make
+from caovand.cli.planned import Planned, plan_for
 from caovand.cli.progress import Screen
 from caovand.core.config import Config
 from caovand.core.config_text import render
@@ -182,7 +182,7 @@ def _trials(subject: Subject) -> list[trials.Trial]:
 def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
     """The plan of a trial, or why it has none that runs."""
     try:
-        planned = make(config, subject.machine, None)
+        planned = plan_for(config, subject.machine, None)
     except CommandError as problem:
         return None, problem.message
     if planned.memory is not None and planned.memory.fits is False:
