@@ -9,8 +9,8 @@ from __future__ import annotations
 from caovand.core.healing.rung import Rung
 from caovand.engines.vllm.flags.spelling import MARLIN_INPUT, PARTS_OF_SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
-from caovand.engines.vllm.planning.draft import PLUGINS
 from caovand.engines.vllm.planning.environment import THREADS
+from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")

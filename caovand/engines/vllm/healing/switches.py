@@ -13,8 +13,8 @@ from caovand.core.healing.rung import Step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
-from caovand.engines.vllm.planning.draft import PLUGIN, PLUGINS
 from caovand.engines.vllm.planning.environment import STATES
+from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")

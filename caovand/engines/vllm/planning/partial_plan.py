@@ -1,4 +1,4 @@
-"""What a rule of the policy reads: the facts, and the settings decided before it."""
+"""A plan in the making: what a rule of the policy reads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A plan in the making.
+class PartialPlan:
+    """A plan in the making: the facts, and the settings decided so far.
 
     `verbatim` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
     `cards` the cards of all nodes.
