@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.estimate import (
     estimate,
     kv_bytes,
     room_for_context,
-    shares,
+    stages_of,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
@@ -61,7 +61,8 @@ UNEQUAL = (*named("RTX 3090"), replace(named("RTX 2080 Ti 11 GB")[0], index=1))
 def gib(model: ModelCard, candidate: Candidate) -> list[float]:
     """Weights of each stage."""
     return [
-        weights_bytes(one.model, one.candidate) / GIB for one in shares(model, candidate, turing(2))
+        weights_bytes(one.model, one.candidate) / GIB
+        for one in stages_of(model, candidate, turing(2))
     ]
 
 
@@ -161,7 +162,7 @@ def test_the_stages_together_hold_every_layer_once(
     )
     model = replace(model, weights=uneven)
     candidate = Candidate(4096, 1, 512, 0.9, mtp=mtp, stages=stages)
-    held = [one.model for one in shares(model, candidate, turing(len(stages)))]
+    held = [one.model for one in stages_of(model, candidate, turing(len(stages)))]
     for part in ("layers", "experts", "mtp"):
         together = sum(one.size(part) for one in held)  # type: ignore[arg-type]
         assert together == pytest.approx(model.size(part), abs=len(stages))  # type: ignore[arg-type]
@@ -179,7 +180,7 @@ def test_what_only_one_stage_takes_in_a_step() -> None:
     candidate = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20), cold=True)
 
     def parts(candidate: Candidate) -> list[dict[str, float]]:
-        found = shares(QWEN_27B_AWQ, candidate, turing(3))
+        found = stages_of(QWEN_27B_AWQ, candidate, turing(3))
         return [{name: size / MIB for name, size in overheads(*one[:2])} for one in found]
 
     first, middle, last = parts(candidate)

@@ -17,7 +17,7 @@ MOST = 2.0
 
 
 def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
-    """GiB of host memory that so many GiB of each rank's weights take on all of them."""
+    """GiB of host memory that these GiB of each rank's weights take on all ranks."""
     return offload_gib * ranks * rounding(model, ranks)
 
 

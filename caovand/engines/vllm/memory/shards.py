@@ -67,7 +67,7 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
-    """The cards of one of the stages, `each` of which is split over so many, in vLLM's order.
+    """The cards of one stage, `each` for every stage, in vLLM's order.
 
     Replicas come one after the other. Of too few cards every stage has all: that is a conflict.
     """
@@ -100,7 +100,7 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
 def _weights_of_stage(
     weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
 ) -> Weights | None:
-    """The stage's share of these weights, None for none."""
+    """The stage's part of these weights, None for none."""
     first, last = start == 0, end == len(model.layer_types)
     kind, part = model.model_type, weights.part
     if part == "embedding":

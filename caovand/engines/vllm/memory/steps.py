@@ -105,7 +105,7 @@ def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:
-    """MiB that so many graphs of a model of so many layers, each with experts or not, take.
+    """MiB that graphs of a model take, by its number of layers, with or without experts.
 
     `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
     Mamba-2's.
@@ -124,7 +124,7 @@ def expected_mib(
     *,
     mamba: bool = False,
 ) -> float:
-    """MiB that vLLM expects so many graphs to take, and subtracts before it sizes the cache.
+    """MiB that vLLM expects these graphs to take, and subtracts before it sizes the cache.
 
     It captures two of each kind and multiplies what the second took, which is less than the mean.
     """
@@ -169,7 +169,7 @@ def forward_bytes(
     whole_experts: bool = False,
     uncompressed: int = 0,
 ) -> float:
-    """The peak of a step of so many tokens on one of the ranks.
+    """The peak of a step of these tokens on one of the ranks.
 
     `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
     experts work in is kept from layer to layer. `whole_experts` are as wide on a rank as in the
@@ -192,7 +192,7 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """The peak of the sampler's warm-up, in which every sequence ends a step of so many tokens."""
+    """The peak of the sampler's warm-up, in which every sequence ends a step of these tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)

@@ -135,7 +135,7 @@ def _cache_type(case: Case) -> Iterator[str]:
 
 
 def _share(case: Case) -> Iterator[str]:
-    """Advise the smallest share that holds it, else what the policy would take."""
+    """Advise the smallest utilization that holds it, else what the policy would take."""
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
         return
@@ -175,7 +175,7 @@ def _context(case: Case) -> Iterator[str]:
 
 
 def _holds(case: Case, steps: int, *, alike: bool) -> bool:
-    """Whether a context of so many steps fits, with everything else as it is where `alike`."""
+    """Whether a context of `steps` steps fits, with everything else as it is where `alike`."""
     found = case.attempt({"max_model_len": steps * STEP})
     return found is not None and not (alike and _differing(case.plan, found[0]))
 

@@ -44,7 +44,7 @@ checkpoint rarely brings scales for 8 bits, and what they cost each model was no
 MIN_EXACT = 8192
 """Where 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
-"""Added to the score of rounded weights: over fewer or more cards every exact way comes first."""
+"""Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
 """Flags that say how large the cache is."""
 MIN_ALONE = 4096
@@ -208,7 +208,7 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
 def _fixed(partial: PartialPlan) -> Space:
     """The part of the space that the operator fixed, by keys or by verbatim flags, which win.
 
-    A typed share is a goal: no more than what is free, unless it is pinned or verbatim.
+    A typed utilization is a goal: no more than what is free, unless it is pinned or verbatim.
     """
     config, verbatim = partial.config, partial.verbatim
     policy = config.policy

@@ -272,7 +272,8 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
         rule = f"vLLM's own rule ({_listed(own)})"
         return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
     slow = [
-        max(stages.seconds(*one) for one in spans(way)) * 1e3 for way in (candidate.stages, own)
+        max(stages.seconds(*one) for one in spans(counts)) * 1e3
+        for counts in (candidate.stages, own)
     ]
     return (
         f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"

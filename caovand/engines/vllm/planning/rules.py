@@ -188,7 +188,7 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
 
 
 def _why_no_longer(choice: Choice, limit: int) -> str:
-    """The reason of a context under the model's limit, and what the next best way would hold."""
+    """The reason of a context under the model's limit, and what the runner-up would hold."""
     candidate, second = choice.candidate, choice.runner_up
     if choice.longest <= candidate.context and second is None:
         return f"the longest that fits; the model's own limit is {limit}"
