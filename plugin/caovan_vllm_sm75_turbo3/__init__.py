@@ -78,7 +78,7 @@ def deepen_recursion(wanted: str) -> None:
 
 
 def compile_in_parallel(wanted: str) -> None:
-    """Let torch.compile in this process use `wanted` threads; a text that is no number is ignored.
+    """Let torch.compile in this process use `wanted` threads; other texts are ignored.
 
     When vLLM is imported it sets TORCHINDUCTOR_COMPILE_THREADS to 1, whatever it was, because its
     workers are daemonic processes, which may have no children of multiprocessing's. A pool that is

@@ -62,12 +62,12 @@ SOURCES = {
 
 
 def concerned() -> bool:
-    """Whether the vLLM at hand is of the release that all this is about."""
+    """Whether the installed vLLM is of the release that is fixed here."""
     return (release("vllm") or ())[:2] == RELEASE
 
 
 def refusal() -> str | None:
-    """Why nothing is fixed here, or None where it is. Imports what would be replaced."""
+    """Why nothing is fixed here; None if it is. Imports what would be replaced."""
     found = release("vllm")
     if found is None:
         return "vLLM is not installed"

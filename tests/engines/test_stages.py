@@ -16,7 +16,7 @@ from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.machine.ranks import Nodes
+from caovand.engines.vllm.machine.ranks import NodeGroup
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
 from caovand.engines.vllm.memory.estimate import (
     candidate_of_plan,
@@ -380,7 +380,7 @@ GIGABIT, FAST = Network(117e6, 200e-6), Network(12.5e9, 10e-6)
 
 
 def waited_s(
-    candidate: Candidate, nodes: Nodes, cards: int, pcie: tuple[int, int] | None = None
+    candidate: Candidate, nodes: NodeGroup, cards: int, pcie: tuple[int, int] | None = None
 ) -> float:
     """How much longer a token takes than if every exchange were free, of one answer, over NVLink
     or these lanes."""
@@ -396,24 +396,24 @@ def test_cards_of_different_nodes_exchange_data_over_their_link_by_hand() -> Non
     """Llama's 80 layers have 160 sums of 16 KiB; NCCL's 40 us each come on top of the link's.
     NVLink takes 7 us for one, and joins the cards of one node only."""
     candidate = Candidate(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
-    assert waited_s(candidate, Nodes(), 2) == pytest.approx(160 * 7e-6)
+    assert waited_s(candidate, NodeGroup(), 2) == pytest.approx(160 * 7e-6)
     sums = 160 * (40e-6 + 200e-6 + 16384 / 117e6)
-    assert waited_s(candidate, Nodes(2), 2) == pytest.approx(sums)
-    assert waited_s(candidate, Nodes(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
+    assert waited_s(candidate, NodeGroup(2), 2) == pytest.approx(sums)
+    assert waited_s(candidate, NodeGroup(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
     for lanes, rate in (((3, 8), 6.304e9), ((4, 16), 25.216e9)):
         sums = 160 * (34e-6 + 16384 / rate)
-        assert waited_s(candidate, Nodes(), 2, lanes) == pytest.approx(sums), lanes
+        assert waited_s(candidate, NodeGroup(), 2, lanes) == pytest.approx(sums), lanes
     four = replace(candidate, tensor_parallel=4)
     sums = 160 * (7e-6 + 40e-6 + 10e-6 + 16384 / 12.5e9)
-    assert waited_s(four, Nodes(2, FAST), 4) == pytest.approx(sums)
+    assert waited_s(four, NodeGroup(2, FAST), 4) == pytest.approx(sums)
     # Of two stages on two cards each, hidden states and residual cross once, half a round trip.
     staged = replace(candidate, stages=(40, 40))
     hop = 100e-6 + 2 * 16384 / 117e6
-    assert waited_s(staged, Nodes(2, GIGABIT), 4) == pytest.approx(160 * 7e-6 + hop)
-    assert waited_s(staged, Nodes(), 4) == pytest.approx(160 * 7e-6 + 34e-6)
+    assert waited_s(staged, NodeGroup(2, GIGABIT), 4) == pytest.approx(160 * 7e-6 + hop)
+    assert waited_s(staged, NodeGroup(), 4) == pytest.approx(160 * 7e-6 + 34e-6)
     # Of four stages on two nodes one hop of three crosses.
     fine = replace(candidate, tensor_parallel=1, stages=(20, 20, 20, 20))
-    assert waited_s(fine, Nodes(2, GIGABIT), 4) == pytest.approx(2 * 34e-6 + hop)
+    assert waited_s(fine, NodeGroup(2, GIGABIT), 4) == pytest.approx(2 * 34e-6 + hop)
 
 
 def test_the_speed_of_a_plan_and_its_choices_count_with_the_link() -> None:

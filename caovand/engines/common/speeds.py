@@ -85,7 +85,7 @@ SUSTAINED = 0.85
 """The part of its highest clock that a busy card keeps."""
 
 
-def stated(gpu: Gpu) -> Speed:
+def card_speed(gpu: Gpu) -> Speed:
     """The card's own figures where the driver reports them, else its maker's, by the longest mark
     in its name."""
     marks = [mark for mark in STATED if _has_word(gpu.name, mark)]
@@ -111,7 +111,7 @@ def _has_word(name: str, mark: str) -> bool:
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:
     """The figures of the slowest card, for which the others wait."""
-    speeds = [stated(gpu) for gpu in gpus]
+    speeds = [card_speed(gpu) for gpu in gpus]
     return Speed(
         min(speed.gb_s for speed in speeds) * BANDWIDTH_REACHED,
         min(speed.tflop_s for speed in speeds) * RATE_REACHED,
@@ -125,9 +125,9 @@ def host_link(gpus: Sequence[Gpu]) -> tuple[int, int, float]:
     return generation, link[1], LANE_GB_S[generation] * link[1] * LANES_REACHED
 
 
-def joined(gpus: Sequence[Gpu]) -> str:
+def link_text(gpus: Sequence[Gpu]) -> str:
     """What joins the cards, in words."""
-    if linked(gpus):
+    if all_linked(gpus):
         return "joined by NVLink"
     if not all(gpu.pcie for gpu in gpus):
         return "not all linked by NVLink"
@@ -135,7 +135,7 @@ def joined(gpus: Sequence[Gpu]) -> str:
     return f"not all linked by NVLink: they exchange data over PCIe {generation}.0 x{lanes}"
 
 
-def linked(gpus: Sequence[Gpu]) -> bool:
+def all_linked(gpus: Sequence[Gpu]) -> bool:
     """Whether NVLink joins each of these cards with every other."""
     return all(one.index in two.nvlink for one in gpus for two in gpus if one.index != two.index)
 

@@ -90,7 +90,7 @@ _CHOICES = re.compile(r"allowed values: ([\w, ]+)")
 _BUILD = re.compile(r"build (\d{1,9})")
 
 
-def _lacking(found: Mapping[str, Any]) -> str:
+def _missing_program(found: Mapping[str, Any]) -> str:
     return "" if found["executable"] else "llama-server"
 
 
@@ -152,6 +152,6 @@ PROBE = Probe(
     details=OPTIONS,
     asked=frozenset({"help", "build"}),
     env={},
-    lacking=_lacking,
+    lacking=_missing_program,
     read=_read,
 )

@@ -29,20 +29,12 @@ from caovand.engines.vllm.machine.capabilities import TURING, type_without_bfloa
 from caovand.engines.vllm.planning.devices import unusable
 
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
-
-
 WITH_LIBRARY = (
     "reinstall the package caovan-kernels (in a checkout: make -C csrc package), then: "
     "sudo caovanctl engine install --again"
 )
-
-
 WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
-
-
 FULL_SHM_MIB = 64
-
-
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 

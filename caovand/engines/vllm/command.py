@@ -15,7 +15,7 @@ from caovand.engines.vllm import kernels, over_ray
 from caovand.engines.vllm.flags import command_line, spelling
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
-MERGED = "additional_config"
+MERGED_FLAG = "additional_config"
 """Our one flag that is merged with the operator's; all others yield to it."""
 ROOT = "VLLM_CACHE_ROOT"
 INSPECTED = "modelinfos"
@@ -32,17 +32,17 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     argv = [engine.python, *SERVE, plan.model]
     ray = over_ray.is_used(plan)
     for name, setting in plan.settings.items():
-        if name in plan.verbatim and name != MERGED:
+        if name in plan.verbatim and name != MERGED_FLAG:
             continue
         if ray and name in over_ray.LAUNCHERS:
             continue
         argv += _words(name, setting.value, engine)
-    secrets, verbatim = command_line.carried(
+    secrets, verbatim = command_line.carry_secrets(
         command_line.read(plan.extra_args, engine.flags, engine.switches)
     )
-    argv += command_line.without(verbatim, MERGED if plan.value(MERGED) else None)
+    argv += command_line.without(verbatim, MERGED_FLAG if plan.value(MERGED_FLAG) else None)
     if ray:
-        argv = over_ray.launched(plan, argv)
+        argv = over_ray.launch_command(plan, argv)
     environment = PurePath(engine.python).parent.parent
     named = {name: setting.value for name, setting in plan.env.items()}
     env = {**{name: str(value) for name, value in named.items() if value is not None}, **secrets}

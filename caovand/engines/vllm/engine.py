@@ -53,7 +53,7 @@ def _at_once(plan: Plan) -> int | None:
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
     if plan.device == "cpu":
         return _on_processor(inventory)
-    return _paced(plan, inventory, WORKLOADS["chat"], 1).decode
+    return _model_pace(plan, inventory, WORKLOADS["chat"], 1).decode
 
 
 def _on_processor(inventory: Inventory) -> float | None:
@@ -68,10 +68,10 @@ def _on_processor(inventory: Inventory) -> float | None:
 
 
 def _modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
-    return _paced(plan, inventory, replace(WORKLOADS["chat"], prompt=prompt), at_once)
+    return _model_pace(plan, inventory, replace(WORKLOADS["chat"], prompt=prompt), at_once)
 
 
-def _paced(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -> Modelled:
+def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -> Modelled:
     gpus = cards_of_plan(plan, inventory)
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()

@@ -95,7 +95,7 @@ def compilers(cpus: int, memory_mib: int) -> int:
 
 
 def missing(engine: EngineInfo, capability: tuple[int, int], cards: int) -> tuple[str, ...]:
-    """Labels of what a start of this engine on so many such cards may have to compile."""
+    """Labels of what a start of this engine on `cards` such cards may have to compile."""
     if engine.build != "cuda" or not engine.flashinfer or engine.jit_cache:
         return ()
     have = dict(engine.kernels).get("sm{}{}".format(*capability), ())

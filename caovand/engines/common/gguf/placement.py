@@ -16,7 +16,7 @@ from caovand.engines.common.gguf.sizes import (
     state_bytes,
 )
 from caovand.engines.common.processors import read_seconds
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 
 MIB = 1 << 20
 CONTEXT_MIB = 350
@@ -154,7 +154,7 @@ def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> fl
     seconds = read_seconds(host, own.read - own.experts_read, own.experts_read)
     seconds += own.layers * HANDOVER_S
     for device, gpu in zip(found, gpus, strict=False):
-        seconds += device.read / (stated(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
+        seconds += device.read / (card_speed(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
         seconds += device.layers * (EXPERTS_LAYER_S if device.experts_read else DENSE_LAYER_S)
     return seconds
 

@@ -29,7 +29,7 @@ _RAW = re.compile(r"error: |error while handling ")
 _STOPPED = "cleaning up before exit"
 
 
-def announces(line: str) -> bool:
+def announces_failure(line: str) -> bool:
     """Whether a line says that the start failed: the cause is near it."""
     parts = take_apart(line)
     return parts.level == "E" and bool(BY_ID["llama.load"].pattern.search(parts.message))

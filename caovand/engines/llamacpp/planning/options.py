@@ -115,7 +115,7 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this llama-server refuses; none if it was not asked.
+    """The options that this llama-server refuses; none if its options were not probed.
 
     It takes underscores for the dashes of a long option.
     """
@@ -127,7 +127,7 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
     return (*problems, *(STRAY for one in found if not one.name))
 
 
-def carried(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
+def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Secrets by the variable that carries them, and the words of all other options."""
     env: dict[str, str] = {}
     words: list[str] = []

@@ -61,7 +61,7 @@ def make_plan(
     }
     plan = Plan(
         model=model.path,
-        settings={**_known(settings, inventory), **rest},
+        settings={**_known_options(settings, inventory), **rest},
         env=_environment(config, gpus, engine.build == "cuda"),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(verbatim),
@@ -70,7 +70,7 @@ def make_plan(
         task=texts.task_of(model, verbatim),
     )
     plan = keep_steps(plan, remembered)
-    return _warned(plan, config, inventory, gpus, words)
+    return _with_warnings(plan, config, inventory, gpus, words)
 
 
 def _check(verbatim: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ def _name(config: Config, inventory: Inventory) -> Setting:
     )
 
 
-def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
+def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
     """The settings; those whose option this build lacks have no value."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
@@ -177,7 +177,7 @@ def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, S
     return found
 
 
-def _warned(
+def _with_warnings(
     plan: Plan,
     config: Config,
     inventory: Inventory,

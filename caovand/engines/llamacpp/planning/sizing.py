@@ -67,7 +67,7 @@ def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
     workload = config.policy.workload
-    many = sizing.SLOTS[workload]
+    many = sizing.SLOTS_BY_WORKLOAD[workload]
     return Setting(
         many, "policy", f"sequences at once for workload {workload}; each has the whole context"
     )
@@ -191,7 +191,7 @@ def _context(
         reason = "the longest with every layer on the cards"
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
-    elif context == max(sizing.MAX_ON_HOST, sizing.ENOUGH[workload]):
+    elif context == max(sizing.MAX_ON_HOST, sizing.SUFFICIENT_CONTEXT[workload]):
         reason = "a longer prompt takes minutes to read on a processor"
     else:
         reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"

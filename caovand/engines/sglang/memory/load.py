@@ -18,13 +18,13 @@ CONTEXT_MIB = 512
 """What CUDA and NCCL take before SGLang measures the free memory."""
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
 STEPS = ((20, 2048, 8), (35, 4096, 48), (60, 4096, 32), (160, 8192, 256))
-"""By the GiB that a card has at most: tokens of a step, and sequences of the largest graph."""
+"""For cards of up to these GiB: tokens of a step, and sequences of the largest graph."""
 LARGEST_STEP = (16384, 512)
 MORE_GRAPHS = {48: 160, 32: 160, 256: 512}
 """Sequences of the largest graph over four cards or more."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
 PREFILL_BUCKETS = 50
-"""About as many graphs of prompt lengths, at 8 MiB each."""
+"""Graphs of prompt lengths, about, at 8 MiB each."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
-from caovand.engines.common.speeds import joined, linked
+from caovand.engines.common.speeds import all_linked, link_text
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards that SGLang starts on, and that its wheels have kernels
@@ -53,7 +53,7 @@ def refusal(gpu: Gpu) -> Problem:
 
 
 def splits(model_heads: int, gpus: Sequence[Gpu]) -> tuple[int, ...]:
-    """Over how many cards a model with so many heads can be split, fewest first."""
+    """Over how many cards a model with these heads can be split, fewest first."""
     powers = (1 << n for n in range(len(gpus).bit_length()))
     return tuple(n for n in powers if n <= len(gpus) and model_heads % n == 0)
 
@@ -73,6 +73,6 @@ def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> S
     if len(gpus) == 1:
         return Setting(1, "policy", "one card")
     able = splits(heads, gpus)
-    if linked(gpus):
-        return Setting(able[-1], "policy", f"{able[-1]} cards, {joined(gpus)}")
+    if all_linked(gpus):
+        return Setting(able[-1], "policy", f"{able[-1]} cards, {link_text(gpus)}")
     return None

@@ -58,7 +58,7 @@ def make_plan(
     sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
     settings |= _kernels(config, old=old)
-    used = _used(gpus, settings[RANKS].value)
+    used = _freest(gpus, settings[RANKS].value)
     rest = {
         name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
         for name, value in typed.items()
@@ -74,7 +74,7 @@ def make_plan(
     )
     plan = keep_steps(plan, remembered)
     _check_options(plan, inventory)
-    return _warned(plan, config, inventory, used, old=old)
+    return _with_warnings(plan, config, inventory, used, old=old)
 
 
 def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
@@ -181,7 +181,7 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     return found
 
 
-def _used(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
+def _freest(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
     """As many as the model is split over, those with the most free memory."""
     wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[: count(ranks) or 1]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
@@ -234,7 +234,7 @@ def _without(setting: Setting, *, verbatim: bool) -> str:
     return f"install sglang {OLDEST} or newer: {HOW}"
 
 
-def _warned(
+def _with_warnings(
     plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], *, old: bool
 ) -> Plan:
     found = [str(note) for note in inventory.model.notes]

@@ -124,7 +124,7 @@ def experts(plan: Plan, finding: Finding) -> Step | None:
 def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     """Disable our plugin if it is active or failed; keep the operator's other plugins.
 
-    What is right only with its fixes goes with it: the prefix cache and asynchronous scheduling.
+    Also turn off what is correct only with its fixes: the prefix cache and async scheduling.
     """
     names = plan.env[PLUGINS].value if PLUGINS in plan.env else None
     listed = [name for name in str(names or "").split(",") if name]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.engines.common.hit import vanished
+from caovand.engines.common.hit import explain_lost_process
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -96,7 +96,7 @@ def find_cause(
     return _finding(hit, hits, lines) if hit else None
 
 
-def announces(line: str) -> bool:
+def announces_failure(line: str) -> bool:
     """Whether a line is a wrapper: the cause is near it."""
     if "ERROR" not in line:
         return False
@@ -289,7 +289,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
     elif silent:
-        text = vanished(text)
+        text = explain_lost_process(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
 
 

@@ -18,7 +18,7 @@ from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
 from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.whole_log import HIDDEN, planned, public
+from caovand.engines.common.whole_log import HIDDEN, plan_from_log, public
 from caovand.engines.common.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
@@ -81,8 +81,8 @@ def explain(text: str) -> Explanation:
     seen.update(_over_windows(windows))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
-        tuple(advise(finding, seen, planned(configured))) if finding else (), seen, configured,
-        harmless,
+        tuple(advise(finding, seen, plan_from_log(configured))) if finding else (),
+        seen, configured, harmless,
     )  # fmt: skip
 
 

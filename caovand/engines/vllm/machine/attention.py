@@ -58,7 +58,9 @@ NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
 UNKNOWN_WIDTH = "config.json does not tell how wide the attention heads are"
 OF_TWO_WIDTHS = ("gemma4",)
 """vLLM itself sends such models to Triton, unless a backend was named."""
-IMAGES_BOTH_WAYS = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"})
+BIDIRECTIONAL_IMAGE_TYPES = frozenset(
+    {"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"}
+)
 """Model types in which every token of an image attends to all the others: of vLLM's attention,
 only Triton's has that (is_mm_prefix_lm)."""
 WRAPPED = ("Bagel", "PaliGemma")
@@ -143,7 +145,7 @@ def has_heads_of_two_widths(model: ModelCard) -> bool:
 def images_attend_both_ways(model: ModelCard) -> bool:
     """Whether only Triton's attention serves this model."""
     kind = model.model_type.removesuffix("_text")
-    return kind in IMAGES_BOTH_WAYS or model.architecture.startswith(WRAPPED)
+    return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
 
 def backend_in(config: Any) -> str:

@@ -266,10 +266,10 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards of all nodes that the plan uses, by rank."""
-    return tuple(gpu for _, gpu in _owned(plan, inventory))
+    return tuple(gpu for _, gpu in _cards_by_node(plan, inventory))
 
 
-def _owned(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
+def _cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
     return serving(gpus_of(plan, inventory), inventory.others, _values(plan))
 
 
@@ -323,7 +323,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
         asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
         found = estimate(model, asked, gpus)
     if asked.stages:
-        ranks = _ranks(model, asked, _owned(plan, inventory))
+        ranks = _ranks(model, asked, _cards_by_node(plan, inventory))
         found = replace(found, ranks=tuple(ranks))
     return found if gpus else _in_ram(found, inventory.host.available_mib)
 

@@ -209,10 +209,10 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
     elif stored:
         size *= candidate.activation / stored  # float parameters are loaded as the activation type
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
-        size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
+        size *= _padding(model.hidden_size, 256) * _padding(model.intermediate_size, 128)
     return of_rank(size, weights, model, candidate.tensor_parallel)
 
 
-def _padded(width: int, multiple: int) -> float:
+def _padding(width: int, multiple: int) -> float:
     """By how much a kernel's padding grows a dimension."""
     return ceil(width / multiple) * multiple / width if width else 1.0

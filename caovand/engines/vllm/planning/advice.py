@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.estimate import (
 )
 from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.devices import all_emptied, holders
+from caovand.engines.vllm.planning.devices import all_without_other_processes, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
@@ -114,7 +114,7 @@ def sparing(case: Case) -> str:
 
 
 def _free(case: Case) -> Iterator[str]:
-    free, others = all_emptied(case.inventory), case.inventory.others
+    free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
         values = {name: case.plan.value(name) for name in case.plan.settings}
         yield f"{FREE}: {holders(case.gpus, others, values)}"

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
 from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import joined, linked
+from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import (
@@ -159,10 +159,10 @@ def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
     """So many of the cards, those with the most free memory, in their own order; of cards that are
     as free, those that NVLink joins."""
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
-    if 1 < count < len(gpus) and not linked(chosen):
+    if 1 < count < len(gpus) and not all_linked(chosen):
         bound = min(gpu.free_mib for gpu in chosen) * (1 - CARDS_ALIKE)
         groups = combinations([gpu for gpu in gpus if gpu.free_mib >= bound], count)
-        chosen = next((list(group) for group in groups if linked(group)), chosen)
+        chosen = next((list(group) for group in groups if all_linked(group)), chosen)
     return tuple(gpu for gpu in gpus if gpu in chosen)
 
 
@@ -219,18 +219,17 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
     whole = shards_whole_experts(partial.verbatim)
     why = indivisible(partial.model, cards, whole_experts=whole) if size < cards else None
     reason = f"{reason} ({why.fact})" if why else reason
-    return policy(size, f"{reason}, {joined(partial.gpus)}" if size > 1 else reason)
+    return policy(size, f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason)
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
     """The reason of a split that was tried."""
     if split.stages == 1:
-        return f"{split.tensor} cards share each layer, {joined(partial.gpus)}"
+        return f"{split.tensor} cards share each layer, {link_text(partial.gpus)}"
     if split.tensor == 1:
         return "each stage has a card of its own"
-    return (
-        f"{split.tensor} cards share each layer of a stage, {joined(partial.gpus[: split.tensor])}"
-    )
+    cards = partial.gpus[: split.tensor]
+    return f"{split.tensor} cards share each layer of a stage, {link_text(cards)}"
 
 
 def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
@@ -283,7 +282,7 @@ def spans_nodes(partial: PartialPlan) -> bool:
 
 
 def refusal(partial: PartialPlan, size: int) -> Problem | None:
-    """Why the model cannot be split over so many cards; None if it can."""
+    """Why the model cannot be split over `size` cards; None if it can."""
     verbatim, cards = partial.verbatim, cards_to_split(partial)
     wanted = cards_lacking(size, verbatim, cards)
     if wanted:
@@ -328,12 +327,14 @@ def _unnamed(gpu: Gpu) -> str:
     return " and ".join(pids) or "processes that the driver does not name"
 
 
-def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def without_other_processes(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The cards as if nobody else used them."""
     return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
-def all_emptied(inventory: Inventory) -> Inventory:
+def all_without_other_processes(inventory: Inventory) -> Inventory:
     """The cards of all nodes as if nobody else used them."""
-    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
-    return replace(inventory, gpus=emptied(inventory.gpus), others=others)
+    others = tuple(
+        replace(node, gpus=without_other_processes(node.gpus)) for node in inventory.others
+    )
+    return replace(inventory, gpus=without_other_processes(inventory.gpus), others=others)

@@ -22,7 +22,7 @@ from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.devices import emptied, holders
+from caovand.engines.vllm.planning.devices import holders, without_other_processes
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
@@ -88,7 +88,10 @@ def _fits_unrounded(partial: PartialPlan, choice: Choice, bases: Sequence[Candid
     them, whatever utilization and context were asked for."""
     if choice.sound and choice.candidate.context >= MIN_EXACT:
         return True
-    least, free = min(MIN_EXACT, partial.model.max_model_len), emptied(partial.cards)
+    least, free = (
+        min(MIN_EXACT, partial.model.max_model_len),
+        without_other_processes(partial.cards),
+    )
     return free != partial.cards or longest_lean(bases, partial.model, free) >= least
 
 
@@ -191,7 +194,7 @@ def block_tokens(partial: PartialPlan) -> int:
 def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
     """Raise Unplannable if only the memory of other processes keeps the model from running here."""
     gpus, model = partial.cards, partial.model
-    free = emptied(gpus)
+    free = without_other_processes(gpus)
     least = min(MIN_ALONE, model.max_model_len)
     if free == gpus or longest_lean(bases, model, gpus) >= least:
         return

@@ -12,7 +12,7 @@ from typing import Any
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import element_bytes, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
@@ -20,9 +20,9 @@ from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     REPLICAS,
     TENSOR,
-    Work,
+    TokenWork,
     alike,
-    decide,
+    compare_tensor_parallel,
     indivisible,
     ranks_here,
     shards_whole_experts,
@@ -34,7 +34,7 @@ from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
-from caovand.engines.vllm.sizing.partition import Stages, anchored, anchors, spans
+from caovand.engines.vllm.sizing.partition import Stages, anchors, every_stage_anchored, spans
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
@@ -71,7 +71,7 @@ def refusal(
         fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
         remedy = f"name {stages} numbers whose sum is {layers}, or remove it from [engine] env"
         return Problem(cannot, fact, remedy)
-    if not anchored(found, anchors(model)):
+    if not every_stage_anchored(found, anchors(model)):
         shown = ",".join(map(str, found))
         fact = f"with {shown} layers one of them has no attention layer, which vLLM 0.32 refuses"
         return Problem(cannot, fact, f"use fewer stages, or deal them by {PARTITION}")
@@ -169,7 +169,7 @@ def idle_cards(partial: PartialPlan) -> list[str]:
 
 def _stages_without_cards(partial: PartialPlan) -> Setting | None:
     """A stage on each of several nodes with a CPU build, which has one rank a node, where the model
-    cannot be split over so many. Raises Unplannable where there is neither."""
+    cannot be split over all of them. Raises Unplannable if it can be neither."""
     nodes = 1 + len(partial.inventory.others)
     if nodes == 1 or {TENSOR, PIPELINE} & partial.verbatim.keys():
         return None
@@ -221,20 +221,20 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:
         return False, problem.fact
-    speeds = [sum(stated(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
+    speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
     speeds = [speed * BANDWIDTH_REACHED for speed in speeds]
-    faster, why = decide(_work(partial), machine.link, speeds)
+    faster, why = compare_tensor_parallel(_work(partial), machine.link, speeds)
     return faster, f"tensor parallel over {nodes} nodes, [cluster]: {why}" if faster else why
 
 
-def _work(partial: PartialPlan) -> Work:
+def _work(partial: PartialPlan) -> TokenWork:
     """The work of one token of the usual request."""
     model, usual = partial.model, WORKLOADS[partial.config.policy.workload]
     parts = {"layers": 1.0, "experts": experts_read(model, 1), "head": 1.0}
     if not model.size("head"):
         parts["embedding"] = 1.0
     read = sum(of_rank(one.size, one, model, 1) * parts.get(one.part, 0.0) for one in model.weights)
-    return Work(
+    return TokenWork(
         hidden=model.hidden_size,
         layers=len(model.layer_types),
         vocabulary=model.vocab_size,

@@ -31,7 +31,12 @@ from caovand.engines.vllm.planning.decisions import (
     forecast,
     verbatim_setting,
 )
-from caovand.engines.vllm.planning.devices import all_emptied, choose_gpus, emptied, holders
+from caovand.engines.vllm.planning.devices import (
+    all_without_other_processes,
+    choose_gpus,
+    holders,
+    without_other_processes,
+)
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.model_task import refuse_deaf, task_of
 from caovand.engines.vllm.planning.partial_plan import PLUGINS, PartialPlan, user
@@ -111,8 +116,8 @@ def _cost_of_others(plan: Plan, partial: PartialPlan) -> list[str]:
     """A warning if the context is shorter, or fewer cards are used, for what others hold."""
     inventory, others = partial.inventory, partial.inventory.others
     context = plan.settings.get("max_model_len")
-    free = all_emptied(inventory)
-    busy = emptied(partial.gpus) != partial.gpus or free.others != others
+    free = all_without_other_processes(inventory)
+    busy = without_other_processes(partial.gpus) != partial.gpus or free.others != others
     if not context or context.origin != "policy" or not busy:
         return []
     try:

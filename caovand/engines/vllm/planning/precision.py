@@ -69,8 +69,10 @@ def attention(partial: PartialPlan) -> str:
 
 
 def reads_eight_bits(partial: PartialPlan, *, native: bool) -> bool:
-    """Whether attention of newer cards keeps an fp8 cache of this model; `native` needs no
-    FlashInfer, and so no compiler."""
+    """Whether attention on newer cards keeps an fp8 cache of this model.
+
+    `native`: the cards' own attention does, without FlashInfer and so without a compiler.
+    """
     dtype, engine = str(partial.value("dtype") or ""), partial.engine
     if flashinfer_lacks(partial.model, dtype) or lacks_width(partial.model):
         return False

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
-from caovand.engines.common.speeds import linked
+from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
@@ -124,7 +124,7 @@ def disable_custom_all_reduce(partial: PartialPlan) -> Setting | None:
     if not partial.turing or partial.count("tensor_parallel_size") < 2:
         return None
     why = "was never tried on linked cards of SM75; NCCL's uses their links, too"
-    if not linked(partial.gpus):
+    if not all_linked(partial.gpus):
         why = "is not safe between cards without full NVLink"
     return policy(True, f"vLLM's own all-reduce {why}")
 

@@ -19,8 +19,8 @@ from caovand.engines.vllm.sizing.pace import WORKLOADS, active_parameters
 
 DEEPEST = 8
 MANY_USERS = 16
-"""So many sequences at once are for a service: its cards compute, and drafts that are refused cost
-what others could use."""
+"""Sequences at once from which on the engine is a service: its cards compute, and refused drafts
+cost what others could use."""
 ONE_DRAFT = ("deepseek", "glm")
 """Model types whose publishers' recipes for vLLM draft 1 token."""
 FEW_ACTIVE = 5e9
@@ -40,8 +40,8 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
     return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
 
 
-def _published(partial: PartialPlan, depth: int) -> tuple[int, str]:
-    """The depth that published results speak for if the policy is free, and which these are."""
+def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
+    """The depth that published results favour if the policy is free to choose, and the reason."""
     flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
         why = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
@@ -95,7 +95,7 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
 
 
 def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
-    """The depth that vLLM accepts for a head of so many layers, and why it is less than wanted."""
+    """The depth that vLLM accepts for a head of `layers` layers, and why it is less than wanted."""
     rest = wanted % layers if wanted > layers else 0
     why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
     return wanted - rest, why
@@ -135,7 +135,7 @@ def async_scheduling(partial: PartialPlan) -> Setting | None:
 
 
 def spoiling_warnings(partial: PartialPlan) -> list[str]:
-    """What the operator asks for where it spoils answers."""
+    """Warnings about settings of the operator's that make this vLLM answer wrongly."""
     known = {
         "async_scheduling": (
             _corrupts_other_states(partial),
@@ -178,7 +178,7 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(partial.mode, gpus)
     if partial.mode_setting.origin == "policy":
-        depth, why = _published(partial, depth)
+        depth, why = _published_depth(partial, depth)
         reason = why or reason
     fewer = partial.depth
     if fewer is not None and partial.mode_setting.origin == "policy":

@@ -42,7 +42,7 @@ def best_split(partial: PartialPlan) -> PartialPlan:
     """The plan on the split whose best candidate is the best of all."""
     ours, best, problem = split_is_ours(partial), None, None
     try:
-        best = _sized(partial)
+        best = _size_on_split(partial)
     except Unplannable as found:
         if found.failure != "vram-busy" or not ours:
             raise
@@ -122,7 +122,7 @@ def _attempt(partial: PartialPlan, split: Split) -> PartialPlan | None:
     """The plan on this split; None if it is not planned, or not forecast."""
     gpus = every_card(partial) if split.stages > 1 else partial.gpus
     try:
-        found = _sized(replace(partial, gpus=freest(gpus, split.cards), split=split))
+        found = _size_on_split(replace(partial, gpus=freest(gpus, split.cards), split=split))
     except Unplannable:
         return None
     return found if found.choice and not found.unweighed else None
@@ -170,7 +170,7 @@ def _context(partial: PartialPlan | None) -> int:
     )
 
 
-def _sized(partial: PartialPlan) -> PartialPlan:
+def _size_on_split(partial: PartialPlan) -> PartialPlan:
     """The plan on the cards that its split uses, those with the most free memory."""
 
     def decided(depth: int | None = None, cache: str = "") -> PartialPlan:

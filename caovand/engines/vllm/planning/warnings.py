@@ -253,7 +253,9 @@ def _open_doors(partial: PartialPlan, plan: Plan) -> list[str]:
 def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -> list[str]:
     found: list[str] = []
     seen = [
-        flag for flag in command_line.public(command_line.carried(words)[1]) if flag.name in SECRETS
+        flag
+        for flag in command_line.public(command_line.carry_secrets(words)[1])
+        if flag.name in SECRETS
     ]
     for flag in command_line.public(words):
         word = option(flag.name)

@@ -16,12 +16,19 @@ from math import ceil, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.network import Network
-from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, host_link, linked, slowest
+from caovand.engines.common.speeds import (
+    LINKED_S,
+    UNLINKED_S,
+    Speed,
+    all_linked,
+    host_link,
+    slowest,
+)
 from caovand.engines.vllm.machine.ranks import (
     ALL_REDUCES,
     ALONE,
     SENT,
-    Nodes,
+    NodeGroup,
     all_reduce_s,
     transfer_s,
 )
@@ -151,7 +158,7 @@ class Pace:
         base: Candidate,
         gpus: Sequence[Gpu],
         workload: Workload,
-        nodes: Nodes = ALONE,
+        nodes: NodeGroup = ALONE,
     ) -> None:
         self._model, self._gpus, self._workload = model, gpus, workload
         self._bytes: dict[str, float] = defaultdict(float)
@@ -240,7 +247,7 @@ class Pace:
 
 
 def _exchange(
-    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: Nodes
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: NodeGroup
 ) -> tuple[float, float]:
     """Seconds that cards exchange data in a step, and for each of its tokens.
 
@@ -254,8 +261,8 @@ def _exchange(
     step_s = token_s = 0.0
     if inside > 1:
         groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
-        step_s += all_reduces * (LINKED_S if all(map(linked, groups)) else UNLINKED_S)
-        if not all(map(linked, groups)):
+        step_s += all_reduces * (LINKED_S if all(map(all_linked, groups)) else UNLINKED_S)
+        if not all(map(all_linked, groups)):
             bus = Network(host_link(gpus)[2] * 1e9, 0)
             token_s += all_reduces * transfer_s(inside, bus, size)
     if spanned > 1:

@@ -38,7 +38,7 @@ def deal(
     stages, layers = len(own), sum(own)
 
     def dealt(fits: Callable[[int, int, int], bool]) -> tuple[int, ...] | None:
-        return filled(layers, stages, anchors, fits)
+        return fill_stages(layers, stages, anchors, fits)
 
     def capped(stage: int, start: int, end: int) -> float:
         return min(room(stage, start, end), enough)
@@ -49,7 +49,7 @@ def deal(
     def pace(found: Sequence[int]) -> float:
         return -max(seconds(*one) for one in spans(found))
 
-    kept = tuple(own) if anchored(own, anchors) else dealt(lambda *one: True)
+    kept = tuple(own) if every_stage_anchored(own, anchors) else dealt(lambda *one: True)
     if kept is None:
         return tuple(own)
     roomiest = _best_dealing(
@@ -73,14 +73,14 @@ def spans(dealt: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         end += count
 
 
-def anchored(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
+def every_stage_anchored(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
     """Whether every stage has one of these layers."""
     return all(
         bisect_left(anchors, start) < bisect_left(anchors, end) for _, start, end in spans(dealt)
     )
 
 
-def filled(
+def fill_stages(
     layers: int, stages: int, anchors: Sequence[int], fits: Callable[[int, int, int], bool]
 ) -> tuple[int, ...] | None:
     """A dealing whose every stage has an anchor and fits, None if there is none.

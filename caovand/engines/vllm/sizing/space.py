@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.machine.ranks import ALONE, Nodes
+from caovand.engines.vllm.machine.ranks import ALONE, NodeGroup
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
 
@@ -30,7 +30,7 @@ class Space:
     utilization: float | None = None
     graphs: Literal["open", "preferred", "kept", "none"] = "open"
     workload: Workload = WORKLOADS["chat"]
-    nodes: Nodes = ALONE
+    nodes: NodeGroup = ALONE
     ram_mib: int = 0
     in_bytes: bool = False
 
