@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.machine.ranks import (
+from caovand.engines.vllm.machine.link_time import (
     TokenWork,
     compare_tensor_parallel,
     time_pipeline,

@@ -16,7 +16,7 @@ from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.machine.ranks import NodeGroup
+from caovand.engines.vllm.machine.link_time import NodeGroup
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
 from caovand.engines.vllm.memory.estimate import (
     candidate_of_plan,

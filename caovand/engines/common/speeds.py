@@ -18,8 +18,8 @@ LINKED_S, UNLINKED_S = 7e-6, 34e-6
 LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.97, 5: 3.94, 6: 7.56}
 LANES_REACHED = 0.8
 USUAL_LINK = (3, 16)
-"""Where the link is not known. An idle card's link is slower than the one it works with, so
-that no older generation is believed."""
+"""PCIe generation and lanes of an unknown link. An idle card's link is slower than a busy one's, so
+no older generation is believed."""
 
 
 @dataclass(frozen=True)

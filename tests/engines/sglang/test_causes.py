@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.cli.explain import explained
+from caovand.cli.explain import explain_log
 from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
 from caovand.engines.sglang.engine import ENGINE
@@ -81,7 +81,7 @@ def test_a_server_that_came_up_has_no_failure(name: str) -> None:
     "name", [*SERVED, "weights-no-memory", "graphs-no-memory", "watchdog", "context-too-long"]
 )
 def test_explain_finds_out_whose_log_it_is(name: str) -> None:
-    assert explained(log(name))[0].name == "sglang"
+    assert explain_log(log(name))[0].name == "sglang"
 
 
 def test_an_exception_without_words_is_shown_with_its_code_and_blames_nothing() -> None:

@@ -23,7 +23,7 @@ _CRASHES = frozenset({
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
 })  # fmt: skip
-"""What ends an engine that serves; its other errors are those of a request."""
+"""Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
 _STOPPED = "cleaning up before exit"

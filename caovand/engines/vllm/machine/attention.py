@@ -171,9 +171,11 @@ def lacks_width(model: ModelCard) -> bool:
 def attended_by_flashinfer(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
 ) -> bool:
-    """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
-    vLLM's own choice: on SM100 before any other, else for an fp8 cache, which off Hopper no other
-    before it keeps."""
+    """Whether attention is FlashInfer's, as far as these settings tell.
+
+    They may name the backend. Else vLLM prefers FlashInfer on SM100, and takes it for an fp8 cache
+    on all cards but Hopper, because no backend before it in vLLM's order keeps one.
+    """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     if backend or not gpus:
         return str(backend).upper() == "FLASHINFER"

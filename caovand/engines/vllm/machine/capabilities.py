@@ -32,12 +32,12 @@ MIN_CAPABILITY = {
     "modelopt_mxfp8": AMPERE,
     "fp_quant": BLACKWELL,
 }
-"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33.
+"""Quantisations that need a later card than vLLM itself (SM75), in 0.21 as in 0.33.
 
 ModelOpt's fp8 and mxfp8 are read from 0.32; its 4-bit floats run from SM75.
 """
 EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"})
-"""Methods of which vLLM refuses one by flag where the checkpoint is quantised by another."""
+"""Methods that vLLM refuses by flag if the checkpoint is quantised by another one."""
 
 
 def method(name: str) -> str:

@@ -39,9 +39,9 @@ from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overheads
 
 GRANULE = 1024
-"""Tokens; a context chosen by us is a multiple of it."""
+"""Tokens of which a context that we choose is a multiple."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""The part of what is left that a cache takes whose size we set, and MiB that it leaves besides."""
+"""A cache whose size we set takes this part of what is left, less this many MiB."""
 
 
 class Stage(NamedTuple):

@@ -123,7 +123,7 @@ def _weights_of_stage(
 
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
 FOUR_BITS = 0.55
-"""Bytes of a weight in a checkpoint of each quantisation, and of all others, with its scales."""
+"""Bytes of a weight, with its scales, in a checkpoint of each quantisation, and of all others."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
 ONLINE: Mapping[str, Mapping[str, float]] = {
     "fp8": FP8,

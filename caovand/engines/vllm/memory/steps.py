@@ -25,16 +25,18 @@ from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 LARGEST_GRAPH, LARGEST_GRAPH_OF_GPT_OSS = 512, 1024
 COMPILED = 3
 """vLLM's compilation mode that cuts the model in pieces, which is its default."""
-FIRST_MIB, FIRST_EXPERTS_MIB, TOKEN_MIB, LAYER_MIB, EXPERTS_MIB = 30, 60, 0.2, 0.155, 0.14
-"""What capturing takes at all, without and with experts, a token of the largest graph, a layer of
-one graph, and its experts: fitted to measured starts.
-
-Experts are several kernels more a layer, but where they are mxfp4, which one kernel computes.
-"""
+# What capturing CUDA graphs takes, fitted to measured starts.
+FIRST_MIB, FIRST_EXPERTS_MIB = 30, 60
+"""MiB of any capture, of a model without and with experts."""
+TOKEN_MIB = 0.2
+"""MiB for each token of the largest graph."""
+LAYER_MIB = 0.155
+"""MiB for each layer of one graph."""
+EXPERTS_MIB = 0.14
+"""MiB for the experts of such a layer, which are several kernels more; mxfp4 experts are one."""
 MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
-"""A layer of a graph where most are Mamba-2 and all have experts, and of a second piecewise one:
-one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Without experts it is not known.
-"""
+"""MiB for each layer of a graph if most are Mamba-2 and all have experts, and of a second piecewise
+one: one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Unknown without experts."""
 DRAFTER_MIB = 12
 """MiB that capturing the drafting layers takes: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04

@@ -36,7 +36,7 @@ from caovand.engines.vllm.planning.speculation import async_scheduling, speculat
 Rule = Callable[[PartialPlan], Setting | None]
 """From a partial plan to a setting; None leaves the flag out."""
 Obstacle = Callable[[Scene], Iterator[Problem]]
-"""What cannot run with the planned value, each with fact and remedy."""
+"""Yields what cannot run with the planned value, each with fact and remedy."""
 KEEP = "name it in [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
 FREE = "stop what else uses the cards"
@@ -157,7 +157,7 @@ DECIDED = frozenset(row.name for row in DECISIONS if row.rule)
 GOALS = tuple(replace(row.goal, setting=row.name) for row in DECISIONS if row.goal)
 OBSTACLES = tuple(obstacle for row in DECISIONS for obstacle in row.obstacles)
 EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) if row.eases)
-"""What the policy decides by itself if it may."""
+"""Flags that the policy decides by itself if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
 """Verbatim flags that may stand in the way, and are not sized by the policy."""
 

@@ -16,7 +16,8 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
-from caovand.engines.vllm.machine.ranks import nodes_of, stages
+from caovand.engines.vllm.machine.link_time import nodes_of
+from caovand.engines.vllm.machine.ranks import stages
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
@@ -42,7 +43,7 @@ ENOUGH_EXACT = 32_768
 """A context of this length keeps the model's own type of cache: seven usual conversations. A
 checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
 MIN_EXACT = 8192
-"""Where 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
+"""If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
 """Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}

@@ -16,13 +16,12 @@ from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import element_bytes, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
+from caovand.engines.vllm.machine.link_time import TokenWork, compare_tensor_parallel
 from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     REPLICAS,
     TENSOR,
-    TokenWork,
     alike,
-    compare_tensor_parallel,
     indivisible,
     ranks_here,
     shards_whole_experts,

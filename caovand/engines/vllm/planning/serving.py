@@ -45,7 +45,7 @@ QWEN_CALLS = ("hermes", "qwen3_coder")
 """Qwen's two ways to write calls; `<function=` in the template tells the second."""
 THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
 R1 = ("｜Assistant｜", "</think>")
-"""What the template of a model distilled from DeepSeek-R1 shows, whatever its type."""
+"""Marks in the template of a model distilled from DeepSeek-R1, whatever its type."""
 _SET = "name one of vLLM's in [server]"
 
 

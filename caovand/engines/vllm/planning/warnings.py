@@ -136,78 +136,88 @@ TURBOQUANT_COST = {
 
 
 def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
-    """Every warning of this plan, but for what it costs that others use the cards."""
+    """Every warning of this plan, except for the cost of other processes on the cards."""
     engine = partial.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
-    notes = map(str, partial.model.notes)
-    found = [
+    return [
         *_shortfalls(partial),
-        *notes,
+        *map(str, partial.model.notes),
         *left_out(partial.config, partial.inventory, partial.values),
+        *_release_warnings(partial),
+        *precision.turing_warnings(partial),
+        *_flag_warnings(partial, words),
+        *_open_doors(partial, plan),
+        *_lost_graph_mode(partial, plan),
+        *graph_warnings(partial, plan),
+        *uncompiled_warnings(partial),
+        *allocator_warnings(partial),
+        *activation_warnings(partial),
+        *spoiling_warnings(partial),
+        *pipeline.idle_cards(partial),
+        *_unknown_model(partial),
+        *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
+        *unmet_warnings(partial, plan),
+        *_more_than_free(partial, plan),
+        *map(str, conflicts(plan, partial.inventory, partial.cards)),
+        *_precision_warnings(partial, plan),
     ]
-    found += [str(lack) for lack in (releases.untested(engine),) if lack]
-    if any(gpu.unified for gpu in partial.cards) and (
-        engine.release < releases.UNIFIED_MEMORY_RELEASED
-    ):
-        found.append(
+
+
+def _release_warnings(partial: PartialPlan) -> Iterator[str]:
+    engine = partial.engine
+    if problem := releases.untested(engine):
+        yield str(problem)
+    unified = any(gpu.unified for gpu in partial.cards)
+    if unified and engine.release < releases.UNIFIED_MEMORY_RELEASED:
+        yield (
             f"vLLM {engine.version} keeps memory while it loads that the host of unified memory"
             " runs short of: large models fail, or hang the machine; sudo caovanctl engine install"
             f" {releases.name(releases.NEWEST_TESTED)}.0"
         )
-    found += [
-        *precision.turing_warnings(partial),
-        *_flag_warnings(partial, words),
-        *_open_doors(partial, plan),
-    ]
-    found += [*_lost_graph_mode(partial, plan), *graph_warnings(partial, plan)]
-    found += [
-        *uncompiled_warnings(partial),
-        *allocator_warnings(partial),
-        *activation_warnings(partial),
-    ]
-    found += [*spoiling_warnings(partial), *pipeline.idle_cards(partial)]
-    if not partial.engine.knows(partial.model.architecture):
-        found.append(
-            f"vLLM {partial.engine.version} has no model {partial.model.architecture}: it will try"
-            " the code of Transformers, slowly, or refuse; install a vLLM that has it"
+
+
+def _unknown_model(partial: PartialPlan) -> Iterator[str]:
+    engine, architecture = partial.engine, partial.model.architecture
+    if not engine.knows(architecture):
+        yield (
+            f"vLLM {engine.version} has no model {architecture}: it will try the code of"
+            " Transformers, slowly, or refuse; install a vLLM that has it"
             " (`sudo caovanctl engine install`), or serve another model"
         )
-    found += [f"{key} has no effect on a CPU build" for key in idle_keys(partial)]
-    found += unmet_warnings(partial, plan)
+
+
+def _more_than_free(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     share = plan.value("gpu_memory_utilization")
     if partial.cards and isinstance(share, (int, float)):
         room = free_share(partial.cards)
         if share > room:
-            found.append(
-                f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
-            )
-    found += map(str, conflicts(plan, partial.inventory, partial.cards))
+            yield f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
+
+
+def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
+    """Warnings about types that cost speed, memory or exactness."""
     dtype = plan.settings.get("dtype")
     plain = partial.model.quantization is None  # else it is a conflict
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
-        found.append(
+        yield (
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
             " card of SM80 or newer, or another model"
         )
     if (slow := without_tensor_cores(partial.cards)) and not plain:
-        found.append(
+        yield (
             f"{slow}, for which vLLM's kernels of {partial.model.quantization} weights are written;"
             ' a GGUF file with [engine] kind = "llamacpp" needs none'
         )
     rounded = plan.settings.get("quantization")
     if rounded and rounded.origin == "policy" and rounded.value:
         name = partial.model.path.rstrip("/").rpartition("/")[2]
-        found.append(
+        yield (
             f"the weights are rounded to {rounded.value} while they are loaded: in 16 bits they"
             f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
         )
     kind = str(plan.value("kv_cache_dtype"))
-    if kind in TURBOQUANT_COST:
-        cost = TURBOQUANT_COST[kind]
-        found.append(
-            f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
-        )
-    return found
+    if cost := TURBOQUANT_COST.get(kind):
+        yield f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
 
 
 def _shortfalls(partial: PartialPlan) -> list[str]:
@@ -275,8 +285,8 @@ def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -
 
 
 WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
-"""How far each part of a forecast may be off. Of twelve models on an H200 weights were forecast at
-most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
+"""How far each part of a forecast may be off, relatively. Of twelve models on an H200 weights were
+forecast at most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
 INSIST = "max_model_len"
 
 

@@ -24,7 +24,7 @@ from caovand.engines.common.speeds import (
     host_link,
     slowest,
 )
-from caovand.engines.vllm.machine.ranks import (
+from caovand.engines.vllm.machine.link_time import (
     ALL_REDUCES,
     ALONE,
     SENT,

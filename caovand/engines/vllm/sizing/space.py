@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.machine.ranks import ALONE, NodeGroup
+from caovand.engines.vllm.machine.link_time import ALONE, NodeGroup
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
 
