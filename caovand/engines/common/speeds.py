@@ -92,11 +92,11 @@ def card_speed(gpu: Gpu) -> Speed:
     known = STATED[max(marks, key=len)] if marks else None
     typical = known or BY_CAPABILITY.get(gpu.compute_capability, NEWER)
     named = known is not None and not gpu.mig  # a part has not all of the card's multiprocessors
-    tflop_s = typical.tflop_s if named else _counted(gpu) or typical.tflop_s
+    tflop_s = typical.tflop_s if named else _tflops_by_multiprocessors(gpu) or typical.tflop_s
     return Speed(gpu.memory_gb_s or typical.gb_s, tflop_s)
 
 
-def _counted(gpu: Gpu) -> float | None:
+def _tflops_by_multiprocessors(gpu: Gpu) -> float | None:
     """The TFLOP/s of a card by its multiprocessors, None if the driver does not report them."""
     if not gpu.multiprocessors or not gpu.clock_mhz:
         return None

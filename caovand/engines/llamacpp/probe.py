@@ -129,7 +129,7 @@ def _options(
             now = _SPELLING.findall(line)
             flags.update(now)
             behind = line[line.rfind(now[-1]) + len(now[-1]) :] if now else ""
-            if behind[:2] in ("", "  ") and not _continued(behind):
+            if behind[:2] in ("", "  ") and not _continues(behind):
                 switches.update(now)
             if "--spec-type" in now:
                 choices["--spec-type"] = tuple(behind.split()[0].split(","))
@@ -139,7 +139,7 @@ def _options(
     return frozenset(flags), frozenset(switches), tuple(sorted(choices.items()))
 
 
-def _continued(behind: str) -> bool:
+def _continues(behind: str) -> bool:
     """Whether something stands where the value's name would."""
     return bool(behind.strip()) and not behind.startswith("  ")
 

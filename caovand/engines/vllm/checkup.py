@@ -18,7 +18,7 @@ from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.engines.common.checks import (
     cache_checks,
     driver_checks,
-    failed,
+    failed_check,
     link_checks,
     port_checks,
 )
@@ -140,7 +140,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None:
         if facts.engine_problem:
-            yield failed("engine", facts.engine_problem)
+            yield failed_check("engine", facts.engine_problem)
         return
     if lack := releases.untested(found):
         yield CheckResult("engine", "WARN", lack.fact, lack.remedy)
@@ -255,7 +255,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.model
     if found is None:
         if facts.model_problem:
-            yield failed("model", facts.model_problem)
+            yield failed_check("model", facts.model_problem)
         return
     if not found.architecture:
         text = f"{found.path} is not on this machine yet"
@@ -273,10 +273,10 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("model", "WARN", note.message, note.remedy)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
-        yield CheckResult("model", "FAIL", text, _opened(facts.unreadable, found.path))
+        yield CheckResult("model", "FAIL", text, _grant_command(facts.unreadable, found.path))
 
 
-def _opened(closed: str, model: str) -> str:
+def _grant_command(closed: str, model: str) -> str:
     """The command that lets the service in; of a folder above the model it shows no contents."""
     if PurePath(closed) in PurePath(model).parents:
         return f"sudo chmod a+x {quote(closed)}"
@@ -310,7 +310,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory is None:
         return
     for conflict in memory.conflicts:
-        yield failed("memory", conflict)
+        yield failed_check("memory", conflict)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
         yield CheckResult("memory", "WARN", text, "read the memory that vLLM logs when it starts")

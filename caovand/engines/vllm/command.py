@@ -81,7 +81,7 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
     CAOVAN_CACHE for a stale cache: another folder is safe, a deletion might not be.
     """
     name = plan.model.rstrip("/").rpartition("/")[2] or "model"
-    return _renewed(f"{engine.version}-{_device(plan, engine)}-{name}-mtp{plan.mtp}", plan)
+    return _key_of_cache(f"{engine.version}-{_device(plan, engine)}-{name}-mtp{plan.mtp}", plan)
 
 
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
@@ -101,7 +101,7 @@ def kernels_key(plan: Plan, engine: EngineInfo) -> str:
 
     The results of autotuning are among them, which are for these cards.
     """
-    return _renewed(f"torch{engine.torch}-{_device(plan, engine)}", plan)
+    return _key_of_cache(f"torch{engine.torch}-{_device(plan, engine)}", plan)
 
 
 def environment_key(engine: EngineInfo) -> str:
@@ -117,7 +117,7 @@ def _device(plan: Plan, engine: EngineInfo) -> str:
     return plan.device or engine.build
 
 
-def _renewed(key: str, plan: Plan) -> str:
+def _key_of_cache(key: str, plan: Plan) -> str:
     return f"{key}-{plan.env['CAOVAN_CACHE'].value}" if "CAOVAN_CACHE" in plan.env else key
 
 

@@ -15,10 +15,10 @@ PLAIN = frozenset({"f32", "f16", "bf16"})
 
 def conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
     """Each setting that cannot run on this machine."""
-    return tuple(_found(plan, inventory))
+    return tuple(_conflicts(plan, inventory))
 
 
-def _found(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
+def _conflicts(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
     kind = plan.value("cache_type_v")
     if plan.value("flash_attn") == "off" and kind not in (None, *PLAIN):
         yield Problem(

@@ -121,7 +121,7 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
     """
     found = read(words, engine.flags, engine.switches) if engine.flags else ()
     typed = (one.words[0] for one in found if one.name)
-    unknown = [word for word in typed if _spelled(word) not in engine.flags]
+    unknown = [word for word in typed if _with_dashes(word) not in engine.flags]
     fact, remedy = f"llama.cpp {engine.version} has no such option", "remove it from [engine]"
     problems = [Problem(f"pass {word}", fact, f"{remedy} extra_args") for word in unknown]
     return (*problems, *(STRAY for one in found if not one.name))
@@ -159,5 +159,5 @@ def _name(word: str) -> str:
     return _NAMES.get(word) or PLACES.get(plain, plain)
 
 
-def _spelled(word: str) -> str:
+def _with_dashes(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word

@@ -55,7 +55,7 @@ def make_plan(
     gpus = cards.chosen(config, inventory)
     settings = _settings(config, inventory, gpus, verbatim, mode or config.policy.mode, environ)
     rest = {
-        name: Setting(_shown(name, value), "user", "passed verbatim")
+        name: Setting(_masked_value(name, value), "user", "passed verbatim")
         for name, value in verbatim.items()
         if name != CONTEXT  # typed for all sequences together
     }
@@ -83,7 +83,7 @@ def _check(verbatim: Mapping[str, Any]) -> None:
             )
 
 
-def _shown(name: str, value: Any) -> Any:
+def _masked_value(name: str, value: Any) -> Any:
     return HIDDEN if name in options.CARRIERS else value
 
 

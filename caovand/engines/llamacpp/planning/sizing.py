@@ -46,7 +46,7 @@ def settings(
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
     loads = _loads(load, slots, kinds, inventory, gpus)
     sized, context = _context(config, inventory, loads, gpus, rooms, verbatim)
-    slots, kinds = _lowered(sized.load, slots, kinds)
+    slots, kinds = _settings_of_load(sized.load, slots, kinds)
     return {
         CONTEXT: context,
         "parallel": slots,
@@ -137,7 +137,7 @@ def _loads(
     return tuple(dict.fromkeys([*caches, *few]))
 
 
-def _lowered(
+def _settings_of_load(
     load: Load, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the load that was chosen."""

@@ -124,8 +124,8 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     name = model.served_name or inventory.model.path.rstrip("/").rpartition("/")[2]
     patience = WATCHDOG_HANGS * watch.hang_s + watch.confirm_s
     found = {
-        "host": _set(config, "host"),
-        "port": _set(config, "port"),
+        "host": _server_setting(config, "host"),
+        "port": _server_setting(config, "port"),
         "served_model_name": Setting(
             name,
             "user" if model.served_name else "policy",
@@ -138,8 +138,8 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
     }
     optional: tuple[tuple[str, Any, str], ...] = (
-        ("tool_call_parser", _named(server.tool_call_parser), "[server] tool_call_parser"),
-        ("reasoning_parser", _named(server.reasoning_parser), "[server] reasoning_parser"),
+        ("tool_call_parser", _parser_or_none(server.tool_call_parser), "[server] tool_call_parser"),
+        ("reasoning_parser", _parser_or_none(server.reasoning_parser), "[server] reasoning_parser"),
         ("chat_template", model.chat_template or None, "[model] chat_template"),
         ("trust_remote_code", model.trust_remote_code or None, "[model] trust_remote_code"),
         ("language_model_only", model.text_only or None, "[model] text_only"),
@@ -150,11 +150,11 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     return found
 
 
-def _named(parser: str | None) -> str | None:
+def _parser_or_none(parser: str | None) -> str | None:
     return None if parser == "none" else parser
 
 
-def _set(config: Config, key: str) -> Setting:
+def _server_setting(config: Config, key: str) -> Setting:
     value = getattr(config.server, key)
     default = value == getattr(Config().server, key)
     return Setting(value, "policy" if default else "user", f"[server] {key}")

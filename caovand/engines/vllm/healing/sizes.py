@@ -39,7 +39,7 @@ def _number(finding: Finding, name: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _used(plan: Plan, *names: str) -> bool:
+def _has_taken(plan: Plan, *names: str) -> bool:
     return any(taken.rung in names for taken in plan.taken)
 
 
@@ -48,7 +48,7 @@ def context(plan: Plan, finding: Finding) -> Step | None:
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else now // 2
-    if _used(plan, "context"):
+    if _has_taken(plan, "context"):
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
     # A context too short for a conversation is not a remedy, unless the operator asked for a short
@@ -84,7 +84,7 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
 def gmu_up(plan: Plan, finding: Finding) -> Step | None:
     """Never after going down: the higher share was already too much."""
     goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
-    if _used(plan, "gmu-down", "share"):
+    if _has_taken(plan, "gmu-down", "share"):
         return None
     return _to_gmu(plan, goal) if goal > _gmu(plan) else None
 
@@ -110,7 +110,7 @@ def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
     now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
     if not on_cpu(plan) or not isinstance(now, int) or not need:
         return None
-    if _used(plan, "kv-memory-less"):
+    if _has_taken(plan, "kv-memory-less"):
         return None
     goal = int(need * 1.1 * 2**30) // 2**20 * 2**20
     if not now < goal <= 4 * now:

@@ -21,10 +21,10 @@ from caovand.engines.vllm.log.component import (
     Hit,
     Traces,
     component_of,
+    failure_of_unnamed,
     keeps_drafted_states,
     phase_behind,
     place,
-    unnamed,
 )
 from caovand.engines.vllm.log.handled import CALL_FAILED, WRAPPERS, Aside, is_wrapper
 from caovand.engines.vllm.log.line import Parts, take_apart
@@ -299,7 +299,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     silent = silent or "silent" in captures
     if silent:
         captures["silent"] = "yes"
-    failure = row.means(hit.phase) if row else unnamed(hit, blamed)
+    failure = row.means(hit.phase) if row else failure_of_unnamed(hit, blamed)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:

@@ -53,7 +53,7 @@ class _Line:
 
 def explain(text: str) -> Explanation:
     """Explain the text of a log file."""
-    lines = _last_start(_split(text))
+    lines = _last_start(_split_lines(text))
     seen: dict[str, Figure] = {}
     windows: dict[str, list[float]] = {}
     marks: list[tuple[Mark, str]] = []
@@ -75,7 +75,7 @@ def explain(text: str) -> Explanation:
             harmless[row.id] = harmless.get(row.id, 0) + 1
         if parts.message.startswith("non-default args: ") and parts.source not in _PROMPTS:
             configured = _arguments(parts.message)
-    reached = _reached(lines)
+    reached = _last_phase(lines)
     finding = _finding(lines, reached)
     version = seen.pop("version", None)
     seen.update(_over_windows(windows))
@@ -94,7 +94,7 @@ def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure
     return found
 
 
-def _split(text: str) -> list[_Line]:
+def _split_lines(text: str) -> list[_Line]:
     lines: list[_Line] = []
     for number, raw in enumerate(re.split(r"\r?\n", without_colours(text)), start=1):
         for piece in raw.split("\r"):
@@ -116,7 +116,7 @@ def _last_start(lines: list[_Line]) -> list[_Line]:
     return lines[banner:]
 
 
-def _reached(lines: Sequence[_Line]) -> str:
+def _last_phase(lines: Sequence[_Line]) -> str:
     reached = "resolve"
     for line in lines:
         mark = phase_of(line.text)
@@ -130,13 +130,13 @@ def _reached(lines: Sequence[_Line]) -> str:
 
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     texts = [line.text for line in lines]
-    finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
+    finding = find_cause(texts, _first_phase(texts)) or _silence(texts, reached) or _collapse(texts)
     if finding is None:
         return None
     return public(finding, lines[finding.line - 1].number)
 
 
-def _begun(texts: Sequence[str]) -> str:
+def _first_phase(texts: Sequence[str]) -> str:
     """The engine's phase when the log began: an excerpt of a journal may begin late."""
     for text in texts:
         mark = phase_of(text)

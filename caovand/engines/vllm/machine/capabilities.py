@@ -50,20 +50,20 @@ HALF = frozenset({"half", "float16"})
 
 def oldest_without(gpus: Sequence[Gpu], capability: tuple[int, int]) -> str:
     """The first card older than this, in words; empty if there is none."""
-    return _named(gpu for gpu in gpus if gpu.compute_capability < capability)
+    return _first_card(gpu for gpu in gpus if gpu.compute_capability < capability)
 
 
 def first_of(gpus: Sequence[Gpu], generation: int) -> str:
     """The first card of this generation, in words; empty if there is none."""
-    return _named(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
+    return _first_card(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
 
 
 def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
     """The first card that is not of these capabilities, in words; empty if all are."""
-    return _named(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
+    return _first_card(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
 
 
-def _named(gpus: Iterable[Gpu]) -> str:
+def _first_card(gpus: Iterable[Gpu]) -> str:
     gpu = next(iter(gpus), None)
     return "GPU {} is SM{}{}".format(gpu.index, *gpu.compute_capability) if gpu else ""
 

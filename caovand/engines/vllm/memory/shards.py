@@ -148,7 +148,7 @@ ZERO_BITS, FLOAT_BITS = 4, 16
 
 def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
     """Bytes that loading leaves on one rank, buffers of the step and of the positions included."""
-    kept = [w for w in model.weights if _loaded(w, candidate)]
+    kept = [w for w in model.weights if _is_loaded(w, candidate)]
     stored = sum(on_rank(w, model, candidate) for w in kept)
     layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
     drafter = (
@@ -193,7 +193,7 @@ def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
     return size * candidate.activation / candidate.tensor_parallel
 
 
-def _loaded(weights: Weights, candidate: Candidate) -> bool:
+def _is_loaded(weights: Weights, candidate: Candidate) -> bool:
     if weights.part == "mtp":
         return candidate.mtp > 0
     return weights.part != "vision" or candidate.vision

@@ -45,18 +45,18 @@ SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
 
 def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
     """Whether vLLM compiles the model at all with this --compilation-config and -O level."""
-    return _compiled(config, level) not in ("0", "NONE")
+    return _compilation_mode(config, level) not in ("0", "NONE")
 
 
 def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
     """The kind of graphs that vLLM captures with this --compilation-config and -O level."""
     usual = {"0": "NONE", "1": "PIECEWISE"}.get(str(level), "FULL_AND_PIECEWISE")
     found = str(config.get("cudagraph_mode") or usual).upper()
-    whole = _compiled(config, level) in (str(COMPILED), "VLLM_COMPILE")
+    whole = _compilation_mode(config, level) in (str(COMPILED), "VLLM_COMPILE")
     return found if whole or not found.endswith("PIECEWISE") else "NONE"
 
 
-def _compiled(config: Mapping[str, Any], level: Any) -> str:
+def _compilation_mode(config: Mapping[str, Any], level: Any) -> str:
     mode = config.get("mode")
     if mode is None:
         mode = 0 if str(level) == "0" else COMPILED

@@ -103,7 +103,7 @@ def in_fewer_bits(case: Case) -> str:
 
 def sparing(case: Case) -> str:
     """Name the operator's settings without which nothing would be offloaded; empty for none."""
-    asked = [name for name in (*EASING, *HINDERING) if _asked(case, name)]
+    asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
         found = case.attempt(dict.fromkeys(names)) if names else None
         if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
@@ -160,12 +160,14 @@ def _graphs(case: Case) -> Iterator[str]:
 def _context(case: Case) -> Iterator[str]:
     """Advise the longest context that fits as is, else the longest possible and what it changes."""
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
-    if not asked or not _asked(case, name):
+    if not asked or not _is_asked_for(case, name):
         return
     most = (asked - 1) // STEP
     alike = min(case.memory.max_model_len // STEP, most)
     if alike and _holds(case, alike, alike=True):
-        if not _asked(case, "gpu_memory_utilization"):  # AutoMem leaves less free for less context
+        if not _is_asked_for(
+            case, "gpu_memory_utilization"
+        ):  # AutoMem leaves less free for less context
             alike = _longest(case, alike, most, alike=True)
         yield f"{case.as_typed(name, alike * STEP)} fits with everything else as it is"
     elif longest := _longest(case, 0, most, alike=False):
@@ -277,7 +279,7 @@ def _offload(case: Case) -> Iterator[str]:
 
 def _together(case: Case) -> list[str]:
     """If no single change does: leave everything the operator decided to the policy."""
-    ours = [name for name in EASING if _asked(case, name)]
+    ours = [name for name in EASING if _is_asked_for(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
     found = case.attempt(dict.fromkeys(names)) if names else None
     if not found:
@@ -287,7 +289,7 @@ def _together(case: Case) -> list[str]:
     return [f"leave {', '.join(names)} to the policy{holds}"]
 
 
-def _asked(case: Case, name: str) -> bool:
+def _is_asked_for(case: Case, name: str) -> bool:
     keys = (case.config.model, case.config.policy)
     return name in case.plan.verbatim or any(getattr(key, name, None) is not None for key in keys)
 

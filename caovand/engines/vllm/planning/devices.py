@@ -59,7 +59,7 @@ def choose_gpus(
             "check `nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
             "gpu-absent",
         )
-    chosen = _chosen(config.engine.gpus, inventory, staged=_staged(values))
+    chosen = _chosen(config.engine.gpus, inventory, staged=_has_stages(values))
     for gpu in chosen:
         if gpu.total_mib < MIN_MIB:
             raise Unplannable(
@@ -81,7 +81,7 @@ def old_processor(host: Host) -> Problem | None:
     )
 
 
-def _staged(values: Mapping[str, Any]) -> bool:
+def _has_stages(values: Mapping[str, Any]) -> bool:
     return (count(values.get(PIPELINE)) or 1) > 1
 
 
@@ -127,7 +127,7 @@ def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) ->
     """A warning for each card that the policy leaves out on its own."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
-    staged = _staged(values)
+    staged = _has_stages(values)
     found = [
         (gpu, unusable(gpu) or (None if staged else _too_small(gpu, inventory.gpus)))
         for gpu in inventory.gpus
@@ -315,14 +315,14 @@ def holders(
         ]
         rest = in_use(gpu) - sum(mib for _, _, mib in known)
         if rest >= BUSY_MIB:
-            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_users_without_memory(gpu)}")
     for name, gpu in serving((), others, values):
         if in_use(gpu) >= BUSY_MIB:
             users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
     return ", ".join(users)
 
 
-def _unnamed(gpu: Gpu) -> str:
+def _users_without_memory(gpu: Gpu) -> str:
     pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
     return " and ".join(pids) or "processes that the driver does not name"
 

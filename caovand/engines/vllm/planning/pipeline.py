@@ -33,7 +33,7 @@ from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
-from caovand.engines.vllm.sizing.partition import Stages, anchors, every_stage_anchored, spans
+from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
@@ -70,7 +70,7 @@ def refusal(
         fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
         remedy = f"name {stages} numbers whose sum is {layers}, or remove it from [engine] env"
         return Problem(cannot, fact, remedy)
-    if not every_stage_anchored(found, anchors(model)):
+    if not has_anchors(found, anchors(model)):
         shown = ",".join(map(str, found))
         fact = f"with {shown} layers one of them has no attention layer, which vLLM 0.32 refuses"
         return Problem(cannot, fact, f"use fewer stages, or deal them by {PARTITION}")
@@ -253,7 +253,7 @@ def layer_partition(partial: PartialPlan) -> Setting | None:
     own = own_partition(len(partial.model.layer_types), len(candidate.stages))
     if candidate.stages == own:
         return None
-    return policy(_listed(candidate.stages), _why_dealt(partial, candidate, own))
+    return policy(_comma_separated(candidate.stages), _why_dealt(partial, candidate, own))
 
 
 def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...]) -> str:
@@ -268,7 +268,7 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
         held = f"{tokens[1]}" if tokens[1] > 0 else "none"
-        rule = f"vLLM's own rule ({_listed(own)})"
+        rule = f"vLLM's own rule ({_comma_separated(own)})"
         return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
     slow = [
         max(stages.seconds(*one) for one in spans(counts)) * 1e3
@@ -276,9 +276,9 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
     ]
     return (
         f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"
-        f" ({_listed(own)}) in {slow[1]:.3g} ms (modelled)"
+        f" ({_comma_separated(own)}) in {slow[1]:.3g} ms (modelled)"
     )
 
 
-def _listed(stages: Sequence[int]) -> str:
+def _comma_separated(stages: Sequence[int]) -> str:
     return ",".join(map(str, stages))

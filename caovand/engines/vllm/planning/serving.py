@@ -58,7 +58,7 @@ def family_of(model_type: str) -> Family | None:
     return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
 
 
-def _typed(key: str, name: str, known: frozenset[str]) -> Setting:
+def _typed_parser(key: str, name: str, known: frozenset[str]) -> Setting:
     if name == "none":
         return user(None, f"[server] {key} is none")
     if known and name not in known:
@@ -71,7 +71,7 @@ def _typed(key: str, name: str, known: frozenset[str]) -> Setting:
 def tool_call_parser(partial: PartialPlan) -> Setting | None:
     typed = partial.config.server.tool_call_parser
     if typed is not None:
-        return _typed("tool_call_parser", typed, partial.engine.tool_parsers)
+        return _typed_parser("tool_call_parser", typed, partial.engine.tool_parsers)
     if not partial.generates:
         return None
     family = family_of(partial.model.model_type)
@@ -100,7 +100,7 @@ def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
 def reasoning_parser(partial: PartialPlan) -> Setting | None:
     typed = partial.config.server.reasoning_parser
     if typed is not None:
-        return _typed("reasoning_parser", typed, partial.engine.reasoning_parsers)
+        return _typed_parser("reasoning_parser", typed, partial.engine.reasoning_parsers)
     if not partial.generates:
         return None
     family = family_of(partial.model.model_type)
@@ -121,11 +121,11 @@ def reasoning_parser(partial: PartialPlan) -> Setting | None:
 
 
 def host(partial: PartialPlan) -> Setting | None:
-    return configured(partial, "server", "host")
+    return as_configured(partial, "server", "host")
 
 
 def port(partial: PartialPlan) -> Setting | None:
-    return configured(partial, "server", "port")
+    return as_configured(partial, "server", "port")
 
 
 def served_model_name(partial: PartialPlan) -> Setting | None:
@@ -162,6 +162,6 @@ def shutdown_timeout(partial: PartialPlan) -> Setting | None:
     return Setting(seconds, partial.config.origin("watch", "shutdown_timeout_s"), reason)
 
 
-def configured(partial: PartialPlan, section: str, key: str) -> Setting:
+def as_configured(partial: PartialPlan, section: str, key: str) -> Setting:
     value = getattr(getattr(partial.config, section), key)
     return Setting(value, partial.config.origin(section, key), f"[{section}] {key}")

@@ -49,7 +49,7 @@ def deal(
     def pace(found: Sequence[int]) -> float:
         return -max(seconds(*one) for one in spans(found))
 
-    kept = tuple(own) if every_stage_anchored(own, anchors) else dealt(lambda *one: True)
+    kept = tuple(own) if has_anchors(own, anchors) else dealt(lambda *one: True)
     if kept is None:
         return tuple(own)
     roomiest = _best_dealing(
@@ -73,7 +73,7 @@ def spans(dealt: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         end += count
 
 
-def every_stage_anchored(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
+def has_anchors(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
     """Whether every stage has one of these layers."""
     return all(
         bisect_left(anchors, start) < bisect_left(anchors, end) for _, start, end in spans(dealt)
