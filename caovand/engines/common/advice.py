@@ -204,7 +204,7 @@ def adviser(
 def sentences(
     finding: Finding, known: Mapping[str, Any], special: Sentences, general: Sentences
 ) -> list[str]:
-    """What happened and what a person can do, most precise first."""
+    """Say what happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
     found = (
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
@@ -225,7 +225,7 @@ def _named_options(finding: Finding) -> list[str]:
 def of_ladder(
     finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
 ) -> list[str]:
-    """What the ladder would change, in order; nothing if it waits, gives up or only tries.
+    """The changes that the ladder would make, in order; none if it waits, gives up or only tries.
 
     `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
     that apply to it.

@@ -126,7 +126,7 @@ def host_link(gpus: Sequence[Gpu]) -> tuple[int, int, float]:
 
 
 def link_text(gpus: Sequence[Gpu]) -> str:
-    """What joins the cards, in words."""
+    """The link between the cards, in words."""
     if all_linked(gpus):
         return "joined by NVLink"
     if not all(gpu.pcie for gpu in gpus):

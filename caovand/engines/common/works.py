@@ -44,7 +44,7 @@ def _document(prompt: Sequence[int] | str) -> str:
 
 
 def _flaw(key: str, answer: Any, results: str = "data") -> str:
-    """What is wrong with the numbers under this key of the first result; "" for nothing."""
+    """The fault of the numbers under this key of the first result; "" if there is none."""
     try:
         found = list(_numbers(answer[results][0][key]))
     except (LookupError, TypeError):

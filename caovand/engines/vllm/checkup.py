@@ -1,4 +1,4 @@
-"""What the doctor looks for: each check is a function from facts to findings.
+"""The doctor's checks for vLLM, each a function from facts to findings.
 
 A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
 WARN what costs speed or will bite later; both carry the command or the key that fixes it.
@@ -189,7 +189,7 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """What is not built beforehand is compiled by the first start that needs it, for minutes."""
+    """Kernels not built beforehand are compiled by the first start that needs them, for minutes."""
     found = facts.engine
     if found is None or not found.cuda_home:
         return
@@ -327,7 +327,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """What the plan takes of speed and memory."""
+    """The cost of the plan in speed and memory."""
     share = facts.memory.gpu_memory_utilization if facts.memory else None
     if facts.mtp is None or share is None:
         return

@@ -55,7 +55,7 @@ ALL_REDUCE = Kernel(
 
 
 def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
-    """What this release needs on cards of this capability, quickest first."""
+    """The kernels that this release needs on cards of this capability, quickest first."""
     if capability == TURING:
         return (SAMPLING, *_attention(ON_TURING))
     if capability >= AMPERE and capability[0] not in OWN_FP8:

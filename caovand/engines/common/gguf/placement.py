@@ -1,4 +1,4 @@
-"""Where the layers of a model go: cards and host memory, and what each then holds."""
+"""The placement of a model's layers on cards and in host memory, and the bytes on each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MIB = 1 << 20
 CONTEXT_MIB = 350
 """Memory of each card for CUDA's context and its kernels' pools."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
-"""The part of host memory that is left to everything else, and its least."""
+"""The part of host memory that is left to everything else, as a denominator, and its minimum."""
 HANDOVER_S = 60e-6
-"""A layer that is computed on cards and in host memory hands the token over, and back."""
+"""Seconds to hand a token over to host memory and back, for a layer that is computed in both."""
 DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
-"""What a layer's kernels take besides reading, by published speeds: an 8B of 32 layers on a 3090,
-gpt-oss-120b's 36 on a GB10."""
+"""Seconds that a layer's kernels take besides reading, by published speeds: an 8B of 32 layers on a
+3090, gpt-oss-120b's 36 on a GB10."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Device:
 
 
 def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:
-    """What each card holds, in their order, and then host memory."""
+    """The bytes on each card, in their order, and then in host memory."""
     gguf, compute = _gguf(model), compute_bytes(model, load)
     units = len(gguf.layers) + 1
     in_ram = max(units - placement.layers, 0)

@@ -34,7 +34,7 @@ def why_undividable(kind: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """What a plan asks of memory: the context of one slot, slots, and the types of the cache.
+    """The load that a plan puts on memory: context of one slot, slots, and types of the cache.
 
     With `whole_layers` a layer's routed experts go where the layer goes.
     """

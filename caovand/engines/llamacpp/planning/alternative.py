@@ -1,4 +1,4 @@
-"""What llama.cpp offers for a model that another engine cannot serve, or serves slowly."""
+"""llama.cpp as an alternative for a model that another engine cannot serve, or serves slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor checks of a machine for llama.cpp."""
+"""The doctor's checks of a machine for llama.cpp."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _name(config: Config, inventory: Inventory) -> Setting:
 
 
 def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings; those whose option this build lacks have no value."""
+    """The settings, without a value if this build lacks the option."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting

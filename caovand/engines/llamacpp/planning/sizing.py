@@ -1,4 +1,4 @@
-"""What goes where: context, slots, cache, steps, and the layers on each card."""
+"""The sizes of llama.cpp's work: context, slots, cache, steps, and the layers on each card."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def find_cause(
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
-    """What was found since the last model was loaded, and whether a runner reported a failure."""
+    """The hits since the last model was loaded, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced = "", False
     for index, line in enumerate(lines):

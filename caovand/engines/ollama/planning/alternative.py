@@ -1,4 +1,4 @@
-"""What Ollama offers for a model on cards that no other engine has code for."""
+"""Ollama as an alternative for a model on cards that no other engine has code for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor checks of a machine for Ollama."""
+"""The doctor's checks of a machine for Ollama."""
 
 from __future__ import annotations
 

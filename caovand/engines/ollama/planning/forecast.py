@@ -37,7 +37,7 @@ def _of_the_host(gpu: Gpu) -> int:
 
 
 def load_of(plan: Plan) -> Load:
-    """What this plan asks of memory."""
+    """The load that this plan puts on memory."""
     kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
     return Load(
         context=plan.value(variables.CONTEXT),

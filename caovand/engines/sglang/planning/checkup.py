@@ -1,4 +1,4 @@
-"""What the doctor checks of a machine for SGLang."""
+"""The doctor's checks of a machine for SGLang."""
 
 from __future__ import annotations
 

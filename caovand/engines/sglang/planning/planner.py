@@ -226,7 +226,7 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
 
 
 def _without(setting: Setting, *, verbatim: bool) -> str:
-    """What to do about an option that the installed release lacks."""
+    """The remedy for an option that the installed release lacks."""
     if verbatim:
         return "remove it from [engine] extra_args"
     if setting.origin == "user":

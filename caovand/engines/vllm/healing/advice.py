@@ -293,7 +293,7 @@ _WHERE: Mapping[str, str] = {
 
 
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
-    """What happened and what to do, most promising first; settings to change come last.
+    """Say what happened and what to do, most promising first; settings to change come last.
 
     Of a known plan, only those that it can change; those that were passed to the engine come first.
     """

@@ -69,7 +69,7 @@ def _first_card(gpus: Iterable[Gpu]) -> str:
 
 
 def type_without_bfloat16(model: ModelCard) -> str:
-    """What a card before SM80 computes this model in."""
+    """The type in which a card before SM80 computes this model."""
     return "float32" if model.model_type in WITHOUT_HALF else "half"
 
 

@@ -1,4 +1,4 @@
-"""What a link between nodes costs: the time of a token with tensor parallelism, or in a pipeline.
+"""The cost of a link between nodes: the time of a token with tensor parallelism, or in a pipeline.
 
 With tensor parallelism all cards read their part of every layer at once, and reduce their results
 over the link twice a layer. In a pipeline the nodes work one after the other, and each sends one
@@ -43,7 +43,7 @@ def nodes_of(inventory: Inventory) -> NodeGroup:
 
 @dataclass(frozen=True)
 class TokenWork:
-    """What a token takes of a model: `element` bytes of an activation, `read` bytes of weights, and
+    """The work of a token: `element` bytes of an activation, `read` bytes of weights, and
     the tokens of a usual prompt and answer, for `users` users at once."""
 
     hidden: int

@@ -155,7 +155,7 @@ class _Width:
 
 
 def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
-    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
+    """The dimensions that vLLM cuts: MLPs and experts on both sides, attention at its heads."""
     # mxfp4 kernels pad every rank's part, and say so in no group size.
     group, block = max(model.group_size, 1), max(model.block_size, 1)
     quantised = lcm(group, block)

@@ -1,4 +1,4 @@
-"""What would make a plan fit, cheapest first, each change planned before it is named."""
+"""Changes that would make a plan fit, cheapest first, each planned before it is named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALLER = (
     ("an fp8 checkpoint", ("FP8",), "fp8", 8.0),
     ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5),
 )
-"""What the same model is published in, with the usual ends of the names and the bits of a weight,
+"""Quantised checkpoints of a model, with the usual ends of their names and the bits of a weight,
 its share of scales included."""
 PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
 STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
@@ -258,7 +258,7 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
 
 
 def _offloaded_gib(plan: Plan) -> float:
-    """What the plan keeps of each card's weights in host memory."""
+    """GiB of each card's weights that the plan keeps in host memory."""
     offload = plan.value("cpu_offload_gb")
     return float(offload) if isinstance(offload, (int, float)) else 0.0
 

@@ -114,15 +114,15 @@ def _prefer_own_cache_type(partials: Sequence[PartialPlan], fixed: Space) -> Fou
 def _search(partials: Sequence[PartialPlan], fixed: Space) -> Found:
     """Search the candidates of these plans."""
     partial = partials[0]
-    options = [(one, asked_candidate(one)) for one in partials]
-    if options[0][1].vision and _text_only_may_help(partial):
-        options += [(one, base.but(vision=False)) for one, base in options]
-    lean = options[len(partials) - 1][1].but(
+    pairs = [(one, asked_candidate(one)) for one in partials]
+    if pairs[0][1].vision and _text_only_may_help(partial):
+        pairs += [(one, base.but(vision=False)) for one, base in pairs]
+    lean = pairs[len(partials) - 1][1].but(
         sequences=fixed.sequences or 1, batch_tokens=fixed.batch_tokens or LEAN_BATCH, eager=True
     )
 
     def choose(dealt: tuple[int, ...]) -> tuple[Choice, tuple[Candidate, ...]]:
-        bases = tuple(base.but(stages=dealt) for _, base in options)
+        bases = tuple(base.but(stages=dealt) for _, base in pairs)
         return best(replace(fixed, bases=bases), partial.model, partial.cards), bases
 
     choice, bases = choose(_deal(partial, lean))
@@ -131,7 +131,7 @@ def _search(partials: Sequence[PartialPlan], fixed: Space) -> Found:
         again, _ = choose(dealt)
         if (not again.fits, again.score) <= (not choice.fits, choice.score):
             choice = again
-    return options[choice.base][0], choice, bases
+    return pairs[choice.base][0], choice, bases
 
 
 def _deal(partial: PartialPlan, candidate: Candidate) -> tuple[int, ...]:

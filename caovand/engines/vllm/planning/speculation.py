@@ -112,7 +112,7 @@ def uneven_drafts_end(partial: PartialPlan) -> str:
 
 
 def _lost_prefixes(partial: PartialPlan) -> str:
-    """What drafting costs where long prompts come again; the modelled time knows no prefix."""
+    """The cost of drafting if long prompts recur; the modelled time knows no prefix cache."""
     long = (
         partial.config.policy.workload == "long" and "enable_prefix_caching" not in partial.verbatim
     )
@@ -210,7 +210,7 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """What sets the depth in the place of a chosen mode, known before any plan; "" for nothing."""
+    """The setting that overrules a chosen mode's depth, known before any plan; "" if none does."""
     verbatim = command_line.values(command_line.read(config.engine.extra_args))
     for name in ("speculative_config", *PARTS_OF_SPECULATION):
         if name in verbatim:

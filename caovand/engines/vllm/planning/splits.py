@@ -89,7 +89,7 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
 
 
 def _cost_of(split: Split, found: PartialPlan, best: PartialPlan) -> str:
-    """What a wider split that is not chosen would hold, and cost."""
+    """The context that a wider split would hold, and its cost, if it is not chosen."""
     seconds = [_seconds(one) for one in (found, best)]
     name, size = (PIPELINE, split.stages) if split.stages > 1 else (TENSOR, split.tensor)
     return (

@@ -90,7 +90,7 @@ def _unmet(partial: PartialPlan, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
 
 
 def _typed_value(goal: Goal, partial: PartialPlan) -> Any:
-    """What was typed for this key, None if nothing was, or if something else overrules it."""
+    """The value typed for this key; None without one, or if something else overrules it."""
     if goal.key == "mtp" and (partial.auto_spec or "").strip():
         return None
     if goal.key == "text_only" and not partial.model.vision:
@@ -221,7 +221,7 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
 
 
 def _shortfalls(partial: PartialPlan) -> list[str]:
-    """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
+    """What the machine lacks for a CUDA engine; for a CPU build the forecast says it."""
     if not partial.cuda:
         return []
     invented = partial.verbatim.get("load_format") == "dummy"

@@ -108,10 +108,10 @@ WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
 """The relative worth of a candidate without images, or with a cache or weights rounded to 8 bits
 unasked: published runs show no loss by an fp8 cache, but not of every model."""
 WORTH_OF_CUT = 0.93
-"""What a context under the model's own limit is worth: clients that trust the model's card are
+"""The worth of a context under the model's own limit: clients that trust the model's card are
 refused. More sequences, or larger steps, are not worth the last tenth of it."""
 TOO_SHORT = 2
-"""How steeply the worth of a context falls that does not hold even a usual request."""
+"""The exponent by which worth falls if the context does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Usual requests that half of all conversations outgrow, and the part of the workload's users that
 are there half the time."""

@@ -104,7 +104,7 @@ class _Scored(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, bool]:
-        """What tells two candidates apart for people: sequences and step size are details."""
+        """The difference that people care about: sequences and step size are details."""
         return self.base, self.candidate.eager
 
 
