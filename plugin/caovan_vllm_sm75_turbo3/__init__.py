@@ -62,7 +62,7 @@ def fix_states(logger) -> None:
             f"caovan: cannot keep states right in the prefix cache while drafting: {reason}; start"
             " with --no-enable-prefix-caching, or draft nothing"
         )
-    elif states.concerned():
+    elif states.is_fixed_release():
         logger.warning(
             "caovan: %s; hybrids that draft may go on from wrong states in the prefix cache", reason
         )

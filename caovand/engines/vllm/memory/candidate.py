@@ -26,7 +26,7 @@ FLASHINFER_MIB = 394
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
+    """The settings of the engine that decide memory; `activation` in bytes.
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;

@@ -1,4 +1,4 @@
-"""Over which cards the model is split, and how: the split whose best candidate is the best.
+"""The choice of a split: over which cards, and how, so that the best candidate is the best of all.
 
 Tensor parallelism takes memory evenly from every card, so one that is small or that others use
 holds the rest back: fewer of them may hold more. Where it leaves cards idle or uneven, experts may
@@ -129,8 +129,11 @@ def _attempt(partial: PartialPlan, split: Split) -> PartialPlan | None:
 
 
 def _rank(partial: PartialPlan | None) -> tuple[int, float]:
-    """The lower, the better: by time if it fits, without weights in host memory before any that
-    needs it; of those that fit nowhere, by how many cards share the weights."""
+    """A plan's rank; lower is better.
+
+    Plans that fit rank by time, after all others those with weights in host memory. Plans that do
+    not fit rank by the number of cards that hold the weights.
+    """
     if not partial or not partial.choice:
         return 3, 0.0
     if not partial.choice.fits:
