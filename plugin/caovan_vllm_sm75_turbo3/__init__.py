@@ -98,7 +98,7 @@ def compile_in_parallel(wanted: str) -> None:
 def counts() -> dict[tuple[str, str], int]:
     """Calls of our kernels in this process: (layer, "prefill" | "decode" | "verify") -> times.
 
-    ("ChunkGatedDeltaRule", "operator") counts those of the prefill operator alone, of any layer.
+    ("ChunkGatedDeltaRule", "operator") counts calls of the prefill operator alone, of any layer.
     """
     from .core import counts as calls
 

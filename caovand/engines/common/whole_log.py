@@ -25,7 +25,7 @@ class Explainer:
     """How one engine's log is explained; call it with the text of a log file.
 
     `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
-    without one. `read` is that of the engine's Log; the engine serves once the phase `last` is
+    without one. `read` is the one of the engine's Log; the engine serves once the phase `last` is
     complete. `harmless` rows look like failures. `sample` reads one measurement of a figure that
     the log repeats: its median counts.
     """

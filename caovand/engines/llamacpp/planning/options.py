@@ -93,7 +93,7 @@ def option(name: str) -> str:
 def read(
     words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
 ) -> tuple[Typed, ...]:
-    """The options in order; `known` and `switches` are those of the engine, if it was asked."""
+    """The options in order; `known` and `switches` are the engine's, if its options were probed."""
     found: list[Typed] = []
     at = 0
     while at < len(words):

@@ -105,7 +105,7 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
-    """The words of all flags but those of this name, if one is given."""
+    """The words of all flags except `name`; of all if it is None."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 

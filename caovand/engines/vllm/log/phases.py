@@ -2,7 +2,7 @@
 
 One table, a row a message, looked up by the message's first word, so that a line costs the same
 however many rows there are. Wordings are those of 0.19 to 0.33, on GPUs and on the CPU build.
-The phase of a start is that of its latest mark: vLLM compiles a drafter after it has profiled,
+A start is in the phase of its latest mark: vLLM compiles a drafter after it has profiled,
 and newer versions warm kernels up before they capture graphs.
 """
 

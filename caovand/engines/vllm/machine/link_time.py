@@ -2,7 +2,7 @@
 
 With tensor parallelism all cards read their part of every layer at once, and reduce their results
 over the link twice a layer. In a pipeline the nodes work one after the other, and each sends one
-activation to the next. All time on the link is added to that of reading the weights, as nothing
+activation to the next. All time on the link is added to the time of reading weights, as nothing
 overlaps in a step. The requests of several users share a step of tensor parallelism, and so its
 all-reduces; in a pipeline the nodes work on different ones at once.
 """

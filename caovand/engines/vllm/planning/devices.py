@@ -156,8 +156,10 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
-    """So many of the cards, those with the most free memory, in their own order; of cards that are
-    as free, those that NVLink joins."""
+    """The `count` cards with the most free memory, in their own order.
+
+    Of cards that are as free, those that NVLink joins.
+    """
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
     if 1 < count < len(gpus) and not all_linked(chosen):
         bound = min(gpu.free_mib for gpu in chosen) * (1 - CARDS_ALIKE)

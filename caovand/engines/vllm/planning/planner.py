@@ -69,8 +69,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan for this configuration on this machine, or raise Unplannable.
 
-    `mode` is that of `caovanctl mode`, None if the file decides; `environ` is what the engine
-    inherits from us; `remembered` is a degraded plan whose rungs are kept.
+    `mode` is set by `caovanctl mode`, None if the file decides; `environ` is inherited by the
+    engine; `remembered` is a degraded plan whose rungs are kept.
     """
     refuse_gguf(inventory.model)
     refuse_deaf(inventory)
