@@ -338,13 +338,13 @@ def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
-    told = tuple(map(str, facts.model.notes)) if facts.model else ()
-    told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
-    told += (str(old_driver(facts.gpus, _cuda(facts))),)
-    told += (str(releases.untested(facts.engine)),) if facts.engine else ()
-    told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
+    reported = tuple(map(str, facts.model.notes)) if facts.model else ()
+    reported += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
+    reported += (str(old_driver(facts.gpus, _cuda(facts))),)
+    reported += (str(releases.untested(facts.engine)),) if facts.engine else ()
+    reported += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:
-        if text not in told and not text.startswith("it does not fit"):
+        if text not in reported and not text.startswith("it does not fit"):
             fact, _, fix = text.partition("; ")
             yield CheckResult("plan", "WARN", fact, fix)
 

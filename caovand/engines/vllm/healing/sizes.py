@@ -220,8 +220,8 @@ def fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
 
 def _is_of_a_build(finding: Finding) -> bool:
     """Whether a compiler was killed, according to its driver, ninja or the kernel."""
-    told = finding.captures
-    return "compiler" in told or "object" in told or told.get("name") in COMPILERS
+    captures = finding.captures
+    return "compiler" in captures or "object" in captures or captures.get("name") in COMPILERS
 
 
 def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:

@@ -64,8 +64,8 @@ def _plain_cache(now: Any) -> Step:
 
 
 def half(plan: Plan, finding: Finding) -> Step | None:
-    now, told = plan.value("dtype"), finding.captures
-    of_dtype = "needs" in told or told.get("dtype") in ("bfloat16", "float32")
+    now, captures = plan.value("dtype"), finding.captures
+    of_dtype = "needs" in captures or captures.get("dtype") in ("bfloat16", "float32")
     if now in ("half", "float16") or not of_dtype:
         return None
     return Step({"dtype": "half"}, change=f"activations {now or 'auto'} -> half")

@@ -209,8 +209,8 @@ def _generates(parts: Parts, line: str) -> bool | None:
     """Whether vLLM's line of statistics counts new tokens; None for another line."""
     if not parts.source.endswith("loggers.py"):
         return None
-    told = figures(line).get("generation_tps")
-    return None if told is None else bool(told)
+    tokens_s = figures(line).get("generation_tps")
+    return None if tokens_s is None else bool(tokens_s)
 
 
 def _phase_at(line: str, before: str) -> str:
@@ -274,9 +274,9 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
         for hit in hits
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
-    told = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
+    with_message = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
     reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
-    return next(iter(told or rest or reported), wrapper)
+    return next(iter(with_message or rest or reported), wrapper)
 
 
 def _is_an_end(hit: Hit) -> bool:

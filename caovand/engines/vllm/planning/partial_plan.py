@@ -29,9 +29,9 @@ class PartialPlan:
     `cards` the cards of all nodes.
 
     `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
-    try instead of the rules' own. `choice` is set once the cards are sized; `unweighed` says
-    why its context is unknown, for example because the weights on a card are. `plugins` names those that
-    vLLM may load; None is all. `task` is what the model does with the verbatim flags.
+    try instead of the rules' own. `choice` is set once the cards are sized; `unweighed` says why
+    its context is unknown, for example because the weights on a card are. `plugins` names those
+    that vLLM may load; None is all. `task` is what the model does with the verbatim flags.
     """
 
     config: Config
