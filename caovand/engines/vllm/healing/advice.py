@@ -142,7 +142,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 # Signatures with better advice than their failure.
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "states.short": (
-        "Set max_num_seqs = {most}: the states of that many requests fit.",
+        "Set max_num_seqs = {most}: the states of {most} requests fit.",
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
