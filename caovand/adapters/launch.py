@@ -4,7 +4,7 @@ A program of its own, run as a file by the daemon's isolated Python, so that the
 reach nothing else. Standard input is one document of JSON, as `confinement.launching`
 makes it.
 
-Confined is who cannot gain rights (no_new_privs), use the system calls in DENIED, reach what is
+A confined process cannot gain rights (no_new_privs), use the system calls in DENIED, reach what is
 outside by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
 See `man 7 landlock`: each version of its interface knows more, and this uses what the kernel has.
 """
@@ -202,8 +202,10 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
     try:
         with os.scandir(path) as found:
             entries = [entry.path for entry in found if not entry.is_symlink()]
-    except OSError:
-        return
+    except OSError:  # it may be entered, yet not listed
+        start = path.rstrip("/") + "/"
+        below = {one[len(start) :].partition("/")[0] for one in hidden if one.startswith(start)}
+        entries = [start + name for name in sorted(below)]
     for entry in entries:
         yield from except_for(entry, hidden)
 

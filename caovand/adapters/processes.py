@@ -213,13 +213,19 @@ def descends(pid: int) -> bool:
     """Whether we, or what we started, may have started this process.
 
     Orphans of our children become our children, whatever they do. A process that is gone, or whose
-    parents keep ending, counts as one.
+    parents keep ending, counts as one. Where /proc hides the processes of others (`hidepid`), a
+    parent that stays hidden is another user's, which nothing that we start can become.
     """
     us = os.getpid()
     for _ in range(LOOKS):
         at: int = pid
+        below: int | None = None
         while at > 1 and at != us and (process := read(at)) is not None:
-            at = process.parent
+            at, below = process.parent, at
+        if below is not None and at not in (0, 1, us):
+            again = read(below)
+            if again is not None and again.parent == at and read(at) is None:
+                return False
         if at == us:
             return pid != us
         if at <= 1:

@@ -55,6 +55,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.daemon.confinement import readable_keys
 from caovand.daemon.inspection import read_model
 
 SERVICE_USER = "caovan"
@@ -151,6 +152,11 @@ def _alternatives(
 
 def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
     yield confinement_check(config.engine.confine, launch.landlock_abi())
+    if config.engine.confine:
+        for file in readable_keys(config):
+            text = f"the engine can read {file}: files in /etc cannot be hidden from it"
+            remedy = "move it to a folder outside of /etc that only the daemon's user may enter"
+            yield CheckResult("confinement", "WARN", text, remedy)
     for kind, section in ((PAGE, config.page), (GATEWAY, config.gateway)):
         yield from server_checks(kind, section.listen, status.get(kind.name))
 

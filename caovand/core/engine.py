@@ -353,5 +353,7 @@ class Engine:
     """The models that it keeps under names, None if [model] path is a file or folder."""
     at_home: tuple[str, ...] = ()
     """Folders in its user's HOME that it writes to, whatever its variables name."""
+    writes: tuple[str, ...] = ()
+    """Options that name a folder or file which it writes."""
     nodes: Nodes | None = None
     """None if it serves from one machine only."""

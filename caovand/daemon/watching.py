@@ -44,7 +44,7 @@ from caovand.daemon import proof, scrape
 from caovand.daemon.canary import Canary
 from caovand.daemon.causes import Causes
 from caovand.daemon.peers import Peers
-from caovand.engines.common.kernel import OF_PROGRAM, find_in_kernel
+from caovand.engines.common.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
@@ -144,13 +144,15 @@ class Watching:
             self._fail(found)
         elif self._fault is None:
             self._fault = found
-            self._begin(self._fail_of_fault(child, found))
+            self._begin(self._fail_of_fault(child))
+        elif self._fault.signature == XID_STOPPED.id:
+            self._fault = found
 
-    async def _fail_of_fault(self, child: Child, fault: Finding) -> None:
+    async def _fail_of_fault(self, child: Child) -> None:
         """Fail in the engine's words, which come later: one Xid means many faults."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(child.ended(), LAST_WORDS_S)
-        if child.status is None:
+        if child.status is None and (fault := self._fault) is not None:
             self._fail(await self.causes.find(fault.phase, alive=True) or fault)
 
     async def poll(self, child: Child, kernel: Sequence[str]) -> None:

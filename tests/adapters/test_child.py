@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -591,6 +592,20 @@ def test_the_engine_joins_its_cgroup_before_anything_else(engine: Engine, tmp_pa
         assert engine.lines == [str(started.pid)]
 
     run(test)
+
+
+def test_a_client_whose_parents_proc_hides_is_not_the_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `hidepid`, a shell's parent is sshd of root, whom only root sees."""
+    shown = {50: 40, 40: 30}  # 30 is hidden
+    monkeypatch.setattr(
+        processes, "read", lambda pid: SimpleNamespace(parent=shown[pid]) if pid in shown else None
+    )
+    assert not processes.descends(50)
+    assert processes.descends(60), "who is gone may have been one"
+    shown[30] = os.getpid()
+    assert processes.descends(50)
 
 
 def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(

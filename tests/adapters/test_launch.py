@@ -147,6 +147,24 @@ def test_what_is_hidden_stays_so_under_any_name_and_what_is_named_in_it_does_not
     ]
 
 
+def test_in_a_folder_that_cannot_be_listed_the_way_to_what_is_hidden_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/home of mode 711 with ~/.ssh hidden: the rest of the home stays readable."""
+    (tmp_path / "home/user/.ssh").mkdir(parents=True)
+    (tmp_path / "home/user/models").mkdir()
+    scandir = os.scandir
+
+    def refused(path: str) -> Any:
+        if path == str(tmp_path / "home"):
+            raise PermissionError
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    hidden = [str(tmp_path / "home/user/.ssh")]
+    assert list(launch.except_for(str(tmp_path), hidden)) == [str(tmp_path / "home/user/models")]
+
+
 def test_siblings_of_what_is_hidden_are_found_once_and_links_are_left_out(tmp_path: Path) -> None:
     for name in ("a/b/secret", "a/c", "d"):
         (tmp_path / name).mkdir(parents=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from caovand.adapters.directories import Directories
 from caovand.core.config import Config
-from caovand.daemon.confinement import confinement, of_a_server
+from caovand.daemon.confinement import confinement, of_a_server, readable_keys
 from tests.fake_engine import ENGINE
 
 
@@ -21,14 +23,18 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     config = replace(
         config,
         server=replace(config.server, api_key_file=str(tmp_path / "key")),
-        engine=replace(config.engine, writable=("/srv/loras",)),
+        engine=replace(
+            config.engine,
+            writable=("/srv/loras",),
+            extra_args=("--download-dir", "/srv/hub", "--uds=/srv/run/socket", "--port", "/no"),
+        ),
     )
     env = {
         "HOME": str(tmp_path), "HF_HOME": "/srv/hf", "FLASHINFER_CACHE_DIR": "/srv/fi",
         "TMPDIR": "/srv/tmp", "CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin",
-        "VLLM_CACHE_ROOT": "relative",
+        "VLLM_CACHE_ROOT": "relative", "TORCH_EXTENSIONS_DIR": "/srv/ext",
     }  # fmt: skip
-    engine = replace(ENGINE, at_home=(".tabby",))
+    engine = replace(ENGINE, at_home=(".tabby",), writes=("--download-dir", "--uds"))
     found = confinement(engine, config, places, "/opt/engine/bin/python", env)
     assert found is not None
     assert set(found.hidden) == {
@@ -40,6 +46,9 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         "/srv/hf",
         "/srv/fi",
         "/srv/tmp",
+        "/srv/ext",
+        "/srv/hub",
+        "/srv/run",
     }
     assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm"}
 
@@ -74,3 +83,24 @@ def test_a_server_reads_its_own_token_and_no_other_file_of_ours(tmp_path: Path) 
     assert set(gateway.hidden) == ours | {key, token}
     assert gateway.readable == ()
     assert page.writable == gateway.writable == ("/proc/self",)
+
+
+@pytest.mark.parametrize(("role", "hidden"), [("off", False), ("head", True)])
+def test_etc_whose_files_others_replace_stays_readable_but_for_a_clusters_key(
+    role: str, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden is what a folder has when the engine starts: a new resolv.conf would be, too."""
+    monkeypatch.setattr("os.path.exists", lambda path: True)
+    config = Config()
+    config = replace(
+        config,
+        server=replace(config.server, api_key_file="/etc/caovan.key"),
+        page=replace(config.page, token_file="/etc/caovan.token"),
+        cluster=replace(config.cluster, role=role),
+    )
+    places = Directories(*[Path("/srv") / name for name in ("run", "state", "cache", "log")])
+    found = confinement(ENGINE, config, places, "/opt/engine/bin/python", {})
+    assert found is not None
+    below = {path for path in found.hidden if path.startswith("/etc/")}
+    assert below == ({config.cluster.key_file} if hidden else set())
+    assert readable_keys(config) == ["/etc/caovan.token"]

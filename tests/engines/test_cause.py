@@ -605,6 +605,8 @@ def test_a_lost_card_outweighs_the_faults_before_it() -> None:
     finding = find_in_kernel([FAULT], pids={7})
     assert finding is not None
     assert finding.failure == "illegal-access"
+    cleanup = FAULT.replace(" 31,", " 45,")
+    assert find_in_kernel([cleanup], pids={7}) is None, "whatever ended it, even a kill"
 
 
 def test_an_allocation_larger_than_the_card_is_told_from_one_that_a_share_would_hold() -> None:

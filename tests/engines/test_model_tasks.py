@@ -13,8 +13,9 @@ from caovand.core.facts.inventory import Weights
 from caovand.core.plan import Unplannable
 from caovand.engines.common.works import WORKS
 from caovand.engines.vllm.command import build
+from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.decisions import forecast
-from tests.core.machines import A100, CPU, CUDA, SMALL_HYBRID, inventory, plan, turing
+from tests.core.machines import A100, CPU, CUDA, SMALL_HYBRID, inventory, named, plan, turing
 
 MIB = 1 << 20
 DENSE = replace(
@@ -45,6 +46,31 @@ def test_an_encoder_keeps_no_cache_and_reads_a_whole_text_in_one_step(cards: Any
     argv = shown(found, machine)
     for word in ("parser", "speculative", "prefix-caching", "FULL"):
         assert word not in argv
+
+
+@pytest.mark.parametrize(
+    "model", [BGE_M3, replace(DENSE, task="transcription", mtp_layers=0)], ids=["text", "speech"]
+)
+def test_an_encoder_on_turing_is_left_to_vllms_attention(model: Any) -> None:
+    found = plan(inventory(model, turing(1)))
+    for name in ("attention_backend", "kv_cache_dtype"):
+        assert found.value(name) is None
+    assert "attend to later ones" in found.settings["attention_backend"].reason
+
+
+def test_an_embedder_is_served_by_one_card_if_it_fits() -> None:
+    for model in (BGE_M3, EMBEDDER):
+        assert plan(inventory(model, named("H100", 8))).value("tensor_parallel_size") == 1
+    large = replace(BGE_M3, weights=(Weights("layers", "sharded", "F16", 30_000 * MIB),))
+    assert plan(inventory(large, named("RTX 3090", 4))).value("tensor_parallel_size") == 2
+
+
+def test_a_text_longer_than_an_encoders_step_is_refused() -> None:
+    machine = inventory(BGE_M3, A100)
+    found = plan(machine, model={"max_model_len": 8192}, policy={"max_num_batched_tokens": 1024})
+    (problem,) = ENGINE.planning.conflicts(found, machine)
+    assert "the model needs a whole text in a step" in str(problem)
+    assert "--max-num-batched-tokens 8192" in str(problem)
 
 
 def test_an_encoder_on_a_small_card_takes_shorter_texts() -> None:

@@ -41,6 +41,7 @@ ENGINE = Engine(
     name="llamacpp",
     title="llama.cpp",
     prefers=_prefers,
+    writes=("--log-file", "--slot-save-path"),
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

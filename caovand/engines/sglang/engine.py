@@ -34,6 +34,7 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
+    writes=("--crash-dump-folder", "--download-dir", "--file-storage-path"),
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

@@ -99,6 +99,7 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
+    writes=("--download-dir", "--uds"),
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

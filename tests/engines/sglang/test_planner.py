@@ -396,3 +396,27 @@ def test_what_is_not_modelled_takes_sglangs_own_steps() -> None:
     hybrid = plan(machine(A100, QWEN_27B))
     assert hybrid.value("chunked_prefill_size") == 8192
     assert "not modelled" in hybrid.settings["max_model_len"].reason
+
+
+FP8_MOE = replace(
+    LLAMA_8B, path="/srv/models/MoE-FP8", heads=64, kv_heads=4, intermediate_size=12288,
+    quantization="fp8", block_size=128, experts=128, experts_per_token=8, expert_size=1536,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "whole"),
+    [(8, 8), (4, None)],  # 1536 over 8 cards is 192, no multiple of 128; 384 is one
+)
+def test_experts_stay_whole_where_their_blocks_cannot_be_cut(ranks: int, whole: Any) -> None:
+    made = plan(machine(named("H200", 8), FP8_MOE), policy={"tensor_parallel_size": ranks})
+    assert (made.value("tp_size"), made.value("ep_size")) == (ranks, whole)
+    assert parsed(made, machine(named("H200", 8), FP8_MOE)).ep_size == whole
+
+
+def test_a_width_that_cannot_be_cut_is_no_split() -> None:
+    dense = replace(FP8_MOE, experts=0, expert_size=0, intermediate_size=1536 * 2)
+    with pytest.raises(Unplannable, match="its MLP of 3072 cannot be cut in 16 "):
+        plan(machine(named("H200", 16), dense), policy={"tensor_parallel_size": 16})
+    linked = tuple(replace(gpu, nvlink=tuple(range(16))) for gpu in named("H200", 16))
+    assert plan(machine(linked, dense)).value("tp_size") == 8

@@ -22,7 +22,7 @@ from caovand.engines.sglang.planning import options
 UNMODELLED = (
     "cpu_offload_gb", "quantization", "dp_size", "data_parallel_size", "pp_size",
     "pipeline_parallel_size", "nnodes", "speculative_draft_model_path", "max_total_tokens",
-    "ep_size", "enable_dp_attention", "enable_hierarchical_cache", "load_format",
+    "enable_dp_attention", "enable_hierarchical_cache", "load_format",
 )  # fmt: skip
 """Options whose effect on memory is not modelled."""
 ADVICE = (

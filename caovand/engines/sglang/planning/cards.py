@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import lcm
 
 from caovand.core.config import Config
-from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
@@ -52,19 +53,47 @@ def refusal(gpu: Gpu) -> Problem:
     )
 
 
-def splits(model_heads: int, gpus: Sequence[Gpu]) -> tuple[int, ...]:
-    """Over how many cards a model with these heads can be split, fewest first."""
+def splits(model: ModelCard, gpus: Sequence[Gpu]) -> tuple[int, ...]:
+    """Over how many cards a model can be split, fewest first."""
     powers = (1 << n for n in range(len(gpus).bit_length()))
-    return tuple(n for n in powers if n <= len(gpus) and model_heads % n == 0)
+    return tuple(n for n in powers if n <= len(gpus) and not indivisible(model, n))
+
+
+def indivisible(model: ModelCard, size: int) -> str:
+    """The part of the model that cannot be split over `size` cards; empty if all can."""
+    if model.heads % size:
+        return f"it has {model.heads} heads"
+    uneven = uneven_cut(model, size)
+    return uneven if model.experts % size or not model.experts else ""
+
+
+def uneven_cut(model: ModelCard, size: int) -> str:
+    """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
+
+    A card's part must have whole groups or blocks of weights with one scale: SGLang ends at the
+    first part that does not.
+    """
+    part, width = ("experts", model.expert_size) if model.experts else ("MLP", 0)
+    width = width or model.intermediate_size
+    multiple = lcm(max(model.group_size, 1), max(model.block_size, 1))
+    if size == 1 or width % (size * multiple) == 0:
+        return ""
+    return f"its {part} of {width} cannot be cut in {size} at quantisation groups of {multiple}"
+
+
+def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
+    """The setting that keeps experts whole if they cannot be cut; None if they can."""
+    uneven = uneven_cut(model, ranks) if model.experts else ""
+    return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
 
 
 def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
     """The split that is configured, or that needs no forecast; None if memory decides."""
-    most = config.policy.tensor_parallel_size
-    heads = inventory.model.heads
+    most, model = config.policy.tensor_parallel_size, inventory.model
     if most is not None:
-        if most > len(gpus) or heads % most:
-            fact = f"there are {len(gpus)} cards" if most > len(gpus) else f"it has {heads} heads"
+        unfit = indivisible(model, most)
+        if most > len(gpus) or unfit:
+            fact = f"there are {len(gpus)} cards" if most > len(gpus) else unfit
             raise Unplannable(
                 f"cannot split the model over {most} cards: {fact}; set [policy]"
                 " tensor_parallel_size to a number that fits"
@@ -72,7 +101,7 @@ def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> S
         return Setting(most, "user", "[policy] tensor_parallel_size")
     if len(gpus) == 1:
         return Setting(1, "policy", "one card")
-    able = splits(heads, gpus)
+    able = splits(model, gpus)
     if all_linked(gpus):
         return Setting(able[-1], "policy", f"{able[-1]} cards, {link_text(gpus)}")
     return None

@@ -13,6 +13,7 @@ from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 CONTEXT, SHARE, RANKS = "max_model_len", "mem_fraction_static", "tp_size"
 REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv_cache_dtype"
 ATTENTION, DRAFTING = "attention_backend", "speculative_config"
+WHOLE_EXPERTS = "ep_size"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
@@ -21,6 +22,7 @@ REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
+    "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
     "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 TYPES: Mapping[str, type] = {

@@ -58,6 +58,8 @@ def make_plan(
     sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
     settings |= _kernels(config, old=old)
+    if whole := cards.whole_experts(model, settings[RANKS].value):
+        settings[options.WHOLE_EXPERTS] = whole
     used = _freest(gpus, settings[RANKS].value)
     rest = {
         name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")

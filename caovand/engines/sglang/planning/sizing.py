@@ -64,7 +64,7 @@ def settings(
         activation=activation_bytes(model, dtype.value),
         graphs=policy.cuda_graphs != "none",
     )
-    able = (ranks.value,) if ranks else cards.splits(model.heads, gpus)
+    able = (ranks.value,) if ranks else cards.splits(model, gpus)
     loads = [one for many in able for one in _loads(config, load, gpus, typed, many)]
     chosen, tokens = _best(config, inventory, loads, gpus)
     if requests.origin == "policy" and tokens is not None:

@@ -16,6 +16,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from caovand.core.checkpoint.model_task import ENCODER
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard, version_numbers
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, first_of
@@ -122,6 +123,8 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
 def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> str:
     """Why FlashInfer's attention cannot serve this model; empty if it can. On SM100 it has
     attention `sinks`."""
+    if attends_as_encoder(model):
+        return "FlashInfer's attention is for decoders: here tokens attend to later ones"
     if model.latent:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
     if model.model_type.startswith(WITH_SINKS) and not sinks:
@@ -135,6 +138,11 @@ def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> st
     if images_attend_both_ways(model):
         return "in FlashInfer's attention the tokens of an image do not attend both ways"
     return ""
+
+
+def attends_as_encoder(model: ModelCard) -> bool:
+    """Whether layers are not causal, or attend to an encoder's states as Whisper's do."""
+    return ENCODER in model.layer_types or model.task == "transcription"
 
 
 def has_heads_of_two_widths(model: ModelCard) -> bool:

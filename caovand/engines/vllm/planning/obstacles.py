@@ -235,6 +235,12 @@ def step(scene: Scene) -> Iterator[Problem]:
             "chunked prefill is off",
             f"use --max-num-batched-tokens {context}, or leave --no-enable-chunked-prefill out",
         )
+    elif scene.inventory.model.one_step and batch and (context or 0) > batch:
+        yield Problem(
+            f"read a text of {context} tokens in one step of {batch}",
+            "the model needs a whole text in a step",
+            f"use --max-num-batched-tokens {context} or more, or --max-model-len {batch}",
+        )
 
 
 def states(scene: Scene) -> Iterator[Problem]:

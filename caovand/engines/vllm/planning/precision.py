@@ -24,6 +24,7 @@ from caovand.engines.vllm.machine.attention import (
     UNKNOWN_WIDTH,
     Refusal,
     attended_by_flashinfer,
+    attends_as_encoder,
     backend_in,
     ends_in_half,
     flashinfer_lacks,
@@ -139,8 +140,9 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
 
 
 def _left_to_vllm(model: ModelCard) -> bool:
-    """Whether neither FlashInfer nor Triton is known to serve the model's heads."""
-    return bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_LEAST
+    """Whether neither FlashInfer nor Triton is known to serve the model."""
+    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_LEAST
+    return heads or attends_as_encoder(model)
 
 
 def _why_not(partial: PartialPlan) -> Refusal | None:

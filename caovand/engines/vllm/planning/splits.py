@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.machine.ranks import (
@@ -50,9 +51,17 @@ def best_split(partial: PartialPlan) -> PartialPlan:
     if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(partial.gpus)
-    for size in splits_below(
+    smaller = splits_below(
         partial.model, most, whole_experts=shards_whole_experts(partial.verbatim)
-    ):
+    )
+    if partial.task in POOLING:
+        # Its work is prompts, whose activations all cards of a split exchange in each layer.
+        for size in reversed(smaller):
+            fewer = _attempt(partial, Split(size))
+            if fewer and fewer.choice and fewer.choice.sound and not _is_rounded(fewer):
+                return _with_reason(fewer, partial, best)
+        smaller = []
+    for size in smaller:
         if best and best.choice and best.choice.unbounded(partial.model):
             break
         fewer = _attempt(partial, Split(size))
@@ -86,6 +95,12 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
     size = best.settings["tensor_parallel_size"]
     size = replace(size, reason=f"{size.reason}; {note}")
     return replace(best, settings={**best.settings, "tensor_parallel_size": size})
+
+
+def _is_rounded(partial: PartialPlan) -> bool:
+    """Whether weights are stored in fewer bits than the checkpoint's, which no one asked for."""
+    found = partial.settings.get("quantization")
+    return found is not None and found.value is not None and found.origin == "policy"
 
 
 def _cost_of(split: Split, found: PartialPlan, best: PartialPlan) -> str:
