@@ -16,7 +16,7 @@ from typing import Literal
 
 from caovand.core.log import Explanation
 from caovand.engines.common import public_reports
-from caovand.engines.writer import explained
+from caovand.engines.writer import explain_log
 
 FOLDER = Path(__file__).parent / "samples" / "public"
 SETS = ("first", "working", "aside", "later")
@@ -78,7 +78,7 @@ def reports(name: str) -> list[Report]:
 
 def judged(report: Report) -> Judged:
     """Right, truthfully not known, or wrong: in the writer, the failure or the advice."""
-    found = explained(report.text)
+    found = explain_log(report.text)
     if found is None:
         right = report.writer == NOT_A_LOG
         return Judged(report, "right" if right else "not known", "no log of an engine")
@@ -122,7 +122,7 @@ def cited() -> str:
     """
     rows: dict[tuple[str, str, str], list[str]] = {}
     for report in (report for name in SETS if name != "aside" for report in reports(name)):
-        found = explained(report.text)
+        found = explain_log(report.text)
         finding = found[1].finding if found else None
         if found is None or finding is None or finding.signature in UNCITED:
             continue

@@ -17,8 +17,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.log import Explanation
 from caovand.core.reporting import answer_text
 from caovand.engines.common.answer import answer_of
-from caovand.engines.common.whole_log import planned
-from caovand.engines.writer import engines, explained, starts
+from caovand.engines.common.whole_log import plan_from_log
+from caovand.engines.writer import engines, explain_log, starts
 
 # Figures for people, in this order, with what they are.
 SHOWN = (
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if excerpt.left_out:
         text = f"{args.logfile} is large: {excerpt.left_out} lines of normal work are left out"
         print(text, file=sys.stderr)
-    found = explained(excerpt.text)
+    found = explain_log(excerpt.text)
     if found is None:
         message = f"{args.logfile} is not the log of an engine, nor the kernel's"
         raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=excerpt.number(explanation.finding.line))
         explanation = replace(explanation, finding=finding)
-        answer = answer_of(writer.engine, finding, planned(explanation.configured))
+        answer = answer_of(writer.engine, finding, plan_from_log(explanation.configured))
     if args.json:
         told = as_json(explanation, writer.name, answer)
         print(json.dumps(told, indent=2, default=str))

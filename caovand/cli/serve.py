@@ -127,10 +127,8 @@ def run(args: argparse.Namespace) -> int:
 def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
     """The command line with the keys of its `--config FILE`; CommandError."""
     try:
-        path = config_file.named(words)
-        return (
-            config_file.expanded(words, yaml_file.read(path, python), known) if path else [*words]
-        )
+        path = config_file.named_file(words)
+        return config_file.expand(words, yaml_file.read(path, python), known) if path else [*words]
     except ProblemError as error:
         problem = error.problem
         raise CommandError(Exit.USAGE, problem.message, problem.remedy) from None
@@ -152,7 +150,7 @@ def read(
     given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
     server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
-    secrets, open_flags = command_line.carried(rest)
+    secrets, open_flags = command_line.carry_secrets(rest)
     if model.endswith(gguf.SUFFIX):
         try:
             config = gguf.configuration(model, given, server)

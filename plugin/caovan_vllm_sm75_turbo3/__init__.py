@@ -62,7 +62,7 @@ def fix_states(logger) -> None:
             f"caovan: cannot keep states right in the prefix cache while drafting: {reason}; start"
             " with --no-enable-prefix-caching, or draft nothing"
         )
-    elif states.concerned():
+    elif states.is_fixed_release():
         logger.warning(
             "caovan: %s; hybrids that draft may go on from wrong states in the prefix cache", reason
         )
@@ -78,7 +78,7 @@ def deepen_recursion(wanted: str) -> None:
 
 
 def compile_in_parallel(wanted: str) -> None:
-    """Let torch.compile in this process use `wanted` threads; a text that is no number is ignored.
+    """Let torch.compile in this process use `wanted` threads; other texts are ignored.
 
     When vLLM is imported it sets TORCHINDUCTOR_COMPILE_THREADS to 1, whatever it was, because its
     workers are daemonic processes, which may have no children of multiprocessing's. A pool that is
@@ -98,7 +98,7 @@ def compile_in_parallel(wanted: str) -> None:
 def counts() -> dict[tuple[str, str], int]:
     """Calls of our kernels in this process: (layer, "prefill" | "decode" | "verify") -> times.
 
-    ("ChunkGatedDeltaRule", "operator") counts those of the prefill operator alone, of any layer.
+    ("ChunkGatedDeltaRule", "operator") counts calls of the prefill operator alone, of any layer.
     """
     from .core import counts as calls
 

@@ -61,19 +61,19 @@ SOURCES = {
 """Digests of vLLM 0.21.0's sources, by module and name."""
 
 
-def concerned() -> bool:
-    """Whether the vLLM at hand is of the release that all this is about."""
+def is_fixed_release() -> bool:
+    """Whether the installed vLLM is of the release that is fixed here."""
     return (release("vllm") or ())[:2] == RELEASE
 
 
 def refusal() -> str | None:
-    """Why nothing is fixed here, or None where it is. Imports what would be replaced."""
+    """Why nothing is fixed here; None if it is. Imports what would be replaced."""
     found = release("vllm")
     if found is None:
         return "vLLM is not installed"
     if found >= RIGHT_BY_ITSELF:
         return "this vLLM keeps right states itself"
-    if not concerned():
+    if not is_fixed_release():
         return f"vLLM {'.'.join(map(str, found))} is unknown here, the fix is for 0.21"
     for (module, name), known in SOURCES.items():
         try:

@@ -15,7 +15,7 @@ from caovand.core.config_parser import parse
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.common.gguf.converted import TYPE, converted
+from caovand.engines.common.gguf.converted import TYPE, convert_sizes
 from caovand.engines.registry import engine_of
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
@@ -70,7 +70,7 @@ def _machine(kind: str, name: str, box: str) -> Inventory:
 def in_gguf(card: ModelCard) -> ModelCard:
     """The model in a GGUF file of four bits."""
     path = f"{card.path}-{TYPE}.gguf"
-    return replace(card, path=path, quantization=TYPE, weights=(), gguf=converted(card))
+    return replace(card, path=path, quantization=TYPE, weights=(), gguf=convert_sizes(card))
 
 
 def _settings(kind: str, found: Plan) -> str:

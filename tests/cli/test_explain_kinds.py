@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from caovand.cli.main import main
-from caovand.engines.writer import explained
+from caovand.engines.writer import explain_log
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
 PROMPT = (
@@ -37,13 +37,13 @@ PROMPT = (
     ],
 )  # fmt: skip
 def test_the_writer_is_known_by_its_lines(text: str, name: str) -> None:
-    found = explained(text)
+    found = explain_log(text)
     assert found is not None
     assert found[0].name == name
 
 
 def test_where_the_engine_is_not_certain_only_general_advice_is_given() -> None:
-    found = explained(OOM)
+    found = explain_log(OOM)
     assert found is not None
     assert found[1].finding is not None
     assert found[1].finding.failure == "device-oom-load"
@@ -54,7 +54,7 @@ def test_where_the_engine_is_not_certain_only_general_advice_is_given() -> None:
 def test_what_nobody_knows_is_unknown_and_blames_nothing() -> None:
     line = "ValueError: something that nobody knows"
     for text in (line, f"(EngineCore pid=7) ERROR 11-20 09:00:00 [core.py:1] {line}"):
-        found = explained(text)
+        found = explain_log(text)
         assert found is not None
         assert found[1].finding is not None
         assert found[1].finding.failure == "unknown"

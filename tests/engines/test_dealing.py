@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.engines.vllm.memory.shards import own_partition, partition, ranges
-from caovand.engines.vllm.sizing.partition import anchored, deal, spans
+from caovand.engines.vllm.sizing.partition import deal, has_anchors, spans
 from tests.examples import examples
 
 
@@ -74,9 +74,9 @@ def test_no_dealing_is_better(case: Case) -> None:
     found = case.dealt()
     assert sum(found) == len(case.sizes)
     assert min(found) >= 1
-    sound = [way for way in case.every() if anchored(way, case.anchors)]
+    sound = [way for way in case.every() if has_anchors(way, case.anchors)]
     if sound:
-        assert anchored(found, case.anchors)
+        assert has_anchors(found, case.anchors)
         assert case.worth(found) == max(map(case.worth, sound))
     if case.own in sound and case.worth(case.own) == case.worth(found):
         assert found == case.own
@@ -91,7 +91,7 @@ def test_no_exchange_of_one_layer_is_better(case: Case) -> None:
         for one in (1, -1):
             other = list(found)
             other[at], other[at + 1] = other[at] + one, other[at + 1] - one
-            if min(other) > 0 and anchored(other, case.anchors):
+            if min(other) > 0 and has_anchors(other, case.anchors):
                 assert case.worth(other) <= case.worth(found)
 
 

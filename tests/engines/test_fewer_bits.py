@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.facts.inventory import Gpu
-from caovand.engines.vllm.memory.pinned import MOST, pinned_gib, rounding
+from caovand.engines.vllm.memory.pinned import MAX_GROWTH, pinned_gib, rounding
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.models import model
 from tests.core.machines import QWEN_27B_AWQ, cards, inventory, made_up, named, plan
@@ -75,8 +75,8 @@ def test_copies_are_pinned_in_powers_of_two(
     hidden: int, inner: int, ranks: int, offload: float
 ) -> None:
     card = replace(PHI_4, hidden_size=hidden, intermediate_size=inner)
-    assert 1 <= rounding(card, ranks) < MOST
-    assert offload * ranks <= pinned_gib(offload, card, ranks) <= MOST * offload * ranks
+    assert 1 <= rounding(card, ranks) < MAX_GROWTH
+    assert offload * ranks <= pinned_gib(offload, card, ranks) <= MAX_GROWTH * offload * ranks
     whole = replace(card, hidden_size=4096, intermediate_size=16384, heads=32, kv_heads=16)
     assert rounding(replace(whole, head_dim=128), 1) == 1.0
 

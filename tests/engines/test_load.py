@@ -15,7 +15,7 @@ from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, kv_bytes
 from caovand.engines.vllm.planning import fit, splits
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.draft import Draft
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from tests.core.machines import (
     A100,
     CPU,
@@ -75,15 +75,15 @@ def weighed(
 ) -> tuple[Plan, list[Candidate]]:
     """The plan, and the loads that were sized on the way to it."""
     seen: list[Candidate] = []
-    size = fit.size_draft
+    size = fit.size_plan
 
-    def noting(draft: Draft, others: list[Draft]) -> Draft:
-        found = size(draft, others)
+    def noting(partial: PartialPlan, others: list[PartialPlan]) -> PartialPlan:
+        found = size(partial, others)
         if found.choice and not found.unweighed:
             seen.append(found.choice.candidate)
         return found
 
-    monkeypatch.setattr(splits, "size_draft", noting)
+    monkeypatch.setattr(splits, "size_plan", noting)
     return plan(inventory(*machine), **sections), seen
 
 

@@ -18,11 +18,11 @@ from caovand.engines.vllm.nodes import (
     by_host_name,
     local,
     no_rdma,
-    offered,
     own,
     rank_of,
     ranks_in,
     spread,
+    usable_cards,
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import LLAMA_70B_AWQ, alike, inventory, named, plan, turing
@@ -110,7 +110,7 @@ def test_only_as_many_cards_of_a_node_count_as_it_has_ranks() -> None:
 
 
 def offers(config: dict[str, Any], *gpus: Gpu) -> list[str]:
-    return [device_name(gpu) for gpu in offered(parse(config), inventory(gpus=gpus))]
+    return [device_name(gpu) for gpu in usable_cards(parse(config), inventory(gpus=gpus))]
 
 
 def used(gpu: Gpu, mib: int) -> Gpu:
@@ -131,7 +131,7 @@ def test_a_node_offers_the_cards_that_its_ranks_would_use_the_freest_first() -> 
     # A desktop changes nothing, a program that computes does.
     assert offers({}, used(cards[0], 800), *cards[1:]) == ["0", "1", "2"]
     assert offers({}, used(cards[0], 1100), *cards[1:]) == ["1", "2", "0"]
-    assert offered(Config(), ON_CPU) == ()
+    assert usable_cards(Config(), ON_CPU) == ()
     with pytest.raises(Unplannable, match="cannot use GPU 7: the visible ones are"):
         offers({"engine": {"gpus": [7]}}, *cards)
 

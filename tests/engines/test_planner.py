@@ -19,7 +19,7 @@ from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import choose_gpus, emptied, freest
+from caovand.engines.vllm.planning.devices import choose_gpus, freest, without_other_processes
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.sizing.pace import step_cost
 from tests.core.machines import (
@@ -478,7 +478,7 @@ def test_memory_that_others_hold_is_no_reason_to_wait_where_it_would_not_help() 
 def test_context_that_other_programs_cost_is_said() -> None:
     machine = busy(12500, (4242, "python", 10000))
     found = plan(machine)
-    alone = plan(replace(machine, gpus=emptied(machine.gpus)))
+    alone = plan(replace(machine, gpus=without_other_processes(machine.gpus)))
     short, whole = found.value("max_model_len"), alone.value("max_model_len")
     assert short < whole
     said = f"the context is {short} tokens instead of {whole}; stop them"
@@ -785,7 +785,7 @@ def test_the_operators_flags_are_never_rewritten(
     machine: Inventory, words: list[tuple[str, ...]]
 ) -> None:
     flat = [word for group in words for word in group]
-    free = replace(machine, gpus=emptied(machine.gpus))
+    free = replace(machine, gpus=without_other_processes(machine.gpus))
     found = plan(free, engine={"extra_args": flat})
     assert found.value("gpu_memory_utilization") is not None
     assert found.extra_args == tuple(flat)

@@ -29,7 +29,7 @@ from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan, Setting
 from caovand.engines.common.answer import answer_of
-from caovand.engines.writer import explained
+from caovand.engines.writer import explain_log
 from tests.public_reports import SETS, reports
 
 REPORTS = {report.source: report for name in SETS if name != "aside" for report in reports(name)}
@@ -214,7 +214,7 @@ NO_CURE: Mapping[str, State] = {
 
 def world(source: str, phase: str, settings: Mapping[str, Any], cured: Cured) -> World:
     report = next(report for name, report in REPORTS.items() if source in name)
-    found = explained(report.text)
+    found = explain_log(report.text)
     assert found is not None
     engine = found[0].engine
     assert engine is not None

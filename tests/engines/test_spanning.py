@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.machine.ranks import Work, decide, pipeline, tensor
+from caovand.engines.vllm.machine.link_time import (
+    TokenWork,
+    compare_tensor_parallel,
+    time_pipeline,
+    time_tensor_parallel,
+)
 from tests.core.machines import H200, LLAMA_70B_AWQ, QWEN_27B_AWQ, inventory, named, plan, turing
 
-WORK = Work(
+WORK = TokenWork(
     hidden=5000, layers=64, vocabulary=250_000, element=2, read=14e9, prompt=4000, answer=500
 )
 SLOW, FAST = Network(1.25e9, 200e-6), Network(12.5e9, 10e-6)
@@ -25,7 +30,7 @@ def test_tensor_parallel_by_hand() -> None:
     """Of two nodes a ring has 2 turns and sends the whole once: 128 sums of 10 kB, 8 us, 200 us
     and NCCL's 40 us each; half of 500 kB of logits (200 us) and a turn (100 us); the prompt's 128
     sums of 40 MB, 4.1 s, are shared by 500 tokens. Each node reads 7 GB in 10 ms."""
-    found = tensor(WORK, SLOW, SPEEDS)
+    found = time_tensor_parallel(WORK, SLOW, SPEEDS)
     assert found.on_link * 1e3 == pytest.approx(128 * 0.248 + 0.2 + 0.1 + 4096 / 500, rel=1e-6)
     assert found.seconds * 1e3 == pytest.approx(10 + found.on_link * 1e3)
 
@@ -33,28 +38,31 @@ def test_tensor_parallel_by_hand() -> None:
 def test_a_pipeline_by_hand() -> None:
     """One hop of 20 kB (16 us) there, a token back, 100 us each; the prompt's 80 MB take 64 ms. The
     nodes read 7 GB one after the other."""
-    found = pipeline(WORK, SLOW, SPEEDS)
+    found = time_pipeline(WORK, SLOW, SPEEDS)
     assert found.on_link * 1e3 == pytest.approx(0.016 + 0.2 + 64 / 500, rel=1e-6)
     assert found.seconds * 1e3 == pytest.approx(20 + found.on_link * 1e3)
 
 
 def test_the_link_decides_and_the_reason_has_the_figures() -> None:
-    slow, why = decide(WORK, SLOW, SPEEDS)
+    slow, why = compare_tensor_parallel(WORK, SLOW, SPEEDS)
     assert not slow
     assert why == (
         "over this link (1.25 GB/s, 0.2 ms there and back) a token takes 50.2 ms with tensor"
         " parallel, 40.2 ms of them on the link, and 20.3 ms in stages (modelled)"
     )
-    assert decide(WORK, FAST, SPEEDS)[0]
-    _, of_tcp = decide(WORK, replace(SLOW, rdma=True), SPEEDS)
+    assert compare_tensor_parallel(WORK, FAST, SPEEDS)[0]
+    _, of_tcp = compare_tensor_parallel(WORK, replace(SLOW, rdma=True), SPEEDS)
     assert of_tcp == (f"{why}; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE")
 
 
 def test_sums_of_many_users_take_the_link_longer_and_stages_share_them() -> None:
     many = replace(WORK, users=64)
-    assert decide(WORK, FAST, SPEEDS)[0]
-    assert not decide(many, FAST, SPEEDS)[0]
-    assert tensor(many, FAST, SPEEDS).on_link > 5 * tensor(WORK, FAST, SPEEDS).on_link
+    assert compare_tensor_parallel(WORK, FAST, SPEEDS)[0]
+    assert not compare_tensor_parallel(many, FAST, SPEEDS)[0]
+    assert (
+        time_tensor_parallel(many, FAST, SPEEDS).on_link
+        > 5 * time_tensor_parallel(WORK, FAST, SPEEDS).on_link
+    )
 
 
 LINKS = st.builds(Network, st.floats(1e7, 1e11), st.floats(1e-6, 1e-2))
@@ -67,7 +75,7 @@ def test_a_better_link_never_takes_longer(link: Network, better: float, nodes: i
         replace(link, bytes_s=link.bytes_s * better),
         replace(link, round_trip_s=link.round_trip_s / better),
     ):
-        for way in (tensor, pipeline):
+        for way in (time_tensor_parallel, time_pipeline):
             assert way(WORK, other, speeds).seconds <= way(WORK, link, speeds).seconds
             assert way(WORK, link, speeds).on_link > 0
 
@@ -76,7 +84,7 @@ def test_a_better_link_never_takes_longer(link: Network, better: float, nodes: i
 def test_one_slow_node_slows_both(link: Network, nodes: int, slower: float) -> None:
     even = (700e9,) * nodes
     uneven = (*even[1:], 700e9 / slower)
-    for way in (tensor, pipeline):
+    for way in (time_tensor_parallel, time_pipeline):
         assert way(WORK, link, uneven).seconds >= way(WORK, link, even).seconds
 
 

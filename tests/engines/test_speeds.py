@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caovand.core.facts.inventory import Gpu
-from caovand.engines.common.speeds import Speed, stated
+from caovand.engines.common.speeds import Speed, card_speed
 
 
 def card(name: str, capability: tuple[int, int], **facts: object) -> Gpu:
@@ -35,20 +35,20 @@ def card(name: str, capability: tuple[int, int], **facts: object) -> Gpu:
     ],
 )
 def test_a_name_has_its_makers_figures(name: str, capability: tuple[int, int], gb_s: float) -> None:
-    assert stated(card(name, capability)).gb_s == gb_s
+    assert card_speed(card(name, capability)).gb_s == gb_s
 
 
 def test_what_the_driver_reports_of_a_card_goes_before_its_name() -> None:
     pcie = card("NVIDIA A100-PCIE-40GB", (8, 0), memory_gb_s=1555.2)
-    assert stated(pcie) == Speed(1555.2, 312)
+    assert card_speed(pcie) == Speed(1555.2, 312)
 
 
 def test_an_unknown_card_is_measured_by_its_memory_and_multiprocessors() -> None:
     own = {"memory_gb_s": 1008.0, "multiprocessors": 60, "clock_mhz": 3000}
-    found = stated(card("NVIDIA GeForce RTX 6070", (13, 0), **own))
+    found = card_speed(card("NVIDIA GeForce RTX 6070", (13, 0), **own))
     assert found.gb_s == 1008.0
     assert found.tflop_s == pytest.approx(60 * 1024 * 3000 * 0.85 / 1e6)
-    assert stated(card("NVIDIA GeForce RTX 6070", (13, 0))).gb_s < 1000  # not a 5090's
+    assert card_speed(card("NVIDIA GeForce RTX 6070", (13, 0))).gb_s < 1000  # not a 5090's
 
 
 def test_a_part_of_a_card_has_its_share_of_multiprocessors() -> None:
@@ -56,4 +56,4 @@ def test_a_part_of_a_card_has_its_share_of_multiprocessors() -> None:
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb", (9, 0),
         mig=True, multiprocessors=16, clock_mhz=1980, memory_gb_s=419.0,
     )  # fmt: skip
-    assert stated(part).tflop_s < 989 / 6
+    assert card_speed(part).tflop_s < 989 / 6

@@ -16,14 +16,14 @@ from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.machine.ranks import Nodes
+from caovand.engines.vllm.machine.link_time import NodeGroup
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
 from caovand.engines.vllm.memory.estimate import (
     candidate_of_plan,
     estimate,
     kv_bytes,
     room_for_context,
-    shares,
+    stages_of,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
@@ -61,7 +61,8 @@ UNEQUAL = (*named("RTX 3090"), replace(named("RTX 2080 Ti 11 GB")[0], index=1))
 def gib(model: ModelCard, candidate: Candidate) -> list[float]:
     """Weights of each stage."""
     return [
-        weights_bytes(one.model, one.candidate) / GIB for one in shares(model, candidate, turing(2))
+        weights_bytes(one.model, one.candidate) / GIB
+        for one in stages_of(model, candidate, turing(2))
     ]
 
 
@@ -161,7 +162,7 @@ def test_the_stages_together_hold_every_layer_once(
     )
     model = replace(model, weights=uneven)
     candidate = Candidate(4096, 1, 512, 0.9, mtp=mtp, stages=stages)
-    held = [one.model for one in shares(model, candidate, turing(len(stages)))]
+    held = [one.model for one in stages_of(model, candidate, turing(len(stages)))]
     for part in ("layers", "experts", "mtp"):
         together = sum(one.size(part) for one in held)  # type: ignore[arg-type]
         assert together == pytest.approx(model.size(part), abs=len(stages))  # type: ignore[arg-type]
@@ -179,7 +180,7 @@ def test_what_only_one_stage_takes_in_a_step() -> None:
     candidate = Candidate(4096, 256, 2048, 0.9, vision=True, mtp=2, stages=(24, 20, 20), cold=True)
 
     def parts(candidate: Candidate) -> list[dict[str, float]]:
-        found = shares(QWEN_27B_AWQ, candidate, turing(3))
+        found = stages_of(QWEN_27B_AWQ, candidate, turing(3))
         return [{name: size / MIB for name, size in overheads(*one[:2])} for one in found]
 
     first, middle, last = parts(candidate)
@@ -379,7 +380,7 @@ GIGABIT, FAST = Network(117e6, 200e-6), Network(12.5e9, 10e-6)
 
 
 def waited_s(
-    candidate: Candidate, nodes: Nodes, cards: int, pcie: tuple[int, int] | None = None
+    candidate: Candidate, nodes: NodeGroup, cards: int, pcie: tuple[int, int] | None = None
 ) -> float:
     """How much longer a token takes than if every exchange were free, of one answer, over NVLink
     or these lanes."""
@@ -395,24 +396,24 @@ def test_cards_of_different_nodes_exchange_data_over_their_link_by_hand() -> Non
     """Llama's 80 layers have 160 sums of 16 KiB; NCCL's 40 us each come on top of the link's.
     NVLink takes 7 us for one, and joins the cards of one node only."""
     candidate = Candidate(16384, 1, 8192, 0.9, tensor_parallel=2, eager=True)
-    assert waited_s(candidate, Nodes(), 2) == pytest.approx(160 * 7e-6)
+    assert waited_s(candidate, NodeGroup(), 2) == pytest.approx(160 * 7e-6)
     sums = 160 * (40e-6 + 200e-6 + 16384 / 117e6)
-    assert waited_s(candidate, Nodes(2), 2) == pytest.approx(sums)
-    assert waited_s(candidate, Nodes(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
+    assert waited_s(candidate, NodeGroup(2), 2) == pytest.approx(sums)
+    assert waited_s(candidate, NodeGroup(2, GIGABIT), 2) == pytest.approx(sums), "what is assumed"
     for lanes, rate in (((3, 8), 6.304e9), ((4, 16), 25.216e9)):
         sums = 160 * (34e-6 + 16384 / rate)
-        assert waited_s(candidate, Nodes(), 2, lanes) == pytest.approx(sums), lanes
+        assert waited_s(candidate, NodeGroup(), 2, lanes) == pytest.approx(sums), lanes
     four = replace(candidate, tensor_parallel=4)
     sums = 160 * (7e-6 + 40e-6 + 10e-6 + 16384 / 12.5e9)
-    assert waited_s(four, Nodes(2, FAST), 4) == pytest.approx(sums)
+    assert waited_s(four, NodeGroup(2, FAST), 4) == pytest.approx(sums)
     # Of two stages on two cards each, hidden states and residual cross once, half a round trip.
     staged = replace(candidate, stages=(40, 40))
     hop = 100e-6 + 2 * 16384 / 117e6
-    assert waited_s(staged, Nodes(2, GIGABIT), 4) == pytest.approx(160 * 7e-6 + hop)
-    assert waited_s(staged, Nodes(), 4) == pytest.approx(160 * 7e-6 + 34e-6)
+    assert waited_s(staged, NodeGroup(2, GIGABIT), 4) == pytest.approx(160 * 7e-6 + hop)
+    assert waited_s(staged, NodeGroup(), 4) == pytest.approx(160 * 7e-6 + 34e-6)
     # Of four stages on two nodes one hop of three crosses.
     fine = replace(candidate, tensor_parallel=1, stages=(20, 20, 20, 20))
-    assert waited_s(fine, Nodes(2, GIGABIT), 4) == pytest.approx(2 * 34e-6 + hop)
+    assert waited_s(fine, NodeGroup(2, GIGABIT), 4) == pytest.approx(2 * 34e-6 + hop)
 
 
 def test_the_speed_of_a_plan_and_its_choices_count_with_the_link() -> None:

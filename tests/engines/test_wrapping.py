@@ -8,8 +8,8 @@ import pytest
 
 from caovand.engines import registry
 from caovand.engines.common.whole_log import lines_of
-from caovand.engines.common.wrapping import joined, unwrapped
-from caovand.engines.writer import explained
+from caovand.engines.common.wrapping import join_wrapped, unwrap
+from caovand.engines.writer import explain_log
 from tests.daemon_process import ROOT
 
 LINE = "ERROR 11-20 09:13:16 [core.py:1140] ValueError: x"
@@ -38,7 +38,7 @@ def test_what_other_tools_put_before_a_line_is_taken_off(prefix: str) -> None:
 
 @pytest.mark.parametrize("line", OWN)
 def test_what_an_engine_begins_its_lines_with_stays(line: str) -> None:
-    assert unwrapped(line) == line
+    assert unwrap(line) == line
 
 
 def test_borders_colours_and_records_of_docker_are_taken_off() -> None:
@@ -67,7 +67,7 @@ def folded(text: str, width: int) -> str:
 def test_lines_that_a_terminal_broke_are_whole_again(width: int) -> None:
     path = ROOT / "tests/samples/logs/vllm-0.21.0-h200-kv_short.log"
     text = path.read_text(encoding="utf-8")
-    found = explained(folded(text, width))
+    found = explain_log(folded(text, width))
     assert found is not None
     writer, explanation = found
     assert writer.name == "vllm"
@@ -81,6 +81,6 @@ def test_lines_that_a_terminal_broke_are_whole_again(width: int) -> None:
 def test_other_lines_of_one_length_stay_as_they_are() -> None:
     line = "INFO 11-20 09:00:00 [x.py:1] " + "x" * 60
     table = "+----+" * 15
-    assert joined("\n".join([line] * 9)) == "\n".join([line] * 9)
-    assert joined("\n".join([table] * 9)) == "\n".join([table] * 9)
-    assert joined("") == ""
+    assert join_wrapped("\n".join([line] * 9)) == "\n".join([line] * 9)
+    assert join_wrapped("\n".join([table] * 9)) == "\n".join([table] * 9)
+    assert join_wrapped("") == ""

@@ -12,7 +12,7 @@ from caovand.adapters.kernel_log import without_other_cards
 from caovand.adapters.log import engine_line
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.kernel import find_in_kernel
-from caovand.engines.vllm.log.cause import announces, find_cause
+from caovand.engines.vllm.log.cause import announces_failure, find_cause
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.phases import figures, read
@@ -98,7 +98,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "hide_in": lambda log: hide_in({"a": [log, {"api_key": log}]}),
     "read": lambda log: [read(text) for one in log.split("\n") for text in plain(one)],
     "figures": lambda log: [figures(one) for one in log.split("\n")],
-    "announces": lambda log: [announces(one) for one in log.split("\n")],
+    "announces": lambda log: [announces_failure(one) for one in log.split("\n")],
     "echo": lambda log: [engine_line("json", "vllm", one) for one in log.split("\n")],
     "find_in_kernel": lambda log: find_in_kernel(log.split("\n"), {1}),
     "without_other_cards": lambda log: without_other_cards(log.split("\n"), ["0:1:0"]),

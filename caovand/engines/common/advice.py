@@ -51,8 +51,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "shm-full": (
         "/dev/shm is too small for the engine's processes: run the container with --ipc=host or "
         "--shm-size=8g (Kubernetes: an emptyDir of medium Memory at /dev/shm); without a "
-        "container, "
-        "sudo mount -o remount,size=8G /dev/shm",
+        "container, sudo mount -o remount,size=8G /dev/shm",
     ),
     "jit-toolchain": (
         "A kernel must be compiled here: install g++ and gcc, and the CUDA toolkit that fits the "
@@ -205,17 +204,17 @@ def adviser(
 def sentences(
     finding: Finding, known: Mapping[str, Any], special: Sentences, general: Sentences
 ) -> list[str]:
-    """What happened and what a person can do, most precise first."""
+    """Say what happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
     found = (
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
     texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
-    names = [name for name in _named(finding) if not any(name in text for text in texts)]
+    names = [name for name in _named_options(finding) if not any(name in text for text in texts)]
     return [*texts, f"The line names {', '.join(names)}."] if names else texts
 
 
-def _named(finding: Finding) -> list[str]:
+def _named_options(finding: Finding) -> list[str]:
     """The options and settings that a refusing line names, in its order."""
     if finding.failure not in _REFUSING:
         return []
@@ -226,7 +225,7 @@ def _named(finding: Finding) -> list[str]:
 def of_ladder(
     finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
 ) -> list[str]:
-    """What the ladder would change, in order; nothing if it waits, gives up or only tries.
+    """The changes that the ladder would make, in order; none if it waits, gives up or only tries.
 
     `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
     that apply to it.

@@ -20,7 +20,7 @@ def checkup(*own: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
     return lambda facts: tuple(result for check in every for result in check(facts))
 
 
-def failed(check: str, problem: Problem) -> CheckResult:
+def failed_check(check: str, problem: Problem) -> CheckResult:
     """A problem as a row of the doctor's table."""
     return CheckResult(check, "FAIL", problem.message, problem.remedy)
 
@@ -30,7 +30,7 @@ def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
 
     def check(facts: DoctorFacts) -> Iterator[CheckResult]:
         if facts.engine_problem is not None:
-            yield failed(ENGINE, facts.engine_problem)
+            yield failed_check(ENGINE, facts.engine_problem)
         elif facts.engine is not None:
             yield CheckResult(ENGINE, "PASS", describe(facts.engine))
 

@@ -12,7 +12,7 @@ MAX_DEPTH = 8
 
 
 def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str]) -> str:
-    """What sets the depth instead of a chosen mode; "" for nothing.
+    """The setting that overrules a chosen mode's depth; "" if none does.
 
     `typed` are the verbatim options that set the drafting, as they are written.
     """

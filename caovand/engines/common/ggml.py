@@ -36,7 +36,7 @@ FILE = (
          r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
          r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"),
 )  # fmt: skip
-"""What the loader finds wrong in a model's file; Ollama's server repeats it."""
+"""Faults that the loader finds in a model's file; Ollama's server repeats them."""
 
 
 def is_raw(line: str) -> bool:

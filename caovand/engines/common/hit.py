@@ -40,7 +40,7 @@ def _better(causes: Sequence[Hit]) -> Hit:
     return start
 
 
-def vanished(text: str) -> str:
+def explain_lost_process(text: str) -> str:
     """Add to a line about a lost process what can end one without a message."""
     return f"{text} [a process vanished without a word: killed (`kill`, OOM killer) or exited]"
 
@@ -50,7 +50,7 @@ def finding(hit: Hit) -> Finding:
     text = hit.text.strip()
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
     if "silent" in hit.captures:
-        short = vanished(short)
+        short = explain_lost_process(short)
     return Finding(
         hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
     )

@@ -76,7 +76,7 @@ def secret_values(
     hidden: list[str] = []
     for one in found:
         if one.name in keys:
-            hidden += _split(one, separator)
+            hidden += _split_values(one, separator)
         else:
             hidden += secrets.secrets_in({one.name: one.value})
     return tuple(hidden)
@@ -85,10 +85,10 @@ def secret_values(
 def api_keys(found: Iterable[Typed], separator: str = "") -> tuple[str, ...] | None:
     """The keys of the last --api-key, any of which will do; None without one."""
     keys = [one for one in found if one.name == "api_key"]
-    return tuple(_split(keys[-1], separator)) if keys else None
+    return tuple(_split_values(keys[-1], separator)) if keys else None
 
 
-def _split(one: Typed, separator: str) -> list[str]:
+def _split_values(one: Typed, separator: str) -> list[str]:
     """The values of an option whose words may each list several."""
     parts = (text.split(separator) if separator else [text] for text in one.values)
     return [part for listed in parts for part in listed if part]

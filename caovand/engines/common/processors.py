@@ -14,7 +14,8 @@ OVER_NODES = 0.45
 """The part of the bandwidth of several NUMA nodes that is reached without placing weights on them:
 most of what a core reads is the other node's. Two Xeons of 111 GB/s read experts at 35 to 40."""
 EXPERTS_REACHED = 0.8
-"""Of what dense layers reach: experts are many small matrices, and all cores wait after each."""
+"""The part of dense layers' rate that experts reach: they are many small matrices, and all cores
+wait after each."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ CORES = {
     "avx2": AVX2, "i8mm": Core(8.0, 30.0), "asimddp": Core(5.0, 15.0), "avx": Core(1.25, 4.0),
     "asimd": Core(1.25, 4.0), "sse4_2": Core(0.8, 2.0),
 }  # fmt: skip
-"""By the best of the vector extensions. Half and less of what a core reaches alone: an EPYC's with
+"""A core by its best vector extension. Half or less of what it reaches alone: an EPYC's with
 AVX-512 multiplied dense Q4_K weights at 23.7 GB/s of its own time, experts at 22.0 (measured);
 others are slower, and all of them are slower together."""
 
 
 def core_of(host: Host) -> Core:
-    """What one core does; one with AVX2 where the processor is unknown."""
+    """The speed of one core; of one with AVX2 if the processor is unknown."""
     return next((CORES[name] for name in CORES if name in host.instructions), AVX2)
 
 

@@ -18,8 +18,8 @@ LINKED_S, UNLINKED_S = 7e-6, 34e-6
 LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.97, 5: 3.94, 6: 7.56}
 LANES_REACHED = 0.8
 USUAL_LINK = (3, 16)
-"""Where the link is not known. An idle card's link is slower than the one it works with, so
-that no older generation is believed."""
+"""PCIe generation and lanes of an unknown link. An idle card's link is slower than a busy one's, so
+no older generation is believed."""
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,18 @@ SUSTAINED = 0.85
 """The part of its highest clock that a busy card keeps."""
 
 
-def stated(gpu: Gpu) -> Speed:
+def card_speed(gpu: Gpu) -> Speed:
     """The card's own figures where the driver reports them, else its maker's, by the longest mark
     in its name."""
     marks = [mark for mark in STATED if _has_word(gpu.name, mark)]
     known = STATED[max(marks, key=len)] if marks else None
     typical = known or BY_CAPABILITY.get(gpu.compute_capability, NEWER)
     named = known is not None and not gpu.mig  # a part has not all of the card's multiprocessors
-    tflop_s = typical.tflop_s if named else _counted(gpu) or typical.tflop_s
+    tflop_s = typical.tflop_s if named else _tflops_by_multiprocessors(gpu) or typical.tflop_s
     return Speed(gpu.memory_gb_s or typical.gb_s, tflop_s)
 
 
-def _counted(gpu: Gpu) -> float | None:
+def _tflops_by_multiprocessors(gpu: Gpu) -> float | None:
     """The TFLOP/s of a card by its multiprocessors, None if the driver does not report them."""
     if not gpu.multiprocessors or not gpu.clock_mhz:
         return None
@@ -111,7 +111,7 @@ def _has_word(name: str, mark: str) -> bool:
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:
     """The figures of the slowest card, for which the others wait."""
-    speeds = [stated(gpu) for gpu in gpus]
+    speeds = [card_speed(gpu) for gpu in gpus]
     return Speed(
         min(speed.gb_s for speed in speeds) * BANDWIDTH_REACHED,
         min(speed.tflop_s for speed in speeds) * RATE_REACHED,
@@ -125,9 +125,9 @@ def host_link(gpus: Sequence[Gpu]) -> tuple[int, int, float]:
     return generation, link[1], LANE_GB_S[generation] * link[1] * LANES_REACHED
 
 
-def joined(gpus: Sequence[Gpu]) -> str:
-    """What joins the cards, in words."""
-    if linked(gpus):
+def link_text(gpus: Sequence[Gpu]) -> str:
+    """The link between the cards, in words."""
+    if all_linked(gpus):
         return "joined by NVLink"
     if not all(gpu.pcie for gpu in gpus):
         return "not all linked by NVLink"
@@ -135,7 +135,7 @@ def joined(gpus: Sequence[Gpu]) -> str:
     return f"not all linked by NVLink: they exchange data over PCIe {generation}.0 x{lanes}"
 
 
-def linked(gpus: Sequence[Gpu]) -> bool:
+def all_linked(gpus: Sequence[Gpu]) -> bool:
     """Whether NVLink joins each of these cards with every other."""
     return all(one.index in two.nvlink for one in gpus for two in gpus if one.index != two.index)
 

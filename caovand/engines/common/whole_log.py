@@ -14,7 +14,7 @@ from caovand.core.log import Explanation, FindCause, PhaseTime
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.signature import Signature, first
-from caovand.engines.common.wrapping import unwrapped, without_colours
+from caovand.engines.common.wrapping import unwrap, without_colours
 
 HIDDEN = "(hidden)"
 Sample = tuple[str, float]
@@ -25,7 +25,7 @@ class Explainer:
     """How one engine's log is explained; call it with the text of a log file.
 
     `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
-    without one. `read` is that of the engine's Log; the engine serves once the phase `last` is
+    without one. `read` is the one of the engine's Log; the engine serves once the phase `last` is
     complete. `harmless` rows look like failures. `sample` reads one measurement of a figure that
     the log repeats: its median counts.
     """
@@ -75,7 +75,7 @@ class Explainer:
 
 def lines_of(text: str) -> list[str]:
     """The lines of a log file as the engine printed them, without colours."""
-    return [unwrapped(line) for line in re.split(r"\r?\n", without_colours(text))]
+    return [unwrap(line) for line in re.split(r"\r?\n", without_colours(text))]
 
 
 def public(finding: Finding, line: int) -> Finding:
@@ -88,7 +88,7 @@ def public(finding: Finding, line: int) -> Finding:
     )
 
 
-def planned(configured: Mapping[str, Any]) -> Plan | None:
+def plan_from_log(configured: Mapping[str, Any]) -> Plan | None:
     """The plan that the arguments in a log make, None without any."""
     if not configured:
         return None

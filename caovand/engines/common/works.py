@@ -34,7 +34,7 @@ def _sound(model: str, prompt: Sequence[int] | str) -> Upload:
     return Upload(fields, "a.wav", _SILENCE)
 
 
-def _ranked(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+def _rank_request(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
     return {"model": model, "query": TEXTS[0], "documents": [_document(prompt)]}
 
 
@@ -44,7 +44,7 @@ def _document(prompt: Sequence[int] | str) -> str:
 
 
 def _flaw(key: str, answer: Any, results: str = "data") -> str:
-    """What is wrong with the numbers under this key of the first result; "" for nothing."""
+    """The fault of the numbers under this key of the first result; "" if there is none."""
     try:
         found = list(_numbers(answer[results][0][key]))
     except (LookupError, TypeError):
@@ -72,7 +72,7 @@ def _no_text(answer: Any) -> str:
 
 EMBED = Work("embedding", "/v1/embeddings", _tokens, lambda answer: _flaw("embedding", answer))
 RERANK = Work(
-    "score", "/v1/rerank", _ranked, lambda answer: _flaw("relevance_score", answer, "results")
+    "score", "/v1/rerank", _rank_request, lambda answer: _flaw("relevance_score", answer, "results")
 )
 WORKS: Mapping[ModelTask, Work] = MappingProxyType(
     {

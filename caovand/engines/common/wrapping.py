@@ -37,7 +37,7 @@ _PREFIX = re.compile(
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"
 _WIDTHS, _MIN_BROKEN = (60, 400), 3
-"""Columns of a terminal, and how many broken lines are no coincidence."""
+"""Columns of a terminal, and how many broken lines are more than a coincidence."""
 _BEGINS = re.compile(
     r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
     r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
@@ -46,7 +46,7 @@ _BEGINS = re.compile(
 """How a line of its own begins; the rest of a broken one may begin with anything."""
 
 
-def unwrapped(line: str) -> str:
+def unwrap(line: str) -> str:
     """One line as the engine printed it."""
     if line.startswith('{"log":'):  # Docker's own files
         line = _of_docker(line)
@@ -60,7 +60,7 @@ def unwrapped(line: str) -> str:
     return line
 
 
-def joined(text: str) -> str:
+def join_wrapped(text: str) -> str:
     """Text whose lines a terminal broke at its width, as tmux copies them, with whole lines.
 
     The rest of a broken line becomes an empty one, so that every line keeps its number.
@@ -84,7 +84,7 @@ def joined(text: str) -> str:
 
 def one_text(line: str) -> Sequence[str]:
     """A printed line as the only text in it, for engines that print one text a line."""
-    return (unwrapped(line),)
+    return (unwrap(line),)
 
 
 def without_colours(text: str) -> str:

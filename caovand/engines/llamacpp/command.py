@@ -28,7 +28,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
         if name not in plan.verbatim:
             argv += _words(name, setting.value, plan, engine)
     typed = options.read(plan.extra_args, engine.flags, engine.switches)
-    secrets, verbatim = options.carried(typed)
+    secrets, verbatim = options.carry_secrets(typed)
     argv += verbatim
     env = {**{name: str(setting.value) for name, setting in plan.env.items()}, **secrets}
     return Command(tuple(argv), env, (argv[0], *options.redact(argv[1:])))

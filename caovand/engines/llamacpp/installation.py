@@ -9,7 +9,7 @@ from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"
 COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
-"""What one compiler may need; nvcc more than the others."""
+"""MiB that one compiler may need; nvcc needs more than the others."""
 _COMMON = (
     # one program, which needs no library of its own at run time
     "-DBUILD_SHARED_LIBS=OFF",

@@ -90,7 +90,7 @@ _CHOICES = re.compile(r"allowed values: ([\w, ]+)")
 _BUILD = re.compile(r"build (\d{1,9})")
 
 
-def _lacking(found: Mapping[str, Any]) -> str:
+def _missing_program(found: Mapping[str, Any]) -> str:
     return "" if found["executable"] else "llama-server"
 
 
@@ -129,7 +129,7 @@ def _options(
             now = _SPELLING.findall(line)
             flags.update(now)
             behind = line[line.rfind(now[-1]) + len(now[-1]) :] if now else ""
-            if behind[:2] in ("", "  ") and not _continued(behind):
+            if behind[:2] in ("", "  ") and not _continues(behind):
                 switches.update(now)
             if "--spec-type" in now:
                 choices["--spec-type"] = tuple(behind.split()[0].split(","))
@@ -139,7 +139,7 @@ def _options(
     return frozenset(flags), frozenset(switches), tuple(sorted(choices.items()))
 
 
-def _continued(behind: str) -> bool:
+def _continues(behind: str) -> bool:
     """Whether something stands where the value's name would."""
     return bool(behind.strip()) and not behind.startswith("  ")
 
@@ -152,6 +152,6 @@ PROBE = Probe(
     details=OPTIONS,
     asked=frozenset({"help", "build"}),
     env={},
-    lacking=_lacking,
+    lacking=_missing_program,
     read=_read,
 )

@@ -51,7 +51,7 @@ print(MARK + json.dumps({"version": done.stdout + done.stderr}))
 _VERSION = re.compile(r"version is v?(\d[\w.+-]{0,60})")
 
 
-def _lacking(found: Mapping[str, Any]) -> str:
+def _missing_program(found: Mapping[str, Any]) -> str:
     return "" if found["executable"] else "ollama"
 
 
@@ -76,7 +76,7 @@ PROBE = Probe(
     details=DETAILS,
     asked=frozenset({"version"}),
     env={},
-    lacking=_lacking,
+    lacking=_missing_program,
     read=_read,
     missing=Problem(
         "use Ollama as the engine",

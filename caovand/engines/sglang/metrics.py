@@ -28,7 +28,7 @@ COUNTERS = {
     "cached_tokens_total": "prefix_hits",
 }
 QUEUES = ("num_running_reqs", "num_queue_reqs")
-"""Counted for all priorities, and for each of them once more."""
+"""Gauges that count all priorities, and each of them once more."""
 FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
@@ -36,9 +36,9 @@ LARGEST = float(1 << 53)
 """The largest value that is a count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
-"""Of a queue that is part of the one without a priority."""
+"""The label of a queue that is part of the one without a priority."""
 _WHOLE_ANSWERS = re.compile(r'(?:^|,)is_streaming="false"')
-"""Of requests without a stream, whose first output is many tokens or all of them."""
+"""The label of requests without a stream, whose first output is many tokens or all of them."""
 _MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
 
 

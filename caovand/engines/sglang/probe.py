@@ -77,7 +77,7 @@ print(MARK + json.dumps({
 _TOOLS, _REASONING = "--tool-call-parser", "--reasoning-parser"
 
 
-def _lacking(found: Mapping[str, Any]) -> str:
+def _missing_package(found: Mapping[str, Any]) -> str:
     if not found["sglang"]:
         return "SGLang"
     return "" if found["torch"] else "PyTorch"
@@ -112,6 +112,6 @@ PROBE = Probe(
     details=DETAILS,
     asked=frozenset({"flags", "cards"}),
     env={},
-    lacking=_lacking,
+    lacking=_missing_package,
     read=_read,
 )

@@ -1,4 +1,4 @@
-"""What the doctor looks for: each check is a function from facts to findings.
+"""The doctor's checks for vLLM, each a function from facts to findings.
 
 A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
 WARN what costs speed or will bite later; both carry the command or the key that fixes it.
@@ -18,7 +18,7 @@ from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.engines.common.checks import (
     cache_checks,
     driver_checks,
-    failed,
+    failed_check,
     link_checks,
     port_checks,
 )
@@ -29,20 +29,12 @@ from caovand.engines.vllm.machine.capabilities import TURING, type_without_bfloa
 from caovand.engines.vllm.planning.devices import unusable
 
 WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
-
-
 WITH_LIBRARY = (
     "reinstall the package caovan-kernels (in a checkout: make -C csrc package), then: "
     "sudo caovanctl engine install --again"
 )
-
-
 WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
-
-
 FULL_SHM_MIB = 64
-
-
 SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
@@ -148,7 +140,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None:
         if facts.engine_problem:
-            yield failed("engine", facts.engine_problem)
+            yield failed_check("engine", facts.engine_problem)
         return
     if lack := releases.untested(found):
         yield CheckResult("engine", "WARN", lack.fact, lack.remedy)
@@ -197,7 +189,7 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """What is not built beforehand is compiled by the first start that needs it, for minutes."""
+    """Kernels not built beforehand are compiled by the first start that needs them, for minutes."""
     found = facts.engine
     if found is None or not found.cuda_home:
         return
@@ -263,7 +255,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.model
     if found is None:
         if facts.model_problem:
-            yield failed("model", facts.model_problem)
+            yield failed_check("model", facts.model_problem)
         return
     if not found.architecture:
         text = f"{found.path} is not on this machine yet"
@@ -281,10 +273,10 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("model", "WARN", note.message, note.remedy)
     if facts.unreadable:
         text = f"user {facts.service_user} may not read {facts.unreadable}"
-        yield CheckResult("model", "FAIL", text, _opened(facts.unreadable, found.path))
+        yield CheckResult("model", "FAIL", text, _grant_command(facts.unreadable, found.path))
 
 
-def _opened(closed: str, model: str) -> str:
+def _grant_command(closed: str, model: str) -> str:
     """The command that lets the service in; of a folder above the model it shows no contents."""
     if PurePath(closed) in PurePath(model).parents:
         return f"sudo chmod a+x {quote(closed)}"
@@ -318,7 +310,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory is None:
         return
     for conflict in memory.conflicts:
-        yield failed("memory", conflict)
+        yield failed_check("memory", conflict)
     if memory.fits is None:
         text = f"nothing is forecast: {memory.reason}"
         yield CheckResult("memory", "WARN", text, "read the memory that vLLM logs when it starts")
@@ -335,7 +327,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """What the plan takes of speed and memory."""
+    """The cost of the plan in speed and memory."""
     share = facts.memory.gpu_memory_utilization if facts.memory else None
     if facts.mtp is None or share is None:
         return
@@ -346,13 +338,13 @@ def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
-    told = tuple(map(str, facts.model.notes)) if facts.model else ()
-    told += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
-    told += (str(old_driver(facts.gpus, _cuda(facts))),)
-    told += (str(releases.untested(facts.engine)),) if facts.engine else ()
-    told += (str(small_host(facts.model, facts.host)),) if facts.model else ()
+    reported = tuple(map(str, facts.model.notes)) if facts.model else ()
+    reported += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
+    reported += (str(old_driver(facts.gpus, _cuda(facts))),)
+    reported += (str(releases.untested(facts.engine)),) if facts.engine else ()
+    reported += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:
-        if text not in told and not text.startswith("it does not fit"):
+        if text not in reported and not text.startswith("it does not fit"):
             fact, _, fix = text.partition("; ")
             yield CheckResult("plan", "WARN", fact, fix)
 

@@ -15,7 +15,7 @@ from caovand.engines.vllm import kernels, over_ray
 from caovand.engines.vllm.flags import command_line, spelling
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
-MERGED = "additional_config"
+MERGED_FLAG = "additional_config"
 """Our one flag that is merged with the operator's; all others yield to it."""
 ROOT = "VLLM_CACHE_ROOT"
 INSPECTED = "modelinfos"
@@ -32,17 +32,17 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     argv = [engine.python, *SERVE, plan.model]
     ray = over_ray.is_used(plan)
     for name, setting in plan.settings.items():
-        if name in plan.verbatim and name != MERGED:
+        if name in plan.verbatim and name != MERGED_FLAG:
             continue
         if ray and name in over_ray.LAUNCHERS:
             continue
         argv += _words(name, setting.value, engine)
-    secrets, verbatim = command_line.carried(
+    secrets, verbatim = command_line.carry_secrets(
         command_line.read(plan.extra_args, engine.flags, engine.switches)
     )
-    argv += command_line.without(verbatim, MERGED if plan.value(MERGED) else None)
+    argv += command_line.without(verbatim, MERGED_FLAG if plan.value(MERGED_FLAG) else None)
     if ray:
-        argv = over_ray.launched(plan, argv)
+        argv = over_ray.launch_command(plan, argv)
     environment = PurePath(engine.python).parent.parent
     named = {name: setting.value for name, setting in plan.env.items()}
     env = {**{name: str(value) for name, value in named.items() if value is not None}, **secrets}
@@ -81,7 +81,7 @@ def cache_key(plan: Plan, engine: EngineInfo) -> str:
     CAOVAN_CACHE for a stale cache: another folder is safe, a deletion might not be.
     """
     name = plan.model.rstrip("/").rpartition("/")[2] or "model"
-    return _renewed(f"{engine.version}-{_device(plan, engine)}-{name}-mtp{plan.mtp}", plan)
+    return _key_of_cache(f"{engine.version}-{_device(plan, engine)}-{name}-mtp{plan.mtp}", plan)
 
 
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
@@ -101,7 +101,7 @@ def kernels_key(plan: Plan, engine: EngineInfo) -> str:
 
     The results of autotuning are among them, which are for these cards.
     """
-    return _renewed(f"torch{engine.torch}-{_device(plan, engine)}", plan)
+    return _key_of_cache(f"torch{engine.torch}-{_device(plan, engine)}", plan)
 
 
 def environment_key(engine: EngineInfo) -> str:
@@ -117,7 +117,7 @@ def _device(plan: Plan, engine: EngineInfo) -> str:
     return plan.device or engine.build
 
 
-def _renewed(key: str, plan: Plan) -> str:
+def _key_of_cache(key: str, plan: Plan) -> str:
     return f"{key}-{plan.env['CAOVAN_CACHE'].value}" if "CAOVAN_CACHE" in plan.env else key
 
 

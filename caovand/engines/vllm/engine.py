@@ -24,7 +24,7 @@ from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
-from caovand.engines.vllm.machine.ranks import nodes_of
+from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
@@ -54,7 +54,7 @@ def _at_once(plan: Plan) -> int | None:
 def _speed(plan: Plan, inventory: Inventory) -> float | None:
     if plan.device == "cpu":
         return _on_processor(inventory)
-    return _paced(plan, inventory, WORKLOADS["chat"], 1).decode
+    return _model_pace(plan, inventory, WORKLOADS["chat"], 1).decode
 
 
 def _on_processor(inventory: Inventory) -> float | None:
@@ -69,10 +69,10 @@ def _on_processor(inventory: Inventory) -> float | None:
 
 
 def _modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
-    return _paced(plan, inventory, replace(WORKLOADS["chat"], prompt=prompt), at_once)
+    return _model_pace(plan, inventory, replace(WORKLOADS["chat"], prompt=prompt), at_once)
 
 
-def _paced(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -> Modelled:
+def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: int) -> Modelled:
     gpus = cards_of_plan(plan, inventory)
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()

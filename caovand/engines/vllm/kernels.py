@@ -55,7 +55,7 @@ ALL_REDUCE = Kernel(
 
 
 def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
-    """What this release needs on cards of this capability, quickest first."""
+    """The kernels that this release needs on cards of this capability, quickest first."""
     if capability == TURING:
         return (SAMPLING, *_attention(ON_TURING))
     if capability >= AMPERE and capability[0] not in OWN_FP8:
@@ -95,7 +95,7 @@ def compilers(cpus: int, memory_mib: int) -> int:
 
 
 def missing(engine: EngineInfo, capability: tuple[int, int], cards: int) -> tuple[str, ...]:
-    """Labels of what a start of this engine on so many such cards may have to compile."""
+    """Labels of what a start of this engine on `cards` such cards may have to compile."""
     if engine.build != "cuda" or not engine.flashinfer or engine.jit_cache:
         return ()
     have = dict(engine.kernels).get("sm{}{}".format(*capability), ())

@@ -87,7 +87,7 @@ def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
         raise Unplannable(f"{cannot} {option(backend)} {typed}; {remedy}")
 
 
-def offered(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that ranks may use here, in the order in which they are taken: the freest first.
 
     What a desktop uses changes no order. Raises Unplannable.
@@ -119,7 +119,7 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
     """The cards that the head's plan uses here."""
     values = {name: one.value for name, one in plan.settings.items()}
     ranks = ranks_here(values, count(plan.value("nnodes")) or 1)
-    cards = offered(config, inventory)
+    cards = usable_cards(config, inventory)
     if len(cards) < ranks:
         raise Unplannable(
             f"cannot run {ranks} ranks of the head's plan: this node offers {len(cards)} cards;"
@@ -184,7 +184,7 @@ def ranks_in(lines: Sequence[str]) -> dict[int, str]:
 
 
 NODES = Nodes(
-    offered=offered,
+    offered=usable_cards,
     refusal=over_ray.refusal,
     packages={over_ray.RAY: over_ray.PACKAGE},
     spread=spread,

@@ -119,7 +119,7 @@ def environment(place: Place) -> dict[str, Setting]:
     return found
 
 
-def launched(plan: Plan, argv: Sequence[str]) -> list[str]:
+def launch_command(plan: Plan, argv: Sequence[str]) -> list[str]:
     """The command line of a node: Ray, and on the head vLLM's own, `argv`, as well."""
     nodes = int(plan.value("nnodes"))
     ranks = (count(plan.value(TENSOR)) or 1) * (count(plan.value(PIPELINE)) or 1)

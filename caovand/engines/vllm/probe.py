@@ -121,7 +121,7 @@ ASKED = frozenset({"flags", "deprecated", "choices", "tool_parsers", "reasoning_
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
-def _lacking(found: Mapping[str, Any]) -> str:
+def _missing_package(found: Mapping[str, Any]) -> str:
     if not found["vllm"]:
         return "vLLM"
     return "" if found["torch"] else "PyTorch"
@@ -162,6 +162,6 @@ PROBE = Probe(
     details=FLAGS,
     asked=ASKED,
     env=QUIET,
-    lacking=_lacking,
+    lacking=_missing_package,
     read=_read,
 )

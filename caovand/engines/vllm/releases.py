@@ -36,8 +36,8 @@ EXPERTS_BY_FLAG = (0, 32)
 """VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
 before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""
 AWQ_EXPERTS_STAY = (0, 22)
-"""What AWQ experts work in is kept from layer to layer, as for other experts. 0.21 does not, 0.32
-does; releases between were not looked at."""
+"""The workspace of AWQ experts is kept from layer to layer, as for other experts: not yet in 0.21,
+but in 0.32; releases between were not checked."""
 DRAFTS_KEEP_STATES = (0, 32)
 """Drafting requests of a hybrid model keep correct states. Earlier releases corrupt them, silently,
 in three ways: a prefix-cache hit may be a block longer for the states than for the attention, which
@@ -49,10 +49,10 @@ gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of t
 still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
 DRAFTS_OVER_STAGES = (0, 32)
 """MTP drafts over pipeline stages (vllm#46994). Earlier releases demand stages of the drafting head
-and refuse to start; which between 0.21 and 0.32 was the first not to was not looked at."""
+and refuse to start; the first one between 0.21 and 0.32 that does not was not sought."""
 RANKS_BY_RAY = (0, 21)
 """Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
-needs neither Ray's compiled graphs nor cupy. Earlier releases were not looked at."""
+needs neither Ray's compiled graphs nor cupy. Earlier releases were not checked."""
 RAY_HAS_TOKENS = (2, 52)
 """Ray can let in nobody without a token. Earlier releases of Ray ignore RAY_AUTH_MODE, and run the
 code of whoever reaches their ports."""
@@ -61,7 +61,7 @@ DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 DELTA_NET_NOT_BY_NVCC = (0, 22)
 """FlashInfer's Gated DeltaNet for Hopper need not be compiled by nvcc: 0.21's is, 0.33's is not."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
-"""From and to: attention with 256-wide heads fails to build for SM75."""
+"""The first and the last release whose attention with 256-wide heads fails to build for SM75."""
 REPAIRED_FLASHINFER = (0, 6, 16)
 """The first release that the plugin offers to vLLM releases that refuse these cards."""
 

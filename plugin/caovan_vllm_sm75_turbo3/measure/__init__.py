@@ -1,1 +1,1 @@
-"""The kernels measured on a card: against float64, and in time beside vLLM's own."""
+"""The kernels measured on a card: against float64, and in time against vLLM's own."""

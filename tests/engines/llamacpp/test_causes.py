@@ -15,7 +15,7 @@ from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
 from caovand.engines.llamacpp.engine import ENGINE
 from caovand.engines.llamacpp.healing.advice import advise
-from caovand.engines.llamacpp.log.cause import announces, find_cause
+from caovand.engines.llamacpp.log.cause import announces_failure, find_cause
 from caovand.engines.llamacpp.log.explain import explain
 from caovand.engines.llamacpp.log.line import take_apart
 from caovand.engines.llamacpp.log.signatures import BY_ID, SIGNATURES
@@ -152,7 +152,7 @@ def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
     lines = log("missing").splitlines()
     assert find_cause(lines[:-1], "load", alive=True) is None
     assert find_cause(lines, "load", alive=True) is not None
-    assert [announces(line) for line in lines].count(True) == 1
+    assert [announces_failure(line) for line in lines].count(True) == 1
 
 
 def test_rows_have_unique_ids_and_known_failures() -> None:

@@ -12,7 +12,7 @@ from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
 from caovand.engines.ollama.engine import ENGINE
 from caovand.engines.ollama.healing.advice import advise
-from caovand.engines.ollama.log.cause import announces, find_cause
+from caovand.engines.ollama.log.cause import announces_failure, find_cause
 from caovand.engines.ollama.log.explain import explain
 from caovand.engines.ollama.log.phases import PHASES, read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
@@ -114,7 +114,7 @@ def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
     lines = log("unknown-architecture").splitlines()
     assert find_cause(lines[:2], "load", alive=True) is None
     assert find_cause(lines, "load", alive=True) is not None
-    assert [announces(line) for line in lines] == [False, False, True, False]
+    assert [announces_failure(line) for line in lines] == [False, False, True, False]
 
 
 DRIVER = (
@@ -128,14 +128,14 @@ LOADED = (
 
 def test_a_server_that_serves_without_its_cards_has_failed_and_says_so() -> None:
     """Also after a model was loaded, on the processor; the daemon hears it while it lives."""
-    assert announces(DRIVER)
+    assert announces_failure(DRIVER)
     for lines in ([DRIVER], [DRIVER, LOADED]):
         found = find_cause(lines, "http", alive=True)
         assert found is not None
         assert (found.failure, found.captures["code"]) == ("gpu-absent", "999")
     assert "nvidia_uvm" in advise(found)[0]
     absent = DRIVER.replace("WARN", "INFO").replace("unknown error initializing", "no devices in")
-    assert not announces(absent)
+    assert not announces_failure(absent)
     assert find_cause([absent], "http") is None
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.cli.explain import explained
+from caovand.cli.explain import explain_log
 from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
 from caovand.engines.sglang.engine import ENGINE
 from caovand.engines.sglang.healing.advice import advise
-from caovand.engines.sglang.log.cause import announces, find_cause
+from caovand.engines.sglang.log.cause import announces_failure, find_cause
 from caovand.engines.sglang.log.explain import explain
 from caovand.engines.sglang.log.phases import PHASES, read
 from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, SIGNATURES
@@ -81,7 +81,7 @@ def test_a_server_that_came_up_has_no_failure(name: str) -> None:
     "name", [*SERVED, "weights-no-memory", "graphs-no-memory", "watchdog", "context-too-long"]
 )
 def test_explain_finds_out_whose_log_it_is(name: str) -> None:
-    assert explained(log(name))[0].name == "sglang"
+    assert explain_log(log(name))[0].name == "sglang"
 
 
 def test_an_exception_without_words_is_shown_with_its_code_and_blames_nothing() -> None:
@@ -161,7 +161,7 @@ def test_what_a_client_or_a_prompt_says_is_no_failure() -> None:
 
 def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
     lines = log("no-room-for-cache").splitlines()
-    assert [n for n, line in enumerate(lines) if announces(line)] == [1, 6]
+    assert [n for n, line in enumerate(lines) if announces_failure(line)] == [1, 6]
     assert find_cause(lines[4:5], "load", alive=True) is None
     assert find_cause(lines, "load", alive=True) is not None
 

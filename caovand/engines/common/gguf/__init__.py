@@ -1,1 +1,1 @@
-"""What ggml allocates for a model in GGUF files, and the context and placement that follow."""
+"""The memory that ggml allocates for a model in GGUF files, and the context and placement."""

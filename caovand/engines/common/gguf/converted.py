@@ -1,4 +1,4 @@
-"""How an engine of GGUF files would serve a model that another cannot: from one of four bits."""
+"""How an engine of GGUF files would serve a model that another cannot: from a four-bit file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from caovand.engines.common.gguf.sizes import Load
 
 TYPE = "Q4_K_M"
 BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
-"""Of a weight in a file of that type, by the tensors' own types; experts count as layers."""
+"""Bits of a weight in a file of that type, by the tensors' own types; experts count as layers."""
 MXFP4_BITS = 4.25
-"""Of a weight of experts that are published in MXFP4, which every file keeps."""
+"""Bits of a weight of experts that are published in MXFP4, which every file keeps."""
 STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
 """Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
@@ -25,7 +25,7 @@ QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bi
 FASTER = 2.0
 """Models of two engines' speeds err: only such a gain is worth another download."""
 READING = 10.0
-"""Tokens a second as fast as people read: who has these gains little by more."""
+"""Tokens a second as fast as people read: more gains them little."""
 TINY = 100 << 20
 """Bytes of a file below which a model is made for trials: models of speed mean nothing there."""
 KNOWN = frozenset({
@@ -40,7 +40,7 @@ GROUP = "other engines"
 """The doctor's group for them."""
 
 
-def offered(
+def offer_gguf(
     title: str,
     model: ModelCard,
     cards: tuple[Gpu, ...],
@@ -50,11 +50,11 @@ def offered(
 ) -> tuple[CheckResult, ...]:
     """The way to serve it on these cards, which `how` completes for a model's name.
 
-    None where it runs fast enough, or would hardly run faster or at all.
+    Empty if it runs fast enough already, or would hardly run faster or at all.
     """
     if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
         return ()
-    file = converted(model)
+    file = convert_sizes(model)
     if file.size < TINY:
         return ()
     in_gguf = replace(model, gguf=file)
@@ -80,7 +80,7 @@ def offered(
     return (CheckResult(GROUP, "WARN", text, how(name)),)
 
 
-def converted(model: ModelCard) -> Gguf:
+def convert_sizes(model: ModelCard) -> Gguf:
     """The file that the converter would make, by the checkpoint's sizes."""
     kinds = model.layer_types or ("full_attention",)
     of_experts = MXFP4_BITS if model.quantization == "mxfp4" else BITS["layers"]

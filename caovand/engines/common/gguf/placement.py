@@ -1,9 +1,9 @@
-"""Where the layers of a model go: cards and host memory, and what each then holds."""
+"""The placement of a model's layers on cards and in host memory, and the bytes on each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
@@ -16,18 +16,18 @@ from caovand.engines.common.gguf.sizes import (
     state_bytes,
 )
 from caovand.engines.common.processors import read_seconds
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 
 MIB = 1 << 20
 CONTEXT_MIB = 350
 """Memory of each card for CUDA's context and its kernels' pools."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
-"""The part of host memory that is left to everything else, and its least."""
+"""The part of host memory that is left to everything else, as a denominator, and its minimum."""
 HANDOVER_S = 60e-6
-"""A layer that is computed on cards and in host memory hands the token over, and back."""
+"""Seconds to hand a token over to host memory and back, for a layer that is computed in both."""
 DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
-"""What a layer's kernels take besides reading, by published speeds: an 8B of 32 layers on a 3090,
-gpt-oss-120b's 36 on a GB10."""
+"""Seconds that a layer's kernels take besides reading, by published speeds: an 8B of 32 layers on a
+3090, gpt-oss-120b's 36 on a GB10."""
 
 
 @dataclass(frozen=True)
@@ -71,64 +71,66 @@ class Device:
 
 
 def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:
-    """What each card holds, in their order, and then host memory."""
-    gguf = _gguf(model)
-    trunk = len(gguf.layers)
-    units = trunk + 1
-    first = max(units - placement.layers, 0)
-    owner: list[int | None] = [None] * first
-    for card, many in enumerate(placement.on_cards):
-        owner += [card] * many
-    owner = owner[:units]
-    sums: dict[int | None, list[float]] = {
-        place: [0.0] * 5 for place in (*range(len(placement.on_cards)), None)
-    }
-    share = model.experts_per_token / model.experts if model.experts else 1.0
-    for place, layer in enumerate(gguf.layers):
-        on = owner[place]
-        size = layer.size if load.mtp or not layer.mtp else 0
-        experts = layer.expert_size if size else 0
-        at = None if place < placement.experts_in_ram else on
-        sums[on][0] += size - experts
-        sums[at][0] += experts
-        sums[on][3] += size - experts
-        sums[at][3] += experts * share
-        sums[at][4] += experts * share
-        sums[on][1] += cache_bytes(layer, load)
-        sums[on][2] += state_bytes(layer, load)
-    head = gguf.output or gguf.embedding
-    out = owner[trunk]
-    if out is not None or gguf.output:
-        sums[out][0] += head + gguf.rest
-    else:
-        sums[None][0] += gguf.rest
-    sums[out][3] += head + gguf.rest
-    sums[None][0] += gguf.embedding
-    compute = compute_bytes(model, load)
-    made = [
-        Device(
-            card,
-            int(w),
-            int(c),
-            int(s),
-            compute + CONTEXT_MIB * MIB,
-            0,
-            r,
-            e,
-            owner[:trunk].count(card),
-        )
-        for card, (w, c, s, r, e) in sums.items()
-        if card is not None
-    ]
-    weights, cache, states, read, experts_read = sums[None]
-    # With every layer on cards the host computes next to nothing.
-    ours = compute if placement.layers < units else 0
-    output = output_bytes(model, load)
-    on_host = max(first if placement.layers else 0, placement.experts_in_ram)
-    host = Device(
-        None, int(weights), int(cache), int(states), ours, output, read, experts_read, on_host
+    """The bytes on each card, in their order, and then in host memory."""
+    gguf, compute = _gguf(model), compute_bytes(model, load)
+    units = len(gguf.layers) + 1
+    in_ram = max(units - placement.layers, 0)
+    cards = range(len(placement.on_cards))
+    dealt = [card for card in cards for _ in range(placement.on_cards[card])]
+    owners: list[int | None] = [*[None] * in_ram, *dealt][:units]
+    output_on = owners.pop()
+    *on_cards, host = (
+        _layers_on(place, model, load, owners, placement) for place in (*cards, None)
     )
-    return (*made, host)
+    host = replace(
+        host,
+        weights=host.weights + gguf.embedding,
+        # With every layer on cards the host computes next to nothing.
+        compute=compute if in_ram else 0,
+        output=output_bytes(model, load),
+        layers=max(in_ram if placement.layers else 0, placement.experts_in_ram),
+    )
+    every = [*(replace(card, compute=compute + CONTEXT_MIB * MIB) for card in on_cards), host]
+    at = cards.stop if output_on is None else output_on
+    head = gguf.output or gguf.embedding
+    # A head that is the embedding is in host memory already.
+    stored = gguf.output if output_on is None else head
+    every[at] = replace(
+        every[at],
+        weights=every[at].weights + stored + gguf.rest,
+        read=every[at].read + head + gguf.rest,
+    )
+    return tuple(every)
+
+
+def _layers_on(
+    card: int | None,
+    model: ModelCard,
+    load: Load,
+    owners: Sequence[int | None],
+    placement: Placement,
+) -> Device:
+    """The layers on one device, and the routed experts there, which may be of other layers."""
+    dense = experts = cache = states = layers = 0
+    for number, (layer, owner) in enumerate(zip(_gguf(model).layers, owners, strict=True)):
+        loaded = load.mtp or not layer.mtp
+        if loaded and card == (None if number < placement.experts_in_ram else owner):
+            experts += layer.expert_size
+        if card == owner:
+            dense += layer.size - layer.expert_size if loaded else 0
+            cache += cache_bytes(layer, load)
+            states += state_bytes(layer, load)
+            layers += 1
+    experts_read = experts * (model.experts_per_token / model.experts if model.experts else 1.0)
+    return Device(
+        card,
+        weights=dense + experts,
+        cache=cache,
+        states=states,
+        read=dense + experts_read,
+        experts_read=experts_read,
+        layers=layers,
+    )
 
 
 def host_room(host: Host, gpus: Sequence[Gpu]) -> int:
@@ -152,7 +154,7 @@ def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> fl
     seconds = read_seconds(host, own.read - own.experts_read, own.experts_read)
     seconds += own.layers * HANDOVER_S
     for device, gpu in zip(found, gpus, strict=False):
-        seconds += device.read / (stated(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
+        seconds += device.read / (card_speed(gpu).gb_s * BANDWIDTH_REACHED * 1e9)
         seconds += device.layers * (EXPERTS_LAYER_S if device.experts_read else DENSE_LAYER_S)
     return seconds
 

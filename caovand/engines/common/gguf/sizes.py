@@ -13,7 +13,7 @@ from caovand.core.facts.gguf import GgufLayer
 from caovand.core.facts.inventory import ModelCard
 
 CELLS = 256
-"""A slot's cache holds a multiple of so many tokens."""
+"""Tokens of which a slot's cache holds a multiple."""
 CACHE_TYPES: Mapping[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18),
     "q4_1": (32, 20), "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
@@ -23,7 +23,7 @@ MASK_BYTES = 2
 """Bytes of the attention mask for each pair of a step's token and a cached one."""
 
 
-def undivided(kind: str, width: int) -> str:
+def why_undividable(kind: str, width: int) -> str:
     """Why heads of this width, 0 if unknown, cannot have a cache of a type; "" if they can."""
     block = CACHE_TYPES.get(kind, (1, 0))[0]
     if width % block == 0:
@@ -34,7 +34,7 @@ def undivided(kind: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """What a plan asks of memory: the context of one slot, slots, and the types of the cache.
+    """The load that a plan puts on memory: context of one slot, slots, and types of the cache.
 
     With `whole_layers` a layer's routed experts go where the layer goes.
     """
@@ -50,7 +50,7 @@ class Load:
     whole_layers: bool = False
 
 
-def padded(context: int) -> int:
+def padded_context(context: int) -> int:
     """The tokens that a slot's cache has room for."""
     return -(-context // CELLS) * CELLS
 
@@ -59,9 +59,9 @@ def cache_bytes(layer: GgufLayer, load: Load) -> int:
     """The cache of one layer for all slots; a drafting layer has one only if it drafts."""
     if layer.mtp and not load.mtp:
         return 0
-    cells = padded(load.context)
+    cells = padded_context(load.context)
     if layer.window:
-        cells = padded(min(cells, layer.window + load.batch))
+        cells = padded_context(min(cells, layer.window + load.batch))
     types = ("f16", "f16") if layer.mtp else (load.keys, load.values)
     row = _row(layer.keys, types[0]) + _row(layer.values, types[1])
     return cells * load.slots * row
@@ -82,13 +82,17 @@ def compute_bytes(model: ModelCard, load: Load) -> int:
     width = model.hidden_size
     experts = max(model.experts_per_token, 1)
     inner = max(model.intermediate_size if not model.experts else 0, model.expert_size * experts)
-    tokens = min(load.batch, padded(load.context) * load.slots)
-    mask = tokens * padded(load.context) * MASK_BYTES
+    tokens = min(load.batch, padded_context(load.context) * load.slots)
+    mask = tokens * padded_context(load.context) * MASK_BYTES
     if model.sliding_window:
-        mask += tokens * padded(min(load.context, model.sliding_window + load.batch)) * MASK_BYTES
+        mask += (
+            tokens
+            * padded_context(min(load.context, model.sliding_window + load.batch))
+            * MASK_BYTES
+        )
     elements = 3 * inner + (5 + (experts if model.experts else 0)) * width
     if not load.flash:
-        scores = padded(load.context) * model.heads + 8 * width
+        scores = padded_context(load.context) * model.heads + 8 * width
         elements = max(elements, scores)
     drafting = 4 * tokens * (3 * inner + width) + mask if load.mtp else 0
     return 4 * tokens * elements + mask + drafting

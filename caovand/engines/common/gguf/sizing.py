@@ -18,13 +18,13 @@ from caovand.engines.common.gguf.placement import (
 )
 from caovand.engines.common.gguf.sizes import CELLS, Load
 
-SLOTS = {"chat": 2, "long": 1, "batch": 8}
+SLOTS_BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""
-ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
+SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth moving layers off the cards for; a longer one only if it is free."""
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
-LEAST = 2048
+MIN_CONTEXT = 2048
 NEARLY = 1.1
 """A tenth of the time is not worth half of the requests, or bits of the cache."""
 MAX_ON_HOST = 32768
@@ -74,17 +74,17 @@ def longest(
 ) -> Sized:
     """The load with the longest context that is worth its price.
 
-    The longest with which every layer fits the cards; else at most `ENOUGH`, for which layers leave
-    them. On a processor, what fits its memory, up to MAX_ON_HOST.
+    The longest with which every layer fits the cards; else at most `SUFFICIENT_CONTEXT`, for which
+    layers leave them. On a processor, what fits its memory, up to MAX_ON_HOST.
     """
     limit = model.max_model_len or MAX_ON_HOST
-    enough = min(ENOUGH[workload], limit)
+    enough = min(SUFFICIENT_CONTEXT[workload], limit)
     top = limit if gpus else min(limit, max(MAX_ON_HOST, enough))
 
     def at(context: int) -> Sized:
         return fixed(model, host, replace(load, context=context), gpus, rooms)
 
-    least = at(min(LEAST, limit))
+    least = at(min(MIN_CONTEXT, limit))
     goal = at(enough)
     if gpus and goal.whole and goal.fits:
         return _most(at, enough, top, lambda one: one.fits and one.whole)

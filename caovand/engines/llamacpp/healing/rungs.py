@@ -14,7 +14,7 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 
 MIN_BATCH = 32
 LESS_LAYERS = 8
-"""A step takes one in so many of the layers off the cards."""
+"""The part of the layers that a step takes off the cards, as its denominator."""
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:

@@ -23,13 +23,13 @@ _CRASHES = frozenset({
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
 })  # fmt: skip
-"""What ends an engine that serves; its other errors are those of a request."""
+"""Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
 _STOPPED = "cleaning up before exit"
 
 
-def announces(line: str) -> bool:
+def announces_failure(line: str) -> bool:
     """Whether a line says that the start failed: the cause is near it."""
     parts = take_apart(line)
     return parts.level == "E" and bool(BY_ID["llama.load"].pattern.search(parts.message))

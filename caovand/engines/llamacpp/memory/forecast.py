@@ -28,7 +28,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def load_of(plan: Plan) -> Load:
-    """What this plan asks of memory."""
+    """The load that this plan puts on memory."""
     speculative = plan.value("speculative_config") or {}
     return Load(
         context=count(plan.value(CONTEXT)) or 0,

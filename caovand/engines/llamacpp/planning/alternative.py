@@ -1,10 +1,10 @@
-"""What llama.cpp offers for a model that another engine cannot serve, or serves slowly."""
+"""llama.cpp as an alternative for a model that another engine cannot serve, or serves slowly."""
 
 from __future__ import annotations
 
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
-from caovand.engines.common.gguf.converted import TYPE, offered
+from caovand.engines.common.gguf.converted import TYPE, offer_gguf
 from caovand.engines.llamacpp.planning.cards import OLDEST_BUILT
 
 
@@ -15,7 +15,7 @@ def alternative(
     cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_BUILT)
     if gpus and not cards:
         return ()
-    return offered("llama.cpp", model, cards, host, tokens_s, _how)
+    return offer_gguf("llama.cpp", model, cards, host, tokens_s, _how)
 
 
 def _how(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the doctor checks of a machine for llama.cpp."""
+"""The doctor's checks of a machine for llama.cpp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.engines.common.checks import (
     MODEL,
     driver_checks,
     engine_checks,
-    failed,
+    failed_check,
     gguf_size,
     link_checks,
     usable_card,
@@ -46,7 +46,7 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model_problem is not None:
-        yield failed(MODEL, facts.model_problem)
+        yield failed_check(MODEL, facts.model_problem)
         return
     model = facts.model
     if model is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.common.gguf.sizes import undivided
+from caovand.engines.common.gguf.sizes import why_undividable
 from caovand.engines.common.options import count
 
 PLAIN = frozenset({"f32", "f16", "bf16"})
@@ -15,10 +15,10 @@ PLAIN = frozenset({"f32", "f16", "bf16"})
 
 def conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
     """Each setting that cannot run on this machine."""
-    return tuple(_found(plan, inventory))
+    return tuple(_conflicts(plan, inventory))
 
 
-def _found(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
+def _conflicts(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
     kind = plan.value("cache_type_v")
     if plan.value("flash_attn") == "off" and kind not in (None, *PLAIN):
         yield Problem(
@@ -28,7 +28,7 @@ def _found(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
         )
     wide = inventory.model.head_dim
     for option, name in (("--cache-type-k", "cache_type_k"), ("--cache-type-v", "cache_type_v")):
-        if lack := undivided(str(plan.value(name)), wide):
+        if lack := why_undividable(str(plan.value(name)), wide):
             yield Problem("start llama-server", lack, f"use f16 for {option}")
     batch, micro = count(plan.value("batch_size")), count(plan.value("ubatch_size"))
     if batch and micro and micro > batch:

@@ -17,7 +17,7 @@ TYPED = ("spec_type", "spec_draft_n_max", "model_draft", "md", "spec_draft_model
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """What sets the depth instead of a chosen mode; "" for nothing."""
+    """The setting that overrules a chosen mode's depth; "" if none does."""
     typed = values(options.read(config.engine.extra_args))
     written = [options.option(name) for name in TYPED if name in typed]
     return drafting.overruling(config, environ, written)

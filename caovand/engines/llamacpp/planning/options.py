@@ -93,7 +93,7 @@ def option(name: str) -> str:
 def read(
     words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
 ) -> tuple[Typed, ...]:
-    """The options in order; `known` and `switches` are those of the engine, if it was asked."""
+    """The options in order; `known` and `switches` are the engine's, if its options were probed."""
     found: list[Typed] = []
     at = 0
     while at < len(words):
@@ -115,19 +115,19 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this llama-server refuses; none if it was not asked.
+    """The options that this llama-server refuses; none if its options were not probed.
 
     It takes underscores for the dashes of a long option.
     """
     found = read(words, engine.flags, engine.switches) if engine.flags else ()
     typed = (one.words[0] for one in found if one.name)
-    unknown = [word for word in typed if _spelled(word) not in engine.flags]
+    unknown = [word for word in typed if _with_dashes(word) not in engine.flags]
     fact, remedy = f"llama.cpp {engine.version} has no such option", "remove it from [engine]"
     problems = [Problem(f"pass {word}", fact, f"{remedy} extra_args") for word in unknown]
     return (*problems, *(STRAY for one in found if not one.name))
 
 
-def carried(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
+def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Secrets by the variable that carries them, and the words of all other options."""
     env: dict[str, str] = {}
     words: list[str] = []
@@ -159,5 +159,5 @@ def _name(word: str) -> str:
     return _NAMES.get(word) or PLACES.get(plain, plain)
 
 
-def _spelled(word: str) -> str:
+def _with_dashes(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word

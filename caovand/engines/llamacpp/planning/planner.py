@@ -55,13 +55,13 @@ def make_plan(
     gpus = cards.chosen(config, inventory)
     settings = _settings(config, inventory, gpus, verbatim, mode or config.policy.mode, environ)
     rest = {
-        name: Setting(_shown(name, value), "user", "passed verbatim")
+        name: Setting(_masked_value(name, value), "user", "passed verbatim")
         for name, value in verbatim.items()
         if name != CONTEXT  # typed for all sequences together
     }
     plan = Plan(
         model=model.path,
-        settings={**_known(settings, inventory), **rest},
+        settings={**_known_options(settings, inventory), **rest},
         env=_environment(config, gpus, engine.build == "cuda"),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(verbatim),
@@ -70,7 +70,7 @@ def make_plan(
         task=texts.task_of(model, verbatim),
     )
     plan = keep_steps(plan, remembered)
-    return _warned(plan, config, inventory, gpus, words)
+    return _with_warnings(plan, config, inventory, gpus, words)
 
 
 def _check(verbatim: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ def _check(verbatim: Mapping[str, Any]) -> None:
             )
 
 
-def _shown(name: str, value: Any) -> Any:
+def _masked_value(name: str, value: Any) -> Any:
     return HIDDEN if name in options.CARRIERS else value
 
 
@@ -147,8 +147,8 @@ def _name(config: Config, inventory: Inventory) -> Setting:
     )
 
 
-def _known(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings; those whose option this build lacks have no value."""
+def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
+    """The settings, without a value if this build lacks the option."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting
@@ -177,7 +177,7 @@ def _environment(config: Config, gpus: Sequence[Gpu], cuda: bool) -> dict[str, S
     return found
 
 
-def _warned(
+def _with_warnings(
     plan: Plan,
     config: Config,
     inventory: Inventory,

@@ -1,4 +1,4 @@
-"""What goes where: context, slots, cache, steps, and the layers on each card."""
+"""The sizes of llama.cpp's work: context, slots, cache, steps, and the layers on each card."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def settings(
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
     loads = _loads(load, slots, kinds, inventory, gpus)
     sized, context = _context(config, inventory, loads, gpus, rooms, verbatim)
-    slots, kinds = _lowered(sized.load, slots, kinds)
+    slots, kinds = _settings_of_load(sized.load, slots, kinds)
     return {
         CONTEXT: context,
         "parallel": slots,
@@ -67,7 +67,7 @@ def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
     workload = config.policy.workload
-    many = sizing.SLOTS[workload]
+    many = sizing.SLOTS_BY_WORKLOAD[workload]
     return Setting(
         many, "policy", f"sequences at once for workload {workload}; each has the whole context"
     )
@@ -137,7 +137,7 @@ def _loads(
     return tuple(dict.fromkeys([*caches, *few]))
 
 
-def _lowered(
+def _settings_of_load(
     load: Load, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the load that was chosen."""
@@ -191,7 +191,7 @@ def _context(
         reason = "the longest with every layer on the cards"
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
-    elif context == max(sizing.MAX_ON_HOST, sizing.ENOUGH[workload]):
+    elif context == max(sizing.MAX_ON_HOST, sizing.SUFFICIENT_CONTEXT[workload]):
         reason = "a longer prompt takes minutes to read on a processor"
     else:
         reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"

@@ -7,7 +7,7 @@ from caovand.engines.common.processors import core_of
 
 STEP_S = 5.0
 ON_CARDS, MAX_ON_CARDS = 512, 2048
-LEAST, MOST = 32, 512
+MIN_STEP, MAX_STEP = 32, 512
 
 
 def active_weights(model: ModelCard) -> float:
@@ -38,7 +38,7 @@ BITS = {
 def on_processor(model: ModelCard, host: Host) -> int:
     """Tokens of a step on these cores: a power of two that takes STEP_S seconds at most."""
     rate = host.cpus * core_of(host).gflop_s * 1e9 / max(2 * active_weights(model), 1.0)
-    tokens = LEAST
-    while tokens * 2 <= min(rate * STEP_S, MOST):
+    tokens = MIN_STEP
+    while tokens * 2 <= min(rate * STEP_S, MAX_STEP):
         tokens *= 2
     return tokens

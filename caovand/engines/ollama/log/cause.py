@@ -20,7 +20,7 @@ from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
 _DRIVER = "ollama.driver"
-"""Of a server without its cards: it serves all the same, on the processor."""
+"""The signature of a server without its cards, which serves on the processor all the same."""
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _RAW = re.compile(
     r"The model you are attempting to pull |(?:pulling manifest {1,3})?"
@@ -36,7 +36,7 @@ _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """How a line without a level begins that can be evidence."""
 
 
-def announces(line: str) -> bool:
+def announces_failure(line: str) -> bool:
     """Whether a line says that a runner failed, with the cause near it, or the driver."""
     parts = take_apart(line)
     text = _whole(parts)
@@ -60,7 +60,7 @@ def find_cause(
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
-    """What was found since the last model was loaded, and whether a runner reported a failure."""
+    """The hits since the last model was loaded, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced = "", False
     for index, line in enumerate(lines):
@@ -75,7 +75,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             continue
         parts = take_apart(line)
         text = _whole(parts)
-        announced = announced or announces(line)
+        announced = announced or announces_failure(line)
         if _CARD_FOUND.match(text):
             hits = [hit for hit in hits if hit.row.id != "ollama.discovery"]
         if not _is_evidence(parts, line) or first(HARMLESS, text):

@@ -6,7 +6,7 @@ import re
 
 from caovand.core.log import Log
 from caovand.engines.common.wrapping import one_text
-from caovand.engines.ollama.log.cause import NEAR, announces, find_cause
+from caovand.engines.ollama.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
 from caovand.engines.ollama.log.signatures import SIGNATURES
 
@@ -28,7 +28,7 @@ LOG = Log(
     plain=one_text,
     phases=PHASES,
     read=read,
-    announces=announces,
+    announces=announces_failure,
     near=NEAR,
     listening="http",
     find_cause=find_cause,

@@ -1,11 +1,11 @@
-"""What Ollama offers for a model on cards that no other engine has code for."""
+"""Ollama as an alternative for a model on cards that no other engine has code for."""
 
 from __future__ import annotations
 
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.core.facts.shortfalls import oldest_card
-from caovand.engines.common.gguf.converted import TYPE, offered
+from caovand.engines.common.gguf.converted import TYPE, offer_gguf
 from caovand.engines.ollama.probe import HOW
 
 
@@ -16,7 +16,7 @@ def alternative(
     if not gpus or any(gpu.compute_capability >= oldest_card("13") for gpu in gpus):
         return ()
     cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= oldest_card("12"))
-    return offered("Ollama", model, cards, host, tokens_s, _how)
+    return offer_gguf("Ollama", model, cards, host, tokens_s, _how)
 
 
 def _how(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the doctor checks of a machine for Ollama."""
+"""The doctor's checks of a machine for Ollama."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from caovand.engines.common.checks import (
     CARD,
     MODEL,
     engine_checks,
-    failed,
+    failed_check,
     gguf_size,
     link_checks,
     usable_card,
@@ -31,7 +31,7 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model_problem is not None:
-        yield failed(MODEL, facts.model_problem)
+        yield failed_check(MODEL, facts.model_problem)
     elif facts.model is not None and facts.model.gguf is not None:
         yield CheckResult(MODEL, "PASS", gguf_size(facts.model))
 

@@ -37,7 +37,7 @@ def _of_the_host(gpu: Gpu) -> int:
 
 
 def load_of(plan: Plan) -> Load:
-    """What this plan asks of memory."""
+    """The load that this plan puts on memory."""
     kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
     return Load(
         context=plan.value(variables.CONTEXT),
@@ -54,7 +54,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     if inventory.model.gguf is None:
         return unknown("no GGUF file")
     gpus, load = cards_of(plan, inventory), load_of(plan)
-    sized = _sized(plan, inventory)
+    sized = _size(plan, inventory)
     placement = sized.placement
     if not placement.on_cards:
         placement = replace(placement, on_cards=(0,) * len(gpus))
@@ -66,11 +66,11 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     """Modelled tokens a second of one answer."""
     if inventory.model.gguf is None:
         return None
-    seconds = _sized(plan, inventory).seconds
+    seconds = _size(plan, inventory).seconds
     return 1 / seconds if seconds else None
 
 
-def _sized(plan: Plan, inventory: Inventory) -> sizing.Sized:
+def _size(plan: Plan, inventory: Inventory) -> sizing.Sized:
     gpus = cards_of(plan, inventory)
     rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
     model = inventory.model

@@ -14,7 +14,7 @@ from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.gguf import sizing
-from caovand.engines.common.gguf.sizes import Load, undivided
+from caovand.engines.common.gguf.sizes import Load, why_undividable
 from caovand.engines.common.plans import (
     chosen_cards,
     device,
@@ -64,7 +64,7 @@ def make_plan(
     gpus = _chosen(config, inventory)
     typed = dict(config.engine.env)
     overhead = _overhead(config, gpus, typed)
-    load, context, cache, slots = _sized(config, inventory, gpus, typed, overhead)
+    load, context, cache, slots = _size_load(config, inventory, gpus, typed, overhead)
     settings = {
         "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
         "port": Setting(config.server.port, config.origin("server", "port"), "[server] port"),
@@ -96,7 +96,7 @@ def make_plan(
         device=device(gpus),
         engine=f"{inventory.engine.executable} {inventory.engine.version}",
     )
-    return _warned(keep_steps(plan, remembered), config, inventory, gpus)
+    return _with_warnings(keep_steps(plan, remembered), config, inventory, gpus)
 
 
 def _check(config: Config) -> None:
@@ -150,7 +150,7 @@ def _overhead(
     return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
 
 
-def _sized(
+def _size_load(
     config: Config,
     inventory: Inventory,
     gpus: tuple[Gpu, ...],
@@ -164,7 +164,7 @@ def _sized(
         0, int(slots.value), keys=kind.value, values=kind.value, flash=flash, whole_layers=True
     )
     loads = [load]
-    fits_heads = not undivided(EIGHT_BITS, inventory.model.head_dim)
+    fits_heads = not why_undividable(EIGHT_BITS, inventory.model.head_dim)
     if gpus and flash and fits_heads and kind.origin == "policy":
         loads.append(replace(load, keys=EIGHT_BITS, values=EIGHT_BITS))
     if gpus and slots.origin == "policy":
@@ -238,7 +238,7 @@ def _slots(config: Config, typed: Mapping[str, str]) -> Setting:
         return Setting(str(config.policy.max_num_seqs), "user", "[policy] max_num_seqs")
     workload = config.policy.workload
     reason = f"requests at once for {workload}; each has the whole context"
-    return Setting(str(sizing.SLOTS[workload]), "policy", reason)
+    return Setting(str(sizing.SLOTS_BY_WORKLOAD[workload]), "policy", reason)
 
 
 def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
@@ -251,7 +251,7 @@ def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
     }
 
 
-def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Plan:
+def _with_warnings(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Plan:
     found = [str(note) for note in inventory.model.notes]
     if not config.watch.idle_probe_s:
         found.append(UNCOUNTED)
@@ -274,7 +274,7 @@ def _warned(plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, .
 
 def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:
     """Settings that cannot run on this machine."""
-    lack = undivided(variables.text(plan, variables.CACHE_TYPE), inventory.model.head_dim)
+    lack = why_undividable(variables.text(plan, variables.CACHE_TYPE), inventory.model.head_dim)
     if not lack:
         return ()
     return (Problem("load the model", lack, 'set [policy] kv_cache_dtype = "f16"'),)

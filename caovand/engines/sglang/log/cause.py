@@ -39,7 +39,7 @@ _RAW = re.compile(
 """How a line without SGLang's prefix begins that can be evidence."""
 
 
-def announces(line: str) -> bool:
+def announces_failure(line: str) -> bool:
     """Whether a line says that a process failed: the cause is near it."""
     parts = take_apart(line)
     return parts.at_s is not None and bool(BY_ID["sglang.sigquit"].pattern.match(parts.message))
@@ -69,7 +69,7 @@ def find_cause(
         row = first(SIGNATURES, message)
         if row is not None:
             hits.append(Hit(index, message, shown or phase, *row))
-    if alive and not any(map(announces, lines)):
+    if alive and not any(map(announces_failure, lines)):
         return None
     if (found := cause(hits)) is not None:
         return found

@@ -6,7 +6,7 @@ import re
 
 from caovand.core.log import Log
 from caovand.engines.common.wrapping import one_text
-from caovand.engines.sglang.log.cause import NEAR, announces, find_cause
+from caovand.engines.sglang.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.sglang.log.phases import PHASES, read
 from caovand.engines.sglang.log.signatures import SIGNATURES
 
@@ -29,7 +29,7 @@ LOG = Log(
     plain=one_text,
     phases=PHASES,
     read=read,
-    announces=announces,
+    announces=announces_failure,
     near=NEAR,
     listening="http",
     find_cause=find_cause,

@@ -1,1 +1,1 @@
-"""What SGLang will hold in memory."""
+"""The memory that SGLang will take."""

@@ -46,7 +46,7 @@ def unmodelled(model: ModelCard) -> str:
 
 
 def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
-    """What this plan asks of memory."""
+    """The load that this plan puts on memory."""
     share = plan.value(options.SHARE)
     ranks = count(plan.value(options.RANKS)) or 1
     return Load(
@@ -75,7 +75,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 
 def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
-    """What this load holds on these cards."""
+    """The memory of this load on these cards."""
     weights, room = weights_bytes(model, load), cache_bytes(model, load, gpus)
     tokens = max(int(room // token_bytes(model, load)), 0)
     total_mib = min(gpu.total_mib for gpu in gpus)

@@ -15,16 +15,16 @@ from caovand.engines.common.tensors import FLOATS, element_bytes, of_rank
 
 MIB = 1 << 20
 CONTEXT_MIB = 512
-"""What CUDA and NCCL take before SGLang measures the free memory."""
+"""Memory that CUDA and NCCL take before SGLang measures what is free."""
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
 STEPS = ((20, 2048, 8), (35, 4096, 48), (60, 4096, 32), (160, 8192, 256))
-"""By the GiB that a card has at most: tokens of a step, and sequences of the largest graph."""
+"""For cards of up to these GiB: tokens of a step, and sequences of the largest graph."""
 LARGEST_STEP = (16384, 512)
 MORE_GRAPHS = {48: 160, 32: 160, 256: 512}
 """Sequences of the largest graph over four cards or more."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
 PREFILL_BUCKETS = 50
-"""About as many graphs of prompt lengths, at 8 MiB each."""
+"""Graphs of prompt lengths, about, at 8 MiB each."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ def usual_share(load: Load, gpus: Sequence[Gpu]) -> float:
 
 
 def _of_the_host(gpu: Gpu) -> int:
-    """What of unified memory is the host's; SGLang sees it as free."""
+    """The host's part of unified memory, which SGLang sees as free."""
     return host_reserve_mib(gpu.total_mib) if gpu.unified else 0
 
 
 def weights_bytes(model: ModelCard, load: Load) -> float:
-    """Weights of one rank; those of the drafting head only if it drafts."""
+    """Weights of one rank, the drafting head's only if it drafts."""
     kept = (one for one in model.weights if one.part != "mtp" or load.depth)
     return sum(of_rank(_size(one, model, load), one, model, load.ranks) for one in kept)
 
@@ -97,7 +97,7 @@ def token_bytes(model: ModelCard, load: Load) -> float:
 
 
 def cache_bytes(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """What the share leaves for the cache on the card with the least free memory."""
+    """Bytes that the share leaves for the cache on the card with the least free memory."""
     free = min(gpu.free_mib + _of_the_host(gpu) for gpu in gpus) - CONTEXT_MIB
     return free * load.share * MIB - weights_bytes(model, load)
 

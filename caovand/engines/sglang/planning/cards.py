@@ -11,7 +11,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
-from caovand.engines.common.speeds import joined, linked
+from caovand.engines.common.speeds import all_linked, link_text
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards that SGLang starts on, and that its wheels have kernels
@@ -60,7 +60,7 @@ def splits(model: ModelCard, gpus: Sequence[Gpu]) -> tuple[int, ...]:
 
 
 def indivisible(model: ModelCard, size: int) -> str:
-    """The part of the model that cannot be split over so many cards; empty if all can."""
+    """The part of the model that cannot be split over `size` cards; empty if all can."""
     if model.heads % size:
         return f"it has {model.heads} heads"
     uneven = uneven_cut(model, size)
@@ -68,10 +68,10 @@ def indivisible(model: ModelCard, size: int) -> str:
 
 
 def uneven_cut(model: ModelCard, size: int) -> str:
-    """Why an MLP or expert cannot be cut over so many cards; empty if it can.
+    """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
 
     A card's part must have whole groups or blocks of weights with one scale: SGLang ends at the
-    first that has not.
+    first part that does not.
     """
     part, width = ("experts", model.expert_size) if model.experts else ("MLP", 0)
     width = width or model.intermediate_size
@@ -82,7 +82,7 @@ def uneven_cut(model: ModelCard, size: int) -> str:
 
 
 def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
-    """Experts that are not cut, where they cannot be; None where they can."""
+    """The setting that keeps experts whole if they cannot be cut; None if they can."""
     uneven = uneven_cut(model, ranks) if model.experts else ""
     return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
 
@@ -102,6 +102,6 @@ def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> S
     if len(gpus) == 1:
         return Setting(1, "policy", "one card")
     able = splits(model, gpus)
-    if linked(gpus):
-        return Setting(able[-1], "policy", f"{able[-1]} cards, {joined(gpus)}")
+    if all_linked(gpus):
+        return Setting(able[-1], "policy", f"{able[-1]} cards, {link_text(gpus)}")
     return None

@@ -1,4 +1,4 @@
-"""What the doctor checks of a machine for SGLang."""
+"""The doctor's checks of a machine for SGLang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from caovand.engines.common.checks import (
     MODEL,
     driver_checks,
     engine_checks,
-    failed,
+    failed_check,
     link_checks,
     usable_card,
 )
@@ -37,7 +37,7 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model_problem is not None:
-        yield failed(MODEL, facts.model_problem)
+        yield failed_check(MODEL, facts.model_problem)
     elif facts.model is not None:
         size = facts.model.size() / 2**30
         yield CheckResult(MODEL, "PASS", f"{facts.model.architecture}, {size:.1f} GiB")

@@ -19,7 +19,7 @@ TYPED = (ALGORITHM, "speculative_num_steps", "speculative_num_draft_tokens",
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """What sets the depth instead of a chosen mode; "" for nothing."""
+    """The setting that overrules a chosen mode's depth; "" if none does."""
     typed = options.values(config.engine.extra_args)
     written = [options.option(name) for name in TYPED if name in typed]
     return drafting.overruling(config, environ, written)

@@ -64,7 +64,7 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this SGLang refuses; none if it was not asked."""
+    """The options that this SGLang refuses; none if its options were not probed."""
     found = read(words, engine.switches) if engine.flags else ()
     return tuple(problem for one in found if (problem := _problem(one, engine)))
 

@@ -60,7 +60,7 @@ def make_plan(
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):
         settings[options.WHOLE_EXPERTS] = whole
-    used = _used(gpus, settings[RANKS].value)
+    used = _freest(gpus, settings[RANKS].value)
     rest = {
         name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
         for name, value in typed.items()
@@ -76,7 +76,7 @@ def make_plan(
     )
     plan = keep_steps(plan, remembered)
     _check_options(plan, inventory)
-    return _warned(plan, config, inventory, used, old=old)
+    return _with_warnings(plan, config, inventory, used, old=old)
 
 
 def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
@@ -126,8 +126,8 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     name = model.served_name or inventory.model.path.rstrip("/").rpartition("/")[2]
     patience = WATCHDOG_HANGS * watch.hang_s + watch.confirm_s
     found = {
-        "host": _set(config, "host"),
-        "port": _set(config, "port"),
+        "host": _server_setting(config, "host"),
+        "port": _server_setting(config, "port"),
         "served_model_name": Setting(
             name,
             "user" if model.served_name else "policy",
@@ -140,8 +140,8 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
     }
     optional: tuple[tuple[str, Any, str], ...] = (
-        ("tool_call_parser", _named(server.tool_call_parser), "[server] tool_call_parser"),
-        ("reasoning_parser", _named(server.reasoning_parser), "[server] reasoning_parser"),
+        ("tool_call_parser", _parser_or_none(server.tool_call_parser), "[server] tool_call_parser"),
+        ("reasoning_parser", _parser_or_none(server.reasoning_parser), "[server] reasoning_parser"),
         ("chat_template", model.chat_template or None, "[model] chat_template"),
         ("trust_remote_code", model.trust_remote_code or None, "[model] trust_remote_code"),
         ("language_model_only", model.text_only or None, "[model] text_only"),
@@ -152,11 +152,11 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     return found
 
 
-def _named(parser: str | None) -> str | None:
+def _parser_or_none(parser: str | None) -> str | None:
     return None if parser == "none" else parser
 
 
-def _set(config: Config, key: str) -> Setting:
+def _server_setting(config: Config, key: str) -> Setting:
     value = getattr(config.server, key)
     default = value == getattr(Config().server, key)
     return Setting(value, "policy" if default else "user", f"[server] {key}")
@@ -183,7 +183,7 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     return found
 
 
-def _used(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
+def _freest(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
     """As many as the model is split over, those with the most free memory."""
     wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[: count(ranks) or 1]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
@@ -228,7 +228,7 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
 
 
 def _without(setting: Setting, *, verbatim: bool) -> str:
-    """What to do about an option that the installed release lacks."""
+    """The remedy for an option that the installed release lacks."""
     if verbatim:
         return "remove it from [engine] extra_args"
     if setting.origin == "user":
@@ -236,7 +236,7 @@ def _without(setting: Setting, *, verbatim: bool) -> str:
     return f"install sglang {OLDEST} or newer: {HOW}"
 
 
-def _warned(
+def _with_warnings(
     plan: Plan, config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], *, old: bool
 ) -> Plan:
     found = [str(note) for note in inventory.model.notes]

@@ -27,13 +27,13 @@ from caovand.engines.sglang.planning.options import (
     STEP,
 )
 
-MANY = {"chat": 16, "long": 4, "batch": 128}
+REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
-ENOUGH = {"chat": 16384, "long": 131072, "batch": 8192}
+SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth another card where the cards are not linked."""
-USUAL = {"chat": 8192, "long": 131072, "batch": 4096}
+USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
 """Tokens of a usual request, with room for it to grow."""
-GRANULE, LEAST = 256, 2048
+GRANULE, MIN_CONTEXT = 256, 2048
 SHORT_STEP = 2048
 """The shortest step that SGLang's rule reserves less memory for."""
 
@@ -65,10 +65,12 @@ def settings(
         graphs=policy.cuda_graphs != "none",
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
-    loads = [one for many in able for one in _shared(config, load, gpus, typed, many)]
+    loads = [one for many in able for one in _loads(config, load, gpus, typed, many)]
     chosen, tokens = _best(config, inventory, loads, gpus)
     if requests.origin == "policy" and tokens is not None:
-        chosen, tokens, requests = _for_more(config, inventory, chosen, gpus, tokens, requests)
+        chosen, tokens, requests = _with_more_requests(
+            config, inventory, chosen, gpus, tokens, requests
+        )
     if ranks is None:
         why = "the fewest cards with room for it: they are not linked by NVLink"
         ranks = Setting(chosen.ranks, "policy", why)
@@ -94,10 +96,10 @@ def settings(
     }
 
 
-def _shared(
+def _loads(
     config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any], ranks: int
 ) -> list[Load]:
-    """The loads over so many cards, with their steps and shares, the largest step first."""
+    """The loads over `ranks` cards, with their steps and shares, the largest step first."""
     stated = count(typed.get(STEP)) or config.policy.max_num_batched_tokens
     usual = usual_step(gpus, ranks)[0]
     steps = (stated,) if stated else dict.fromkeys((usual, min(usual, SHORT_STEP)))
@@ -112,7 +114,7 @@ def _shared(
     ]
 
 
-def _for_more(
+def _with_more_requests(
     config: Config,
     inventory: Inventory,
     load: Load,
@@ -122,7 +124,7 @@ def _for_more(
 ) -> tuple[Load, int, Setting]:
     """The load for as many usual requests as its cache holds, up to SGLang's largest graph."""
     workload = config.policy.workload
-    many = min(tokens // USUAL[workload], usual_step(gpus, load.ranks)[1])
+    many = min(tokens // USUAL_REQUEST_TOKENS[workload], usual_step(gpus, load.ranks)[1])
     if many <= load.requests:
         return load, tokens, requests
     more = replace(load, requests=many)
@@ -146,7 +148,7 @@ def _best(
     if unmodelled(inventory.model):
         return max(loads, key=lambda load: (load.ranks, load.step)), None
     limit = inventory.model.max_model_len
-    enough = config.model.max_model_len or min(ENOUGH[config.policy.workload], limit)
+    enough = config.model.max_model_len or min(SUFFICIENT_CONTEXT[config.policy.workload], limit)
     rooms = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
     first = next((one for one in rooms if one[1] >= enough), None)
     return first or max(rooms, key=lambda one: one[1])
@@ -171,9 +173,9 @@ def _context(
         )
     if tokens >= limit:
         return Setting(limit, "policy", "the model's own limit")
-    if tokens < LEAST:
+    if tokens < MIN_CONTEXT:
         return Setting(
-            min(LEAST, limit), "policy", "no context fits; trying the smallest useful one"
+            min(MIN_CONTEXT, limit), "policy", "no context fits; trying the smallest useful one"
         )
     return Setting(tokens // GRANULE * GRANULE, "policy", "the longest that fits the cache")
 
@@ -184,7 +186,9 @@ def _requests(config: Config, typed: Mapping[str, Any]) -> Setting:
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
     workload = config.policy.workload
-    return Setting(MANY[workload], "policy", f"requests at once for workload {workload}")
+    return Setting(
+        REQUESTS_BY_WORKLOAD[workload], "policy", f"requests at once for workload {workload}"
+    )
 
 
 def _cache_type(config: Config, typed: Mapping[str, Any]) -> Setting:
@@ -198,7 +202,7 @@ def _cache_type(config: Config, typed: Mapping[str, Any]) -> Setting:
 def _dtype(config: Config, typed: Mapping[str, Any], *, old: bool) -> Setting:
     if "dtype" in typed:
         return Setting(typed["dtype"], "user", "passed verbatim")
-    if old and config.policy.dtype in ("bfloat16",):
+    if old and config.policy.dtype == "bfloat16":
         raise Unplannable(
             "cannot use [policy] dtype bfloat16: cards before compute capability 8.0 have none; set"
             " half"

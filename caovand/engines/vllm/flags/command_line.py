@@ -37,7 +37,7 @@ class Flag:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The values as they were typed: a key of digits is no number."""
+        """The values as they were typed: a key of digits is not a number."""
         head, equals, inline = self.words[0].partition("=")
         if not _is_flag(head):
             return self.words
@@ -105,7 +105,7 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
-    """The words of all flags, except the flag of this name, if any."""
+    """The words of all flags except `name`; of all if it is None."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 
@@ -128,7 +128,7 @@ def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def carried(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
+def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
     """Secrets by the variable that can carry them, and the flags without those.
 
     A variable has room for one value: of several keys all stay flags.
@@ -258,7 +258,7 @@ WHERE = "[engine] extra_args"
 def refused(
     words: Sequence[str], engine: EngineInfo, *, strays: bool = True
 ) -> tuple[Problem, ...]:
-    """The flags among these words that this engine refuses; none if it was not asked.
+    """The flags among these words that this engine refuses; none if its options were not probed.
 
     With `strays`, also words that belong to no flag.
     """

@@ -11,7 +11,7 @@ from caovand.core.problem import ProblemError
 FLAG, ENDINGS = "--config", (".yaml", ".yml")
 
 
-def named(words: Sequence[str]) -> str:
+def named_file(words: Sequence[str]) -> str:
     """The file that a command line names, "" for none; ProblemError if vLLM reads none."""
     count = words.count(FLAG)
     if not count:
@@ -26,7 +26,7 @@ def named(words: Sequence[str]) -> str:
     return path
 
 
-def expanded(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
+def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
     """The command line with the file's keys instead of its name; what is typed wins.
 
     `known` are the engine's options: a key that is false needs its `--no-` twin.

@@ -70,7 +70,7 @@ def configuration(path: str, given: Mapping[str, Any], server: ServerSection) ->
 
 
 def left_out(given: Mapping[str, Any]) -> str:
-    """The note about the flags that are left out, "" without one."""
+    """The warning about the flags that are left out; "" without one."""
     names = ", ".join(option(name) for name in given if name in _BY_THE_FILE)
     return f"left out: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
 

@@ -1,4 +1,4 @@
-"""Flags that vLLM had once, and what stands in their place: commands on the web still have them."""
+"""Flags that vLLM once had, and their replacements: commands on the web still use them."""
 
 from __future__ import annotations
 
@@ -43,4 +43,4 @@ SUCCESSORS: Mapping[str, str] = {
     "enable_microbatching": "use --enable-dbo",
     "qlora_adapter_name_or_path": "use --lora-modules",
 }  # fmt: skip
-"""By the flag's name. They count only where the engine has no flag of that name."""
+"""What replaces a flag, by its name; used only if the engine has no flag of that name."""

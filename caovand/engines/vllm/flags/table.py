@@ -172,10 +172,10 @@ FLAGS: tuple[FlagRow, ...] = (
 SHORT = {row.short: row.name for row in FLAGS if row.short}
 MANY = frozenset(row.name for row in FLAGS if row.takes == "many")
 SWITCHES = frozenset(row.name for row in FLAGS if row.takes == "nothing")
-"""Flags that take no word, for an engine that was not asked; a model's name may follow them."""
+"""Flags that take no word, if the engine's options were not probed; a model's name may follow."""
 SECRETS = {row.name: row.secret for row in FLAGS if row.secret}
 CARRIERS = {row.name: row.carrier for row in FLAGS if row.carrier}
 WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wanted}
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
-"""What the planner and the forecast calculate with; the rest goes to vLLM as it is."""
+"""The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}

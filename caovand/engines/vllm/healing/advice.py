@@ -142,7 +142,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 # Signatures with better advice than their failure.
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "states.short": (
-        "Set max_num_seqs = {most}: the states of so many requests fit.",
+        "Set max_num_seqs = {most}: the states of {most} requests fit.",
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
@@ -225,8 +225,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.unlinked": (
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
-        "CUDA. "
-        "Reinstall the engine together with its PyTorch.",
+        "CUDA. Reinstall the engine together with its PyTorch.",
     ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
@@ -294,7 +293,7 @@ _WHERE: Mapping[str, str] = {
 
 
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
-    """What happened and what to do, most promising first; settings to change come last.
+    """Say what happened and what to do, most promising first; settings to change come last.
 
     Of a known plan, only those that it can change; those that were passed to the engine come first.
     """
@@ -302,7 +301,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
     advice = sentences(finding, known, _SPECIAL, _GENERAL)
-    advice += _passed(finding, plan) if plan else []
+    advice += _settings_passed(finding, plan) if plan else []
     advice += of_ladder(finding, HEALING, _way, plan)
     where = _WHERE.get(finding.captures.get("component", ""))
     if where and finding.failure != "plugin-error":
@@ -322,7 +321,7 @@ def usable_context(fits: str) -> int:
     return int(fits) // BLOCK * BLOCK
 
 
-def _passed(finding: Finding, plan: Plan) -> list[str]:
+def _settings_passed(finding: Finding, plan: Plan) -> list[str]:
     """Which of the settings that matter here were passed to the engine."""
     rungs = [rung for rung in suspects(finding, HEALING) if rung.step(plan, finding)]
     names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))

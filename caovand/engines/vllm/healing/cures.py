@@ -83,7 +83,7 @@ BLAMED: Mapping[str, str] = {
     "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
 }  # fmt: skip
 
-# Signatures that mean the same in every phase: a missing nvcc is no reason to disable graphs.
+# Signatures that mean the same in every phase: a missing nvcc is not a reason to disable graphs.
 WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
 # Rows more specific than their failure: only these rungs apply, none if a person must act.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from caovand.core.healing.rung import Rung
 from caovand.engines.vllm.flags.spelling import MARLIN_INPUT, PARTS_OF_SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
-from caovand.engines.vllm.planning.draft import PLUGINS
 from caovand.engines.vllm.planning.environment import THREADS
+from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
@@ -29,9 +29,9 @@ RUNGS: tuple[Rung, ...] = (
     Rung("share", "use only memory that others leave", "gpu_memory_utilization",
          _GMU, sizes.share, passing=True),
     Rung("kv-memory", "keep a larger KV cache in host memory", "", ("kv_cache_memory_bytes",),
-         sizes.kv_memory),
+         sizes.larger_kv_memory),
     Rung("kv-memory-less", "keep a smaller KV cache in host memory", "",
-         ("kv_cache_memory_bytes",), sizes.kv_memory_less),
+         ("kv_cache_memory_bytes",), sizes.smaller_kv_memory),
     Rung("batch", "do less in one step", "max_num_batched_tokens", ("max_num_batched_tokens",),
          sizes.batch),
     Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),

@@ -18,7 +18,7 @@ BLOCK = 16  # tokens: context lengths are multiples of it
 MIN_CONTEXT, MIN_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
 MIN_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
 GMU_STEP = 0.03
-GMU_DOWNS = 3  # after so many steps the cause is something else
+GMU_DOWNS = 3  # steps, after which the cause is something else
 GMU_DEFAULT = 0.9  # vLLM's default, if the plan has none
 GMU_BOUNDS = (0.3, 0.97)
 SHARE_MARGIN_GIB = 0.5
@@ -39,7 +39,7 @@ def _number(finding: Finding, name: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _used(plan: Plan, *names: str) -> bool:
+def _has_taken(plan: Plan, *names: str) -> bool:
     return any(taken.rung in names for taken in plan.taken)
 
 
@@ -48,10 +48,10 @@ def context(plan: Plan, finding: Finding) -> Step | None:
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else now // 2
-    if _used(plan, "context"):
+    if _has_taken(plan, "context"):
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
-    # A context too short for a conversation is no remedy, unless the operator asked for a short
+    # A context too short for a conversation is not a remedy, unless the operator asked for a short
     # one.
     least = MIN_FITTING if fits else MIN_CONTEXT
     floor = least if now >= least or not fits else BLOCK
@@ -84,7 +84,7 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
 def gmu_up(plan: Plan, finding: Finding) -> Step | None:
     """Never after going down: the higher share was already too much."""
     goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
-    if _used(plan, "gmu-down", "share"):
+    if _has_taken(plan, "gmu-down", "share"):
         return None
     return _to_gmu(plan, goal) if goal > _gmu(plan) else None
 
@@ -105,12 +105,12 @@ def share(plan: Plan, finding: Finding) -> Step | None:
     return _to_gmu(plan, goal) if goal < _gmu(plan) else None
 
 
-def kv_memory(plan: Plan, finding: Finding) -> Step | None:
+def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
     """On the CPU build: to the KV cache's full need, if that is at most four times as much."""
     now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
     if not on_cpu(plan) or not isinstance(now, int) or not need:
         return None
-    if _used(plan, "kv-memory-less"):
+    if _has_taken(plan, "kv-memory-less"):
         return None
     goal = int(need * 1.1 * 2**30) // 2**20 * 2**20
     if not now < goal <= 4 * now:
@@ -119,7 +119,7 @@ def kv_memory(plan: Plan, finding: Finding) -> Step | None:
     return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
 
 
-def kv_memory_less(plan: Plan, finding: Finding) -> Step | None:
+def smaller_kv_memory(plan: Plan, finding: Finding) -> Step | None:
     now, free = plan.value("kv_cache_memory_bytes"), _number(finding, "free")
     if not on_cpu(plan) or not isinstance(now, int):
         return None
@@ -131,7 +131,7 @@ def kv_memory_less(plan: Plan, finding: Finding) -> Step | None:
     return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
 
 
-def _halved(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
+def _halve(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
     """Half of a setting; `unset` is the start for a plan without one."""
     now = count(plan.value(name))
     goal = unset if now is None else max(now // 2, least)
@@ -142,7 +142,7 @@ def _halved(plan: Plan, name: str, unset: int, least: int, label: str) -> Step |
 
 
 def batch(plan: Plan, finding: Finding) -> Step | None:
-    return _halved(plan, "max_num_batched_tokens", MIN_BATCH, MIN_BATCH, "batch tokens")
+    return _halve(plan, "max_num_batched_tokens", MIN_BATCH, MIN_BATCH, "batch tokens")
 
 
 def sequences(plan: Plan, finding: Finding) -> Step | None:
@@ -152,7 +152,7 @@ def sequences(plan: Plan, finding: Finding) -> Step | None:
         shown = "vLLM's default" if now is None else now
         goal = int(most)
         return Step({"max_num_seqs": goal}, value=str(goal), change=f"sequences {shown} -> {goal}")
-    return _halved(plan, "max_num_seqs", 32, 1, "sequences")
+    return _halve(plan, "max_num_seqs", 32, 1, "sequences")
 
 
 def limit(plan: Plan, finding: Finding) -> Step | None:
@@ -220,8 +220,8 @@ def fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
 
 def _is_of_a_build(finding: Finding) -> bool:
     """Whether a compiler was killed, according to its driver, ninja or the kernel."""
-    told = finding.captures
-    return "compiler" in told or "object" in told or told.get("name") in COMPILERS
+    captures = finding.captures
+    return "compiler" in captures or "object" in captures or captures.get("name") in COMPILERS
 
 
 def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:

@@ -13,8 +13,8 @@ from caovand.core.healing.rung import Step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
-from caovand.engines.vllm.planning.draft import PLUGIN, PLUGINS
 from caovand.engines.vllm.planning.environment import STATES
+from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")
@@ -64,8 +64,8 @@ def _plain_cache(now: Any) -> Step:
 
 
 def half(plan: Plan, finding: Finding) -> Step | None:
-    now, told = plan.value("dtype"), finding.captures
-    of_dtype = "needs" in told or told.get("dtype") in ("bfloat16", "float32")
+    now, captures = plan.value("dtype"), finding.captures
+    of_dtype = "needs" in captures or captures.get("dtype") in ("bfloat16", "float32")
     if now in ("half", "float16") or not of_dtype:
         return None
     return Step({"dtype": "half"}, change=f"activations {now or 'auto'} -> half")
@@ -124,7 +124,7 @@ def experts(plan: Plan, finding: Finding) -> Step | None:
 def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     """Disable our plugin if it is active or failed; keep the operator's other plugins.
 
-    What is right only with its fixes goes with it: the prefix cache and asynchronous scheduling.
+    Also turn off what is correct only with its fixes: the prefix cache and async scheduling.
     """
     names = plan.env[PLUGINS].value if PLUGINS in plan.env else None
     listed = [name for name in str(names or "").split(",") if name]

@@ -15,16 +15,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.engines.common.hit import vanished
+from caovand.engines.common.hit import explain_lost_process
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
     Traces,
     component_of,
+    failure_of_unnamed,
     keeps_drafted_states,
     phase_behind,
     place,
-    unnamed,
 )
 from caovand.engines.vllm.log.handled import CALL_FAILED, WRAPPERS, Aside, is_wrapper
 from caovand.engines.vllm.log.line import Parts, take_apart
@@ -84,19 +84,20 @@ def find_cause(
     `phase` is the engine's phase, for logs that do not show it. If the engine is `alive`, a cause
     counts only if one of its processes reports it.
     """
-    hits, stopped = _hits(lines, phase)
+    search = _Search(lines, phase)
+    hits = search.hits
     wrapper = next((hit for hit in hits if hit.is_kind("wrapper")), None)
     if alive and wrapper is None:
         return None
     hit = _first_cause(hits, wrapper)
     if hit is None and not alive:
         hit = _first_symptom(hits, wrapper)
-        if hit is not None and stopped and _is_an_end(hit):
+        if hit is not None and search.stopped and _is_an_end(hit):
             return None
     return _finding(hit, hits, lines) if hit else None
 
 
-def announces(line: str) -> bool:
+def announces_failure(line: str) -> bool:
     """Whether a line is a wrapper: the cause is near it."""
     if "ERROR" not in line:
         return False
@@ -104,49 +105,69 @@ def announces(line: str) -> bool:
     return parts.level == "ERROR" and is_wrapper(parts.message)
 
 
-def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
-    """Lines that may be the cause; and whether the engine was asked to stop."""
-    hits: list[Hit] = []
-    aside, traces, texts = Aside(), Traces(), _Texts(lines)
-    shown = last = call = ""  # the phase that the log has shown, the line before, what was called
-    stopped = False
-    went_on, answered = 0, True
-    for index, line in enumerate(lines):
+class _Search:
+    """Reads a log line by line, and keeps the lines that may be the cause as `hits`.
+
+    `stopped`: the engine was asked to stop.
+    """
+
+    def __init__(self, lines: Sequence[str], phase: str) -> None:
+        self.hits: list[Hit] = []
+        self.stopped = False
+        self._phase, self._shown_phase = phase, ""
+        self._aside, self._traces, self._texts = Aside(), Traces(), _Texts(lines)
+        self._last_message = self._called = ""
+        self._generating, self._answered = 0, True
+        for index, line in enumerate(lines):
+            self._read(index, line)
+
+    def _read(self, index: int, line: str) -> None:
         parts = take_apart(line)
-        before, shown = shown, _phase_at(line, shown)
-        if shown == "serving" != before:
-            # It recovered from all of these.
-            hits, stopped, answered = [], False, False
-        lives = _generates(parts, line)
-        if lives is not None:
-            went_on = went_on + 1 if lives else 0
-            answered = answered or lives
-            if went_on >= WENT_ON:
-                hits = []
-            continue
-        here, message = shown or phase, parts.message
-        called = _CALLED.search(message[:MAX_CALL])
-        call = called[1] if called else call
-        told, last = last.startswith("Last error:"), message
-        stopped = stopped or bool(_STOPPING.match(message))
-        answered = answered or bool(parts.uvicorn and _ANSWERED.match(message))
-        if aside.holds(parts):
+        self._follow_phase(line)
+        generates = _generates(parts, line)
+        if generates is not None:
+            self._note_statistics(generates)
+            return
+        message = parts.message
+        if called := _CALLED.search(message[:MAX_CALL]):
+            self._called = called[1]
+        quotes_cause = self._last_message.startswith("Last error:")
+        self._last_message = message
+        self.stopped = self.stopped or bool(_STOPPING.match(message))
+        self._answered = self._answered or bool(parts.uvicorn and _ANSWERED.match(message))
+        if self._aside.holds(parts):
             if CALL_FAILED.match(message):
-                _drop_call(hits, index)
-        elif not traces.take(parts) and (told or is_evidence(parts)):
-            found = texts.match(index, parts)
-            if found is None:
-                continue
-            text, row, captures = found
-            behind = traces.of(parts)
-            if row is _UNEVEN and not keeps_drafted_states(behind):
-                row, captures = None, {}
-            if here == "serving" and _is_a_requests(parts, row):
-                continue
-            went_on = 0
-            at = here if shown else phase_behind(behind, call) or here
-            hits.append(Hit(index, parts, at, text, row, captures, behind, not answered))
-    return hits, stopped
+                _drop_call(self.hits, index)
+        elif not self._traces.take(parts) and (quotes_cause or is_evidence(parts)):
+            self._add(index, parts)
+
+    def _follow_phase(self, line: str) -> None:
+        before, self._shown_phase = self._shown_phase, _phase_at(line, self._shown_phase)
+        if self._shown_phase == "serving" != before:
+            # It recovered from everything so far.
+            self.hits, self.stopped, self._answered = [], False, False
+
+    def _note_statistics(self, generates: bool) -> None:
+        self._generating = self._generating + 1 if generates else 0
+        self._answered = self._answered or generates
+        if self._generating >= WENT_ON:
+            self.hits = []
+
+    def _add(self, index: int, parts: Parts) -> None:
+        """Keep the line if its text is known, or an exception, and not that of one request."""
+        found = self._texts.match(index, parts)
+        if found is None:
+            return
+        text, row, captures = found
+        phase, behind = self._shown_phase or self._phase, self._traces.of(parts)
+        if row is _UNEVEN and not keeps_drafted_states(behind):
+            row, captures = None, {}
+        if phase == "serving" and _is_a_requests(parts, row):
+            return
+        self._generating = 0
+        if not self._shown_phase:
+            phase = phase_behind(behind, self._called) or phase
+        self.hits.append(Hit(index, parts, phase, text, row, captures, behind, not self._answered))
 
 
 class _Texts:
@@ -188,8 +209,8 @@ def _generates(parts: Parts, line: str) -> bool | None:
     """Whether vLLM's line of statistics counts new tokens; None for another line."""
     if not parts.source.endswith("loggers.py"):
         return None
-    told = figures(line).get("generation_tps")
-    return None if told is None else bool(told)
+    tokens_s = figures(line).get("generation_tps")
+    return None if tokens_s is None else bool(tokens_s)
 
 
 def _phase_at(line: str, before: str) -> str:
@@ -253,9 +274,9 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
         for hit in hits
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
-    told = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
+    with_message = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
     reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
-    return next(iter(told or rest or reported), wrapper)
+    return next(iter(with_message or rest or reported), wrapper)
 
 
 def _is_an_end(hit: Hit) -> bool:
@@ -278,7 +299,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     silent = silent or "silent" in captures
     if silent:
         captures["silent"] = "yes"
-    failure = row.means(hit.phase) if row else unnamed(hit, blamed)
+    failure = row.means(hit.phase) if row else failure_of_unnamed(hit, blamed)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:
@@ -289,7 +310,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
         captures.update(fault=_FAULTS[ended[1]], silent="yes")
         failure, text = "engine-died", f"{text} [{captures['fault']}]"
     elif silent:
-        text = vanished(text)
+        text = explain_lost_process(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
 
 

@@ -152,7 +152,7 @@ def _loads_weights(frame: str) -> bool:
     return "/vllm/model_executor/" in file and _LOADERS.search(function) is not None
 
 
-def unnamed(hit: Hit, component: str) -> Failure:
+def failure_of_unnamed(hit: Hit, component: str) -> Failure:
     if component == "plugin":
         return "plugin-error"
     # Python 3.10.0 fails like this on code that the compiler generates.

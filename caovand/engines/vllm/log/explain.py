@@ -18,7 +18,7 @@ from caovand.core.health.observation import Mark
 from caovand.core.log import Explanation, PhaseTime
 from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.whole_log import HIDDEN, planned, public
+from caovand.engines.common.whole_log import HIDDEN, plan_from_log, public
 from caovand.engines.common.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
@@ -53,7 +53,7 @@ class _Line:
 
 def explain(text: str) -> Explanation:
     """Explain the text of a log file."""
-    lines = _last_start(_split(text))
+    lines = _last_start(_split_lines(text))
     seen: dict[str, Figure] = {}
     windows: dict[str, list[float]] = {}
     marks: list[tuple[Mark, str]] = []
@@ -61,8 +61,8 @@ def explain(text: str) -> Explanation:
     configured: Mapping[str, Any] = {}
     for line in lines:
         parts = take_apart(line.text)
-        mark, told = read(line.text)
-        for name, value in told.items():
+        mark, figures_here = read(line.text)
+        for name, value in figures_here.items():
             seen.setdefault(name, value)
             if name in WINDOWED and isinstance(value, (int, float)) and value > 0:
                 windows.setdefault(name, []).append(value)
@@ -75,26 +75,26 @@ def explain(text: str) -> Explanation:
             harmless[row.id] = harmless.get(row.id, 0) + 1
         if parts.message.startswith("non-default args: ") and parts.source not in _PROMPTS:
             configured = _arguments(parts.message)
-    reached = _reached(lines)
+    reached = _last_phase(lines)
     finding = _finding(lines, reached)
     version = seen.pop("version", None)
     seen.update(_over_windows(windows))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
-        tuple(advise(finding, seen, planned(configured))) if finding else (), seen, configured,
-        harmless,
+        tuple(advise(finding, seen, plan_from_log(configured))) if finding else (),
+        seen, configured, harmless,
     )  # fmt: skip
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
     """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
-    found: dict[str, Figure] = {name: round(median(told), 2) for name, told in windows.items()}
+    found: dict[str, Figure] = {name: round(median(values), 2) for name, values in windows.items()}
     if "generation_tps" in windows:
         found["generation_best_tps"] = max(windows["generation_tps"])
     return found
 
 
-def _split(text: str) -> list[_Line]:
+def _split_lines(text: str) -> list[_Line]:
     lines: list[_Line] = []
     for number, raw in enumerate(re.split(r"\r?\n", without_colours(text)), start=1):
         for piece in raw.split("\r"):
@@ -116,7 +116,7 @@ def _last_start(lines: list[_Line]) -> list[_Line]:
     return lines[banner:]
 
 
-def _reached(lines: Sequence[_Line]) -> str:
+def _last_phase(lines: Sequence[_Line]) -> str:
     reached = "resolve"
     for line in lines:
         mark = phase_of(line.text)
@@ -130,13 +130,13 @@ def _reached(lines: Sequence[_Line]) -> str:
 
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     texts = [line.text for line in lines]
-    finding = find_cause(texts, _begun(texts)) or _silence(texts, reached) or _collapse(texts)
+    finding = find_cause(texts, _first_phase(texts)) or _silence(texts, reached) or _collapse(texts)
     if finding is None:
         return None
     return public(finding, lines[finding.line - 1].number)
 
 
-def _begun(texts: Sequence[str]) -> str:
+def _first_phase(texts: Sequence[str]) -> str:
     """The engine's phase when the log began: an excerpt of a journal may begin late."""
     for text in texts:
         mark = phase_of(text)
@@ -151,8 +151,8 @@ def _is_live(text: str) -> bool | None:
     """Whether vLLM's line of statistics shows work; None for another line."""
     if "Avg generation throughput:" not in text or "loggers.py" not in text:
         return None
-    told = figures(text)
-    return bool(told.get("generation_tps")) or told.get("running") == 0
+    counts = figures(text)
+    return bool(counts.get("generation_tps")) or counts.get("running") == 0
 
 
 def _silence(texts: Sequence[str], reached: str) -> Finding | None:
@@ -179,11 +179,11 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
     """Drafts of which none or hardly any are accepted, interval after interval, up to the end."""
     drafting, barren, first = Drafting(), 0, 0
     for index, text in enumerate(texts):
-        told = figures(text)
-        if "drafted" not in told:
+        counts = figures(text)
+        if "drafted" not in counts:
             continue
         doubtful = barren > 0 or drafting.doubtful
-        drafted, accepted = float(told["drafted"]), float(told["accepted"])
+        drafted, accepted = float(counts["drafted"]), float(counts["accepted"])
         drafting = drafting.after(drafted, accepted)
         # A slow engine drafts little in an interval: the log is read once, and all of it counts.
         barren = 0 if accepted > 0 else barren + (drafted > 0)
@@ -197,8 +197,8 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
 
 def _looks_drafts_up(texts: Sequence[str]) -> bool:
     """Whether the arguments in the log name drafts that are looked up in the text."""
-    told = (_METHOD.search(text) for text in texts if "non-default args" in text)
-    return any(found and looks_up(found[1]) for found in told)
+    methods = (_METHOD.search(text) for text in texts if "non-default args" in text)
+    return any(found and looks_up(found[1]) for found in methods)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
@@ -237,10 +237,10 @@ def _moment(stamp: str) -> int | None:
 def _arguments(message: str) -> Mapping[str, Any]:
     """The arguments that vLLM reports, without secrets."""
     try:
-        told = ast.literal_eval(message.split(": ", 1)[1])
+        arguments = ast.literal_eval(message.split(": ", 1)[1])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    return hide_in(told, mark=HIDDEN) if isinstance(told, dict) else {}
+    return hide_in(arguments, mark=HIDDEN) if isinstance(arguments, dict) else {}
 
 
 def _public(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Errors that vLLM handled: such a line and the traceback after it are no evidence."""
+"""Errors that vLLM handled: such a line and the traceback after it are not evidence."""
 
 from __future__ import annotations
 

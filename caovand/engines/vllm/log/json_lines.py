@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.engines.common.wrapping import loads, unwrapped
+from caovand.engines.common.wrapping import loads, unwrap
 
 NO_TIME = "00-00 00:00:00"  # for a record without a time
 
@@ -22,7 +22,7 @@ _PROCESS = re.compile(r"[A-Za-z][\w.-]{0,40}")
 
 def plain(line: str) -> tuple[str, ...]:
     """The lines in a JSON record; any other line as vLLM printed it."""
-    line = unwrapped(line)
+    line = unwrap(line)
     if line[:1] != "{":
         return (line,)
     try:

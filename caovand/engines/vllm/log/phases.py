@@ -2,7 +2,7 @@
 
 One table, a row a message, looked up by the message's first word, so that a line costs the same
 however many rows there are. Wordings are those of 0.19 to 0.33, on GPUs and on the CPU build.
-The phase of a start is that of its latest mark: vLLM compiles a drafter after it has profiled,
+A start is in the phase of its latest mark: vLLM compiles a drafter after it has profiled,
 and newer versions warm kernels up before they capture graphs.
 """
 
@@ -32,7 +32,7 @@ PHASES = (
 
 Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
-"""What the stages of a pipeline have each of their own: in its lines, `stage_0_weights_gib` too."""
+"""Figures that each stage of a pipeline has of its own: in its lines, `stage_0_weights_gib` too."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,6 @@ _BY_WORD: dict[str, tuple[Row, ...]] = {}
 for _entry in ROWS:
     _word = _entry.start.split(" ", 1)[0]
     _BY_WORD[_word] = (*_BY_WORD.get(_word, ()), _entry)
-# `world_size=1 rank=0` has no space after the row's first word.
-_BY_WORD.update({f"world_size={n}": _BY_WORD["world_size="] for n in range(1, 65)})
 
 _JIT = re.compile(
     r"[\w ]{0,40}(?:JIT compilation|autotuning benchmark) during inference: (\S+?)\.? "
@@ -174,7 +172,7 @@ _NCCL = re.compile(
     r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> "
     r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
 )
-"""What a rank sends over to one of another node; NCCL names it if NCCL_DEBUG is INFO."""
+"""The network between ranks of two nodes; NCCL names it if NCCL_DEBUG is INFO."""
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
@@ -233,7 +231,9 @@ def _figures(row: Row | None, message: str) -> dict[str, Figure]:
 
 
 def _find(message: str) -> Row | None:
-    for row in _BY_WORD.get(message.split(" ", 1)[0], ()):
+    word = message.split(" ", 1)[0]
+    # In `world_size=1 rank=0` the row's first word ends before the number.
+    for row in _BY_WORD.get("world_size=" if word.startswith("world_size=") else word, ()):
         if message.startswith(row.start):
             if row.kind == "note" and row.figures and not row.figures.search(message[:LONGEST]):
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.log import Log
-from caovand.engines.vllm.log.cause import NEAR, announces, find_cause
+from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.phases import PHASES, read
 from caovand.engines.vllm.log.signatures import SIGNATURES
@@ -27,7 +27,7 @@ LOG = Log(
     plain=plain,
     phases=PHASES,
     read=read,
-    announces=announces,
+    announces=announces_failure,
     near=NEAR,
     listening="http",
     find_cause=find_cause,

@@ -1,1 +1,1 @@
-"""What cards, links and compilers of a machine can, as far as vLLM uses them."""
+"""Capabilities of a machine's cards, links and compilers, as far as vLLM uses them."""

@@ -59,7 +59,9 @@ NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
 UNKNOWN_WIDTH = "config.json does not tell how wide the attention heads are"
 OF_TWO_WIDTHS = ("gemma4",)
 """vLLM itself sends such models to Triton, unless a backend was named."""
-IMAGES_BOTH_WAYS = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"})
+BIDIRECTIONAL_IMAGE_TYPES = frozenset(
+    {"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"}
+)
 """Model types in which every token of an image attends to all the others: of vLLM's attention,
 only Triton's has that (is_mm_prefix_lm)."""
 WRAPPED = ("Bagel", "PaliGemma")
@@ -151,7 +153,7 @@ def has_heads_of_two_widths(model: ModelCard) -> bool:
 def images_attend_both_ways(model: ModelCard) -> bool:
     """Whether only Triton's attention serves this model."""
     kind = model.model_type.removesuffix("_text")
-    return kind in IMAGES_BOTH_WAYS or model.architecture.startswith(WRAPPED)
+    return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
 
 def backend_in(config: Any) -> str:
@@ -177,9 +179,11 @@ def lacks_width(model: ModelCard) -> bool:
 def attended_by_flashinfer(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
 ) -> bool:
-    """Whether attention is FlashInfer's, as far as these settings tell: the backend they name, or
-    vLLM's own choice: on SM100 before any other, else for an fp8 cache, which off Hopper no other
-    before it keeps."""
+    """Whether attention is FlashInfer's, as far as these settings tell.
+
+    They may name the backend. Else vLLM prefers FlashInfer on SM100, and takes it for an fp8 cache
+    on all cards but Hopper, because no backend before it in vLLM's order keeps one.
+    """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     if backend or not gpus:
         return str(backend).upper() == "FLASHINFER"

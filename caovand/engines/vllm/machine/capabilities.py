@@ -32,12 +32,12 @@ MIN_CAPABILITY = {
     "modelopt_mxfp8": AMPERE,
     "fp_quant": BLACKWELL,
 }
-"""Where a quantisation needs a later card than vLLM itself (SM75), in 0.21 as in 0.33.
+"""Quantisations that need a later card than vLLM itself (SM75), in 0.21 as in 0.33.
 
 ModelOpt's fp8 and mxfp8 are read from 0.32; its 4-bit floats run from SM75.
 """
 EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"})
-"""Methods of which vLLM refuses one by flag where the checkpoint is quantised by another."""
+"""Methods that vLLM refuses by flag if the checkpoint is quantised by another one."""
 
 
 def method(name: str) -> str:
@@ -50,26 +50,26 @@ HALF = frozenset({"half", "float16"})
 
 def oldest_without(gpus: Sequence[Gpu], capability: tuple[int, int]) -> str:
     """The first card older than this, in words; empty if there is none."""
-    return _named(gpu for gpu in gpus if gpu.compute_capability < capability)
+    return _first_card(gpu for gpu in gpus if gpu.compute_capability < capability)
 
 
 def first_of(gpus: Sequence[Gpu], generation: int) -> str:
     """The first card of this generation, in words; empty if there is none."""
-    return _named(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
+    return _first_card(gpu for gpu in gpus if gpu.compute_capability[0] == generation)
 
 
 def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
     """The first card that is not of these capabilities, in words; empty if all are."""
-    return _named(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
+    return _first_card(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
 
 
-def _named(gpus: Iterable[Gpu]) -> str:
+def _first_card(gpus: Iterable[Gpu]) -> str:
     gpu = next(iter(gpus), None)
     return "GPU {} is SM{}{}".format(gpu.index, *gpu.compute_capability) if gpu else ""
 
 
 def type_without_bfloat16(model: ModelCard) -> str:
-    """What a card before SM80 computes this model in."""
+    """The type in which a card before SM80 computes this model."""
     return "float32" if model.model_type in WITHOUT_HALF else "half"
 
 

@@ -1,12 +1,4 @@
-"""Ranks on cards and nodes, as vLLM deals them: over how many a model can be split, and what a link
-between nodes costs.
-
-Tensor parallel lets all cards read their part of every layer at once, and reduces their results
-over the link twice a layer. Of a pipeline the nodes work one after the other, and each sends one
-activation to the next. All time on the link is added to that of reading the weights, as nothing
-overlaps in a step. The requests of several users share a step of tensor parallel, and so its
-all-reduces; in a pipeline the nodes work on different ones at once.
-"""
+"""Ranks on cards and nodes, as vLLM deals them: over how many a model can be split."""
 
 from __future__ import annotations
 
@@ -15,10 +7,9 @@ from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
-from caovand.core.facts.network import Network
+from caovand.core.facts.inventory import Gpu, ModelCard, Node
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import stated
+from caovand.engines.common.speeds import card_speed
 from caovand.engines.vllm.flags.spelling import count
 
 TENSOR, PIPELINE, REPLICAS = (
@@ -66,7 +57,7 @@ def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
-    """How many ranks each of so many nodes has."""
+    """How many ranks each of `nodes` nodes has."""
     return max((count(values.get(TENSOR)) or 1) * stages(values) // nodes, 1)
 
 
@@ -82,14 +73,14 @@ def serving(
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split takes in all if there are not so many here; else 0."""
+    """How many cards a split takes in all, if that is more than `cards`; else 0."""
     elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
     wanted = size * stages(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted
 
 
 def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
-    """The largest split that so many cards, and the model's shape, allow with these settings."""
+    """The largest split that `cards` cards and the model's shape allow with these settings."""
     each = max(cards // stages(verbatim), 1)
     return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
 
@@ -118,9 +109,9 @@ def needs_whole_experts(model: ModelCard, size: int, verbatim: Mapping[str, Any]
 
 
 def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
-    """The largest split that the model's shape allows, over so many cards at most.
+    """The largest split that the model's shape allows, over `most` cards at most.
 
-    Of a model that is not known: a power of two, which divides the heads of nearly every one.
+    For an unknown model a power of two, which divides the heads of nearly every one.
     """
     if not model.architecture:
         return 1 << most.bit_length() - 1
@@ -145,7 +136,9 @@ def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> 
         keys, values = linear.key_heads, linear.value_heads
         fact = f"its linear attention has {keys} key and {values} value heads"
         return Problem(split_over(size), fact, "choose a divisor of both")
-    return next(filter(None, (_uneven(part, size) for part in _cut(model, whole_experts))), None)
+    return next(
+        filter(None, (_uneven(part, size) for part in _cut_dimensions(model, whole_experts))), None
+    )
 
 
 def split_over(size: int) -> str:
@@ -161,13 +154,13 @@ class _Width:
     multiple: int = 1
 
 
-def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
-    """What vLLM cuts: MLPs and experts on both sides, attention at its heads."""
+def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
+    """The dimensions that vLLM cuts: MLPs and experts on both sides, attention at its heads."""
     # mxfp4 kernels pad every rank's part, and say so in no group size.
     group, block = max(model.group_size, 1), max(model.block_size, 1)
     quantised = lcm(group, block)
 
-    def beside(part: str, width: int) -> _Width:
+    def unless_spared(part: str, width: int) -> _Width:
         return _Width(part, width, 1 if part in model.spared else quantised)
 
     found = []
@@ -176,7 +169,10 @@ def _cut(model: ModelCard, whole_experts: bool) -> list[_Width]:
             found.append(_Width("experts", model.expert_size, quantised))
     elif not (model.experts and whole_experts):
         found.append(_Width("MLP", model.intermediate_size, quantised))
-    found += [beside("shared experts", model.shared_size), beside("MLP", model.dense_size)]
+    found += [
+        unless_spared("shared experts", model.shared_size),
+        unless_spared("MLP", model.dense_size),
+    ]
     if not model.latent and "attention" not in model.spared:
         found.append(_Width("attention", model.heads * model.head_dim, quantised))
     return found
@@ -201,110 +197,5 @@ def alike(one: Gpu, other: Gpu) -> bool:
     """Whether two cards have the same memory and speed."""
     larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
     return larger - smaller <= CARDS_ALIKE * larger and (
-        one.name == other.name or stated(one) == stated(other)
+        one.name == other.name or card_speed(one) == card_speed(other)
     )
-
-
-ALL_REDUCES = 2
-"""All-reduces a layer: behind attention, and behind the MLP or the experts."""
-ALL_REDUCE_S = 40e-6
-"""NCCL's own time for an all-reduce over sockets, on top of the link's: an estimate."""
-SENT = 2
-"""Tensors that a stage sends to the next: hidden states, and the residual."""
-ASSUMED = Network(117e6, 200e-6)
-"""A link of unknown speed: gigabit Ethernet through a switch."""
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Over how many nodes cards are dealt evenly, by rank, and the link between those."""
-
-    count: int = 1
-    link: Network = ASSUMED
-
-
-ALONE = Nodes()
-
-
-def nodes_of(inventory: Inventory) -> Nodes:
-    """The nodes that serve the model together, over their link, or the one that is assumed."""
-    return Nodes(1 + len(inventory.others), inventory.link or ASSUMED)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a token takes of a model: `element` bytes of an activation, `read` bytes of weights, and
-    the tokens of a usual prompt and answer, of so many users at once."""
-
-    hidden: int
-    layers: int
-    vocabulary: int
-    element: int
-    read: float
-    prompt: int
-    answer: int
-    users: int = 1
-
-
-@dataclass(frozen=True)
-class Modelled:
-    """Seconds a token takes, and how many of them on the link."""
-
-    seconds: float
-    on_link: float
-
-
-def all_reduce_s(nodes: int, link: Network) -> float:
-    """Seconds of an empty all-reduce over nodes: a ring of N takes 2 (N - 1) turns."""
-    return ALL_REDUCE_S + 2 * (nodes - 1) * link.round_trip_s / 2
-
-
-def transfer_s(nodes: int, link: Network, size: float) -> float:
-    """Seconds that so many bytes add: in each turn of the ring one part of N is sent."""
-    return 2 * (nodes - 1) / nodes * size / link.bytes_s
-
-
-def tensor(work: Work, link: Network, bytes_s: Sequence[float]) -> Modelled:
-    """Tensor parallel over nodes, whose cards together read so many bytes a second each.
-
-    Logits are gathered as well.
-    """
-    nodes = len(bytes_s)
-    size = work.users * work.hidden * work.element
-    each = all_reduce_s(nodes, link) + transfer_s(nodes, link, size)
-    logits = work.users * work.vocabulary * work.element * (nodes - 1) / nodes / link.bytes_s
-    prompt = work.prompt * ALL_REDUCES * work.layers * transfer_s(nodes, link, size)
-    on_link = (
-        ALL_REDUCES * work.layers * each
-        + logits
-        + (nodes - 1) * link.round_trip_s / 2
-        + prompt / work.answer
-    )
-    return Modelled(work.read / nodes / min(bytes_s) + on_link, on_link)
-
-
-def pipeline(work: Work, link: Network, bytes_s: Sequence[float]) -> Modelled:
-    """A pipeline of as many stages, which read their part of the weights one after the other."""
-    nodes = len(bytes_s)
-    size = SENT * work.hidden * work.element * max(work.users / nodes, 1)
-    step = (nodes - 1) * (link.round_trip_s / 2 + size / link.bytes_s) + link.round_trip_s / 2
-    prompt = work.prompt * (nodes - 1) * size / link.bytes_s
-    on_link = step + prompt / work.answer
-    return Modelled(sum(work.read / nodes / speed for speed in bytes_s) + on_link, on_link)
-
-
-def decide(work: Work, link: Network, bytes_s: Sequence[float]) -> tuple[bool, str]:
-    """Whether tensor parallel is faster, and the modelled reason."""
-    split, stages = tensor(work, link, bytes_s), pipeline(work, link, bytes_s)
-    text = (
-        f"over this link ({link.bytes_s / 1e9:.3g} GB/s, {link.round_trip_s * 1e3:.2g} ms there and"
-        f" back) a token takes {_ms(split.seconds)} with tensor parallel, {_ms(split.on_link)} of"
-        f" them on the link, and {_ms(stages.seconds)} in stages (modelled)"
-    )
-    if link.rdma:
-        text += "; that is TCP over their interfaces, and NCCL uses InfiniBand or RoCE"
-    return split.seconds < stages.seconds, text
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"

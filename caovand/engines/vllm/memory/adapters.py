@@ -1,4 +1,4 @@
-"""Memory for LoRA adapters, which vLLM allocates at the start: so many slots of the largest rank.
+"""Memory for LoRA adapters, which vLLM allocates at the start: slots of the largest rank.
 
 Read in vLLM 0.32 (lora/layers): every layer that can have an adapter gets its two matrices, even if
 no adapter has them. Of a split layer one matrix is split, and the other is whole on each rank.

@@ -1,4 +1,4 @@
-"""A way of running, and the share of every card that it asks for."""
+"""A candidate: one way to run the engine, and the share of every card that it asks for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLASHINFER_MIB = 394
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the engine is asked to do, as far as memory is concerned; `activation` in bytes.
+    """The settings of the engine that decide memory; `activation` in bytes.
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
@@ -35,7 +35,7 @@ class Candidate:
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8; `whole_experts` that each rank holds some of
     the experts, none of which is cut. `stages` are the layers of each pipeline stage, empty if
-    there are none; the load of one stage says whether it is the `first` or `last`.
+    there are none; the candidate of one stage says whether it is the `first` or `last`.
 
     vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
     start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
@@ -111,7 +111,7 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
     step, drafting buffers, transients of large batches, collectives, a little a sequence, and what
     vLLM takes without counting it.
-    `context` is one in the place of the load's; the fixed part is less on a small card.
+    `context` replaces the candidate's; the fixed part is less on a small card.
     """
     return (
         min(FIXED_MIB, total_mib * FIXED_SHARE)

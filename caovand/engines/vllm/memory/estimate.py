@@ -1,6 +1,6 @@
 """The memory forecast: what one card holds when the engine runs, and what would make it fit.
 
-Of a pipeline each stage is forecast as a model of its own (`Share`). vLLM gives every stage as many
+Each stage of a pipeline is forecast as a model of its own (`Stage`). vLLM gives every stage as many
 blocks of the cache as the one with the least room holds: what is left of that one counts, scaled to
 all layers.
 
@@ -39,14 +39,16 @@ from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overheads
 
 GRANULE = 1024
-"""Tokens; a context chosen by us is a multiple of it."""
+"""Tokens of which a context that we choose is a multiple."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""The part of what is left that a cache takes whose size we set, and MiB that it leaves besides."""
+"""A cache whose size we set takes this part of what is left, less this many MiB."""
 
 
-class Share(NamedTuple):
-    """One stage, or the whole model: its layers, candidate and cards, and how many times larger
-    the cache of all layers is than its own."""
+class Stage(NamedTuple):
+    """One stage, or the whole model without stages: its layers, candidate and cards.
+
+    `scale` is the size of the whole model's cache divided by that of this stage.
+    """
 
     model: ModelCard
     candidate: Candidate
@@ -54,14 +56,14 @@ class Share(NamedTuple):
     scale: float
 
 
-def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple[Share, ...]:
-    """Every stage, or the whole model without stages."""
+def stages_of(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple[Stage, ...]:
+    """Every stage, or the whole model as the only one."""
     if not candidate.stages:
-        return (Share(model, candidate, gpus, 1.0),)
+        return (Stage(model, candidate, gpus, 1.0),)
     count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
     dealt = shards.models(model, candidate.stages, candidate.mtp > 0)
     return tuple(
-        Share(
+        Stage(
             dealt[at],
             candidate.but(stages=(), first=at == 0, last=at == count - 1),
             shards.cards_of(gpus, at, count, candidate.tensor_parallel),
@@ -71,23 +73,23 @@ def shares(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple
     )
 
 
-def left_bytes(share: Share) -> float:
+def left_bytes(stage: Stage) -> float:
     """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
-    candidate = share.candidate
+    candidate = stage.candidate
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
-    room = candidate.utilization * _smallest_mib(share.gpus) * MIB
-    return _cache_of(candidate, room - _spent_bytes(share))
+    room = candidate.utilization * _smallest_mib(stage.gpus) * MIB
+    return _cache_of(candidate, room - _spent_bytes(stage))
 
 
 def _cache_of(candidate: Candidate, left: float) -> float:
-    """The cache that so many bytes become; a size that we set leaves some for our own errors."""
+    """The cache that `left` bytes become; a size that we set leaves some for our own errors."""
     return (left * SET_OF_LEFT // MIB - SET_MARGIN_MIB) * MIB if candidate.in_bytes else left
 
 
-def _spent_bytes(share: Share) -> float:
+def _spent_bytes(stage: Stage) -> float:
     """What vLLM takes off before it sizes the cache; all that it takes if we size it."""
-    model, candidate, _, _ = share
+    model, candidate, _, _ = stage
     taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
     graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
     if not candidate.eager and (graphs_counted or candidate.in_bytes):
@@ -96,25 +98,27 @@ def _spent_bytes(share: Share) -> float:
 
 
 def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """What is left for the cache, of a pipeline as if each stage left as little as the one with
-    the least room; negative where weights alone overflow."""
+    """Bytes left for the cache; negative if weights alone overflow.
+
+    In a pipeline each stage counts as if it left as little as the one with the least room.
+    """
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
-    return min(left_bytes(one) * one.scale for one in shares(model, candidate, gpus))
+    return min(left_bytes(one) * one.scale for one in stages_of(model, candidate, gpus))
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
     """The forecast; without cards only of the cache, from the bytes that are set for it."""
     blocks = layout_for(model, candidate)
     available = kv_bytes(model, candidate, gpus)
-    every = shares(model, candidate, gpus)
+    every = stages_of(model, candidate, gpus)
     fullest = (
         min(every, key=lambda one: left_bytes(one) * one.scale) if candidate.stages else every[0]
     )
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
-        # vLLM allocates as many blocks as are set; with bytes set it ignores the share.
+        # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
         held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
         room = held and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
@@ -134,21 +138,21 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     )
 
 
-def parts_of(share: Share, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """What a card holds in MiB if the cache of all layers has so many bytes."""
-    total = min((gpu.total_mib for gpu in share.gpus), default=0)
+def parts_of(stage: Stage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
+    """What a card holds in MiB if the cache of all layers has `available` bytes."""
+    total = min((gpu.total_mib for gpu in stage.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
-        ("weights", weights_bytes(share.model, share.candidate)),
-        *overheads(share.model, share.candidate),
-        ("kv", max(available / share.scale, 0)),
-        ("others", max(map(in_use, share.gpus), default=0) * MIB),
+        ("weights", weights_bytes(stage.model, stage.candidate)),
+        *overheads(stage.model, stage.candidate),
+        ("kv", max(available / stage.scale, 0)),
+        ("others", max(map(in_use, stage.gpus), default=0) * MIB),
     ]
     used = sum(size for _, size in parts) / MIB
     return (*((name, size / MIB) for name, size in parts), ("free", max(total - used, 0.0)))
 
 
-def _used_mib(share: Share, available: float) -> float:
-    return sum(size for name, size in parts_of(share, available) if name != "free")
+def _used_mib(stage: Stage, available: float) -> float:
+    return sum(size for name, size in parts_of(stage, available) if name != "free")
 
 
 def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
@@ -170,7 +174,7 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
 
 
 def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """What is known without a forecast: the share, and what it leaves."""
+    """What is known without a forecast: the share of the card, and what it leaves."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
@@ -184,7 +188,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [
         (_smallest_mib(one.gpus) * MIB, _spent_bytes(one), one.scale)
-        for one in shares(model, candidate, gpus)
+        for one in stages_of(model, candidate, gpus)
     ]
 
     def fits(context: int) -> bool:
@@ -230,7 +234,7 @@ def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
     """Bytes that our own context may fill; all of a cache whose blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
-    every = shares(model, candidate, gpus)
+    every = stages_of(model, candidate, gpus)
     return min(spare(candidate, left_bytes(one)) * one.scale for one in every)
 
 
@@ -243,7 +247,7 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
-    each = shares(model, candidate, gpus)
+    each = stages_of(model, candidate, gpus)
     return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
 
 
@@ -262,10 +266,10 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards of all nodes that the plan uses, by rank."""
-    return tuple(gpu for _, gpu in _owned(plan, inventory))
+    return tuple(gpu for _, gpu in _cards_by_node(plan, inventory))
 
 
-def _owned(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
+def _cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
     return serving(gpus_of(plan, inventory), inventory.others, _values(plan))
 
 
@@ -305,7 +309,7 @@ def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
 
 
 def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast of memory alone; of what is unknown, only the share."""
+    """The forecast of memory alone; only the share of the card if the rest is unknown."""
     gpus = gpus_of(plan, inventory)
     model, share = inventory.model, plan.value("gpu_memory_utilization")
     why = _unknown(plan, inventory, gpus)
@@ -319,7 +323,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
         asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
         found = estimate(model, asked, gpus)
     if asked.stages:
-        ranks = _ranks(model, asked, _owned(plan, inventory))
+        ranks = _ranks(model, asked, _cards_by_node(plan, inventory))
         found = replace(found, ranks=tuple(ranks))
     return found if gpus else _in_ram(found, inventory.host.available_mib)
 
@@ -329,7 +333,7 @@ def _ranks(
 ) -> Iterator[RankForecast]:
     """Every stage on each node that has cards of it."""
     cards = tuple(gpu for _, gpu in owned)
-    every, available = shares(model, asked, cards), kv_bytes(model, asked, cards)
+    every, available = stages_of(model, asked, cards), kv_bytes(model, asked, cards)
     fullest = min(every, key=lambda one: left_bytes(one) * one.scale)
     for stage, (one, (start, end)) in enumerate(
         zip(every, shards.ranges(asked.stages), strict=True)

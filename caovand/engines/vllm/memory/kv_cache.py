@@ -239,14 +239,14 @@ def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[in
 
 
 def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
-    """The cache blocks of this load."""
+    """The cache blocks of this candidate."""
     return layout(
         model,
         dtype=candidate.kv_dtype,
         activation=candidate.activation,
         tensor_parallel=candidate.tensor_parallel,
         mtp=candidate.mtp,
-        # So many steps are under way at once: one a stage, and one being scheduled.
+        # Steps under way at once: one in each stage, and one being scheduled.
         batch_tokens=candidate.batch_tokens
         * (len(candidate.stages) + 1 if candidate.stages else 1),
         aligned_states=candidate.aligned_states,

@@ -12,21 +12,21 @@ from math import ceil
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.vllm.memory.shards import BYTES_EACH, FOUR_BITS
 
-MOST = 2.0
-"""By how much rounding can grow a tensor whose shape is not known."""
+MAX_GROWTH = 2.0
+"""The factor by which rounding can grow a tensor whose shape is unknown."""
 
 
 def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
-    """GiB of host memory that so many GiB of each rank's weights take on all of them."""
+    """GiB of host memory that these GiB of each rank's weights take on all ranks."""
     return offload_gib * ranks * rounding(model, ranks)
 
 
 def rounding(model: ModelCard, ranks: int) -> float:
-    """By how much the copies are larger than the weights of a layer."""
+    """How many times larger the copies are than the weights of a layer."""
     each = BYTES_EACH.get(model.quantization, FOUR_BITS)
     sizes = [ceil(elements * each) for elements in _parameters(model, ranks) if elements]
     if not sizes:
-        return MOST
+        return MAX_GROWTH
     return sum(1 << (size - 1).bit_length() for size in sizes) / sum(sizes)
 
 

@@ -39,7 +39,7 @@ LARGE_CARD_MIB = 70 * 1024
 DEFAULT_SHARE = 0.9
 
 
-def aligned(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
+def aligns_states(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
     """Whether a hybrid model's states are kept at block borders, one more a request.
 
     They are with prefix caching, which releases after 0.21 turn on for hybrid models too.
@@ -80,7 +80,7 @@ def candidate_of(
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=activation,
         eager=bool(values.get("enforce_eager")) or not compiles,
-        aligned_states=aligned(
+        aligned_states=aligns_states(
             values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
         ),
         vision=model.vision and not values.get("language_model_only"),

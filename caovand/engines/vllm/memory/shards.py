@@ -67,7 +67,7 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
-    """The cards of one of the stages, `each` of which is split over so many, in vLLM's order.
+    """The cards of one stage, `each` for every stage, in vLLM's order.
 
     Replicas come one after the other. Of too few cards every stage has all: that is a conflict.
     """
@@ -100,7 +100,7 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
 def _weights_of_stage(
     weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
 ) -> Weights | None:
-    """The stage's share of these weights, None for none."""
+    """The stage's part of these weights, None for none."""
     first, last = start == 0, end == len(model.layer_types)
     kind, part = model.model_type, weights.part
     if part == "embedding":
@@ -123,7 +123,7 @@ def _weights_of_stage(
 
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
 FOUR_BITS = 0.55
-"""Bytes of a weight in a checkpoint of each quantisation, and of all others, with its scales."""
+"""Bytes of a weight, with its scales, in a checkpoint of each quantisation, and of all others."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
 ONLINE: Mapping[str, Mapping[str, float]] = {
     "fp8": FP8,
@@ -148,7 +148,7 @@ ZERO_BITS, FLOAT_BITS = 4, 16
 
 def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
     """Bytes that loading leaves on one rank, buffers of the step and of the positions included."""
-    kept = [w for w in model.weights if _loaded(w, candidate)]
+    kept = [w for w in model.weights if _is_loaded(w, candidate)]
     stored = sum(on_rank(w, model, candidate) for w in kept)
     layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
     drafter = (
@@ -193,7 +193,7 @@ def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
     return size * candidate.activation / candidate.tensor_parallel
 
 
-def _loaded(weights: Weights, candidate: Candidate) -> bool:
+def _is_loaded(weights: Weights, candidate: Candidate) -> bool:
     if weights.part == "mtp":
         return candidate.mtp > 0
     return weights.part != "vision" or candidate.vision
@@ -209,10 +209,10 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
     elif stored:
         size *= candidate.activation / stored  # float parameters are loaded as the activation type
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
-        size *= _padded(model.hidden_size, 256) * _padded(model.intermediate_size, 128)
+        size *= _padding(model.hidden_size, 256) * _padding(model.intermediate_size, 128)
     return of_rank(size, weights, model, candidate.tensor_parallel)
 
 
-def _padded(width: int, multiple: int) -> float:
+def _padding(width: int, multiple: int) -> float:
     """By how much a kernel's padding grows a dimension."""
     return ceil(width / multiple) * multiple / width if width else 1.0

@@ -25,16 +25,18 @@ from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 LARGEST_GRAPH, LARGEST_GRAPH_OF_GPT_OSS = 512, 1024
 COMPILED = 3
 """vLLM's compilation mode that cuts the model in pieces, which is its default."""
-FIRST_MIB, FIRST_EXPERTS_MIB, TOKEN_MIB, LAYER_MIB, EXPERTS_MIB = 30, 60, 0.2, 0.155, 0.14
-"""What capturing takes at all, without and with experts, a token of the largest graph, a layer of
-one graph, and its experts: fitted to measured starts.
-
-Experts are several kernels more a layer, but where they are mxfp4, which one kernel computes.
-"""
+# What capturing CUDA graphs takes, fitted to measured starts.
+FIRST_MIB, FIRST_EXPERTS_MIB = 30, 60
+"""MiB of any capture, of a model without and with experts."""
+TOKEN_MIB = 0.2
+"""MiB for each token of the largest graph."""
+LAYER_MIB = 0.155
+"""MiB for each layer of one graph."""
+EXPERTS_MIB = 0.14
+"""MiB for the experts of such a layer, which are several kernels more; mxfp4 experts are one."""
 MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
-"""A layer of a graph where most are Mamba-2 and all have experts, and of a second piecewise one:
-one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Without experts it is not known.
-"""
+"""MiB for each layer of a graph if most are Mamba-2 and all have experts, and of a second piecewise
+one: one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Unknown without experts."""
 DRAFTER_MIB = 12
 """MiB that capturing the drafting layers takes: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
@@ -43,18 +45,18 @@ SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
 
 def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
     """Whether vLLM compiles the model at all with this --compilation-config and -O level."""
-    return _compiled(config, level) not in ("0", "NONE")
+    return _compilation_mode(config, level) not in ("0", "NONE")
 
 
 def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
     """The kind of graphs that vLLM captures with this --compilation-config and -O level."""
     usual = {"0": "NONE", "1": "PIECEWISE"}.get(str(level), "FULL_AND_PIECEWISE")
     found = str(config.get("cudagraph_mode") or usual).upper()
-    whole = _compiled(config, level) in (str(COMPILED), "VLLM_COMPILE")
+    whole = _compilation_mode(config, level) in (str(COMPILED), "VLLM_COMPILE")
     return found if whole or not found.endswith("PIECEWISE") else "NONE"
 
 
-def _compiled(config: Mapping[str, Any], level: Any) -> str:
+def _compilation_mode(config: Mapping[str, Any], level: Any) -> str:
     mode = config.get("mode")
     if mode is None:
         mode = 0 if str(level) == "0" else COMPILED
@@ -105,7 +107,7 @@ def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:
-    """MiB that so many graphs of a model of so many layers, each with experts or not, take.
+    """MiB that graphs of a model take, by its number of layers, with or without experts.
 
     `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
     Mamba-2's.
@@ -124,7 +126,7 @@ def expected_mib(
     *,
     mamba: bool = False,
 ) -> float:
-    """MiB that vLLM expects so many graphs to take, and subtracts before it sizes the cache.
+    """MiB that vLLM expects these graphs to take, and subtracts before it sizes the cache.
 
     It captures two of each kind and multiplies what the second took, which is less than the mean.
     """
@@ -169,7 +171,7 @@ def forward_bytes(
     whole_experts: bool = False,
     uncompressed: int = 0,
 ) -> float:
-    """The peak of a step of so many tokens on one of the ranks.
+    """The peak of a step of these tokens on one of the ranks.
 
     `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
     experts work in is kept from layer to layer. `whole_experts` are as wide on a rank as in the
@@ -192,7 +194,7 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """The peak of the sampler's warm-up, in which every sequence ends a step of so many tokens."""
+    """The peak of the sampler's warm-up, in which every sequence ends a step of these tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)

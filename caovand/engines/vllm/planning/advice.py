@@ -1,4 +1,4 @@
-"""What would make a plan fit, cheapest first, each change planned before it is named."""
+"""Changes that would make a plan fit, cheapest first, each planned before it is named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.estimate import (
 )
 from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.devices import all_emptied, holders
+from caovand.engines.vllm.planning.devices import all_without_other_processes, holders
 from caovand.engines.vllm.sizing.pace import step_cost
 from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
@@ -36,7 +36,7 @@ SMALLER = (
     ("an fp8 checkpoint", ("FP8",), "fp8", 8.0),
     ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5),
 )
-"""What the same model is published in, with the usual ends of the names and the bits of a weight,
+"""Quantised checkpoints of a model, with the usual ends of their names and the bits of a weight,
 its share of scales included."""
 PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
 STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
@@ -103,7 +103,7 @@ def in_fewer_bits(case: Case) -> str:
 
 def sparing(case: Case) -> str:
     """Name the operator's settings without which nothing would be offloaded; empty for none."""
-    asked = [name for name in (*EASING, *HINDERING) if _asked(case, name)]
+    asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
         found = case.attempt(dict.fromkeys(names)) if names else None
         if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
@@ -114,7 +114,7 @@ def sparing(case: Case) -> str:
 
 
 def _free(case: Case) -> Iterator[str]:
-    free, others = all_emptied(case.inventory), case.inventory.others
+    free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
         values = {name: case.plan.value(name) for name in case.plan.settings}
         yield f"{FREE}: {holders(case.gpus, others, values)}"
@@ -135,7 +135,7 @@ def _cache_type(case: Case) -> Iterator[str]:
 
 
 def _share(case: Case) -> Iterator[str]:
-    """Advise the smallest share that holds it, else what the policy would take."""
+    """Advise the smallest utilization that holds it, else what the policy would take."""
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
         return
@@ -160,12 +160,14 @@ def _graphs(case: Case) -> Iterator[str]:
 def _context(case: Case) -> Iterator[str]:
     """Advise the longest context that fits as is, else the longest possible and what it changes."""
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
-    if not asked or not _asked(case, name):
+    if not asked or not _is_asked_for(case, name):
         return
     most = (asked - 1) // STEP
     alike = min(case.memory.max_model_len // STEP, most)
     if alike and _holds(case, alike, alike=True):
-        if not _asked(case, "gpu_memory_utilization"):  # AutoMem leaves less free for less context
+        if not _is_asked_for(
+            case, "gpu_memory_utilization"
+        ):  # AutoMem leaves less free for less context
             alike = _longest(case, alike, most, alike=True)
         yield f"{case.as_typed(name, alike * STEP)} fits with everything else as it is"
     elif longest := _longest(case, 0, most, alike=False):
@@ -175,7 +177,7 @@ def _context(case: Case) -> Iterator[str]:
 
 
 def _holds(case: Case, steps: int, *, alike: bool) -> bool:
-    """Whether a context of so many steps fits, with everything else as it is where `alike`."""
+    """Whether a context of `steps` steps fits, with everything else as it is where `alike`."""
     found = case.attempt({"max_model_len": steps * STEP})
     return found is not None and not (alike and _differing(case.plan, found[0]))
 
@@ -256,7 +258,7 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
 
 
 def _offloaded_gib(plan: Plan) -> float:
-    """What the plan keeps of each card's weights in host memory."""
+    """GiB of each card's weights that the plan keeps in host memory."""
     offload = plan.value("cpu_offload_gb")
     return float(offload) if isinstance(offload, (int, float)) else 0.0
 
@@ -277,7 +279,7 @@ def _offload(case: Case) -> Iterator[str]:
 
 def _together(case: Case) -> list[str]:
     """If no single change does: leave everything the operator decided to the policy."""
-    ours = [name for name in EASING if _asked(case, name)]
+    ours = [name for name in EASING if _is_asked_for(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
     found = case.attempt(dict.fromkeys(names)) if names else None
     if not found:
@@ -287,7 +289,7 @@ def _together(case: Case) -> list[str]:
     return [f"leave {', '.join(names)} to the policy{holds}"]
 
 
-def _asked(case: Case, name: str) -> bool:
+def _is_asked_for(case: Case, name: str) -> bool:
     keys = (case.config.model, case.config.policy)
     return name in case.plan.verbatim or any(getattr(key, name, None) is not None for key in keys)
 

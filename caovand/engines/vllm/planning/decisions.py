@@ -28,15 +28,15 @@ from caovand.engines.vllm.planning import (
     rules,
     serving,
 )
-from caovand.engines.vllm.planning.draft import Draft, user
 from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import Scene
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, user
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
-Rule = Callable[[Draft], Setting | None]
-"""From a draft to a setting, None to leave the flag out."""
+Rule = Callable[[PartialPlan], Setting | None]
+"""From a partial plan to a setting; None leaves the flag out."""
 Obstacle = Callable[[Scene], Iterator[Problem]]
-"""What cannot run with the planned value, each with fact and remedy."""
+"""Yields what cannot run with the planned value, each with fact and remedy."""
 KEEP = "name it in [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
 FREE = "stop what else uses the cards"
@@ -157,18 +157,18 @@ DECIDED = frozenset(row.name for row in DECISIONS if row.rule)
 GOALS = tuple(replace(row.goal, setting=row.name) for row in DECISIONS if row.goal)
 OBSTACLES = tuple(obstacle for row in DECISIONS for obstacle in row.obstacles)
 EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) if row.eases)
-"""What the policy decides by itself if it may."""
+"""Flags that the policy decides by itself if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
 """Verbatim flags that may stand in the way, and are not sized by the policy."""
 
 
-def decide(rows: tuple[tuple[str, Rule], ...], draft: Draft) -> Draft:
-    """The draft with what these rules decide; verbatim flags stand."""
+def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialPlan:
+    """The plan with what these rules decide; verbatim flags stand."""
     for name, rule in rows:
-        setting = verbatim_setting(name, draft.verbatim) or rule(draft)
+        setting = verbatim_setting(name, partial.verbatim) or rule(partial)
         if setting is not None:
-            draft = replace(draft, settings={**draft.settings, name: setting})
-    return draft
+            partial = replace(partial, settings={**partial.settings, name: setting})
+    return partial
 
 
 def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,7 @@ from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
 from caovand.core.facts.occupancy import in_use, unoccupied
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import joined, linked
+from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import (
@@ -36,7 +35,7 @@ from caovand.engines.vllm.machine.ranks import (
     splits_below,
     stages,
 )
-from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 
 MIN_MIB = 1024
 """Memory of a CUDA context, PyTorch and a first buffer before any model is loaded."""
@@ -60,7 +59,7 @@ def choose_gpus(
             "check `nvidia-smi`, or install the CPU build with `sudo caovanctl engine install`",
             "gpu-absent",
         )
-    chosen = _chosen(config.engine.gpus, inventory, staged=_staged(values))
+    chosen = _chosen(config.engine.gpus, inventory, staged=_has_stages(values))
     for gpu in chosen:
         if gpu.total_mib < MIN_MIB:
             raise Unplannable(
@@ -82,7 +81,7 @@ def old_processor(host: Host) -> Problem | None:
     )
 
 
-def _staged(values: Mapping[str, Any]) -> bool:
+def _has_stages(values: Mapping[str, Any]) -> bool:
     return (count(values.get(PIPELINE)) or 1) > 1
 
 
@@ -128,8 +127,11 @@ def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) ->
     """A warning for each card that the policy leaves out on its own."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
-    small = (lambda gpu: None) if _staged(values) else partial(_too_small, gpus=inventory.gpus)
-    found = [(gpu, unusable(gpu) or small(gpu)) for gpu in inventory.gpus]
+    staged = _has_stages(values)
+    found = [
+        (gpu, unusable(gpu) or (None if staged else _too_small(gpu, inventory.gpus)))
+        for gpu in inventory.gpus
+    ]
     return [
         f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}"
         + (f"; {why.remedy}" if gpu.compute_capability >= TURING else "")
@@ -154,13 +156,15 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
-    """So many of the cards, those with the most free memory, in their own order; of cards that are
-    as free, those that NVLink joins."""
+    """The `count` cards with the most free memory, in their own order.
+
+    Of cards that are as free, those that NVLink joins.
+    """
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
-    if 1 < count < len(gpus) and not linked(chosen):
+    if 1 < count < len(gpus) and not all_linked(chosen):
         bound = min(gpu.free_mib for gpu in chosen) * (1 - CARDS_ALIKE)
         groups = combinations([gpu for gpu in gpus if gpu.free_mib >= bound], count)
-        chosen = next((list(group) for group in groups if linked(group)), chosen)
+        chosen = next((list(group) for group in groups if all_linked(group)), chosen)
     return tuple(gpu for gpu in gpus if gpu in chosen)
 
 
@@ -182,20 +186,20 @@ def _refuse(gpu: Gpu) -> None:
         raise Unplannable(str(why), "backend-unsupported")
 
 
-def world_size(draft: Draft) -> int:
+def world_size(partial: PartialPlan) -> int:
     """How many cards the engine uses on this machine."""
-    return ranks_here(draft.values, 1 + len(draft.inventory.others))
+    return ranks_here(partial.values, 1 + len(partial.inventory.others))
 
 
-def cards_to_split(draft: Draft) -> int:
+def cards_to_split(partial: PartialPlan) -> int:
     """Over how many cards the operator's stages and replicas, and the split, are spread."""
-    nodes = 1 + len(draft.inventory.others)
-    return len(draft.gpus) * (nodes if PIPELINE in draft.verbatim else 1)
+    nodes = 1 + len(partial.inventory.others)
+    return len(partial.gpus) * (nodes if PIPELINE in partial.verbatim else 1)
 
 
-def tensor_parallel_size(draft: Draft) -> Setting | None:
-    typed = draft.config.policy.tensor_parallel_size
-    if not draft.cuda:
+def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.policy.tensor_parallel_size
+    if not partial.cuda:
         if typed is not None and typed > 1:
             raise Unplannable(
                 f"cannot split the model over {typed} GPUs: the engine is a CPU build; "
@@ -203,55 +207,56 @@ def tensor_parallel_size(draft: Draft) -> Setting | None:
             )
         return None
     if typed is not None:
-        why = refusal(draft, typed)
+        why = refusal(partial, typed)
         if why:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
-    if draft.split:
-        return policy(draft.split.tensor, _why_split(draft, draft.split))
-    cards = cards_to_split(draft)
-    size = split_for(draft.model, draft.verbatim, cards)
-    if len(draft.gpus) == 1 and size == 1:
+    if partial.split:
+        return policy(partial.split.tensor, _why_split(partial, partial.split))
+    cards = cards_to_split(partial)
+    size = split_for(partial.model, partial.verbatim, cards)
+    if len(partial.gpus) == 1 and size == 1:
         return policy(size, "one card")
-    reason = f"the largest split the model's shape allows on {len(draft.gpus)} cards"
-    whole = shards_whole_experts(draft.verbatim)
-    why = indivisible(draft.model, cards, whole_experts=whole) if size < cards else None
+    reason = f"the largest split the model's shape allows on {len(partial.gpus)} cards"
+    whole = shards_whole_experts(partial.verbatim)
+    why = indivisible(partial.model, cards, whole_experts=whole) if size < cards else None
     reason = f"{reason} ({why.fact})" if why else reason
-    return policy(size, f"{reason}, {joined(draft.gpus)}" if size > 1 else reason)
+    return policy(size, f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason)
 
 
-def _why_split(draft: Draft, split: Split) -> str:
+def _why_split(partial: PartialPlan, split: Split) -> str:
     """The reason of a split that was tried."""
     if split.stages == 1:
-        return f"{split.tensor} cards share each layer, {joined(draft.gpus)}"
+        return f"{split.tensor} cards share each layer, {link_text(partial.gpus)}"
     if split.tensor == 1:
         return "each stage has a card of its own"
-    return f"{split.tensor} cards share each layer of a stage, {joined(draft.gpus[: split.tensor])}"
+    cards = partial.gpus[: split.tensor]
+    return f"{split.tensor} cards share each layer of a stage, {link_text(cards)}"
 
 
-def enable_expert_parallel(draft: Draft) -> Setting | None:
-    size = draft.count("tensor_parallel_size")
-    why = needs_whole_experts(draft.model, size, draft.verbatim) if draft.cuda else ""
+def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
+    size = partial.count("tensor_parallel_size")
+    why = needs_whole_experts(partial.model, size, partial.verbatim) if partial.cuda else ""
     return policy(True, f"each card holds whole experts: {why}") if why else None
 
 
-def one_node(draft: Draft) -> bool:
+def is_single_node(partial: PartialPlan) -> bool:
     """Whether all the cards that the engine uses are in this machine."""
-    return not draft.inventory.others and not spans_machines(draft.verbatim)
+    return not partial.inventory.others and not spans_machines(partial.verbatim)
 
 
-def every_card(draft: Draft) -> tuple[Gpu, ...]:
+def every_card(partial: PartialPlan) -> tuple[Gpu, ...]:
     """The cards that stages may have: of any size."""
-    return choose_gpus(draft.config, draft.inventory, {**draft.verbatim, PIPELINE: 2})
+    return choose_gpus(partial.config, partial.inventory, {**partial.verbatim, PIPELINE: 2})
 
 
-def wider_splits(draft: Draft) -> Iterator[Split]:
+def wider_splits(partial: PartialPlan) -> Iterator[Split]:
     """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
     whole experts, and in stages."""
-    model, verbatim, typed = draft.model, draft.verbatim, shards_whole_experts(draft.verbatim)
-    if not one_node(draft):
+    model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
+    if not is_single_node(partial):
         return
-    even, every = len(draft.gpus), every_card(draft)
+    even, every = len(partial.gpus), every_card(partial)
     most = largest_split(model, even, whole_experts=typed)
     whole = [size for size in range(2, even + 1) if needs_whole_experts(model, size, verbatim)]
     sizes = sorted({most, *splits_below(model, most, whole_experts=typed), *whole}, reverse=True)
@@ -265,29 +270,31 @@ def wider_splits(draft: Draft) -> Iterator[Split]:
             yield split
 
 
-def split_is_ours(draft: Draft) -> bool:
+def split_is_ours(partial: PartialPlan) -> bool:
     """Whether the policy chooses over how many cards the model is split."""
-    verbatim, typed = draft.verbatim, draft.config.policy.tensor_parallel_size
+    verbatim, typed = partial.verbatim, partial.config.policy.tensor_parallel_size
     return typed is None and "tensor_parallel_size" not in verbatim and stages(verbatim) == 1
 
 
-def spans_nodes(draft: Draft) -> bool:
+def spans_nodes(partial: PartialPlan) -> bool:
     """Whether the split goes over several nodes."""
-    return draft.count("tensor_parallel_size") > len(draft.gpus) and bool(draft.inventory.others)
+    return partial.count("tensor_parallel_size") > len(partial.gpus) and bool(
+        partial.inventory.others
+    )
 
 
-def refusal(draft: Draft, size: int) -> Problem | None:
-    """Why the model cannot be split over so many cards; None if it can."""
-    verbatim, cards = draft.verbatim, cards_to_split(draft)
+def refusal(partial: PartialPlan, size: int) -> Problem | None:
+    """Why the model cannot be split over `size` cards; None if it can."""
+    verbatim, cards = partial.verbatim, cards_to_split(partial)
     wanted = cards_lacking(size, verbatim, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
-        fits = split_for(draft.model, verbatim, cards)
+        fits = split_for(partial.model, verbatim, cards)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
         return Problem(split_over(size), fact, remedy)
-    if needs_whole_experts(draft.model, size, verbatim):
+    if needs_whole_experts(partial.model, size, verbatim):
         return None
-    return indivisible(draft.model, size, whole_experts=shards_whole_experts(verbatim))
+    return indivisible(partial.model, size, whole_experts=shards_whole_experts(verbatim))
 
 
 BUSY_MIB = 1024
@@ -310,24 +317,26 @@ def holders(
         ]
         rest = in_use(gpu) - sum(mib for _, _, mib in known)
         if rest >= BUSY_MIB:
-            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_unnamed(gpu)}")
+            users.append(f"{rest} MiB of GPU {gpu.index} are used by {_users_without_memory(gpu)}")
     for name, gpu in serving((), others, values):
         if in_use(gpu) >= BUSY_MIB:
             users.append(f"programs on {name} hold {in_use(gpu)} MiB of a card there")
     return ", ".join(users)
 
 
-def _unnamed(gpu: Gpu) -> str:
+def _users_without_memory(gpu: Gpu) -> str:
     pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
     return " and ".join(pids) or "processes that the driver does not name"
 
 
-def emptied(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def without_other_processes(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The cards as if nobody else used them."""
     return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
-def all_emptied(inventory: Inventory) -> Inventory:
+def all_without_other_processes(inventory: Inventory) -> Inventory:
     """The cards of all nodes as if nobody else used them."""
-    others = tuple(replace(node, gpus=emptied(node.gpus)) for node in inventory.others)
-    return replace(inventory, gpus=emptied(inventory.gpus), others=others)
+    others = tuple(
+        replace(node, gpus=without_other_processes(node.gpus)) for node in inventory.others
+    )
+    return replace(inventory, gpus=without_other_processes(inventory.gpus), others=others)

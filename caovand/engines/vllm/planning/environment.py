@@ -15,7 +15,7 @@ from caovand.engines.vllm.machine.capabilities import HOPPER
 from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.devices import choose_gpus
-from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import layer_partition
 from caovand.engines.vllm.planning.precision import cannot_build, marlin_input
 
@@ -32,37 +32,37 @@ EXPERTS = {
 """The variable that keeps FlashInfer's kernels from experts, by how these are quantised."""
 
 
-def own_toolkit(draft: Draft) -> Setting | None:
+def own_toolkit(partial: PartialPlan) -> Setting | None:
     """CUDA_HOME: one that is inherited may be of another CUDA than the engine's."""
-    home = draft.engine.cuda_home
-    if not draft.cuda or not home or "CUDA_PATH" in dict(draft.config.engine.env):
+    home = partial.engine.cuda_home
+    if not partial.cuda or not home or "CUDA_PATH" in dict(partial.config.engine.env):
         return None
     return policy(home, "the engine's own compiler, of the CUDA that its torch is built for")
 
 
-def sampler(draft: Draft) -> Setting | None:
+def sampler(partial: PartialPlan) -> Setting | None:
     """VLLM_USE_FLASHINFER_SAMPLER."""
-    if not cannot_build(draft):
+    if not cannot_build(partial):
         return None
     return policy(
         "0", f"PyTorch samples: FlashInfer's sampler is compiled at the start, and {NO_NVCC}"
     )
 
 
-def experts(draft: Draft) -> Iterator[tuple[str, Setting]]:
+def experts(partial: PartialPlan) -> Iterator[tuple[str, Setting]]:
     """The variable that keeps FlashInfer's kernels from experts if they are not ready.
 
     Releases without these variables take FlashInfer for experts only where nvcc is, or, on Hopper,
     after Triton.
     """
-    newest = max((gpu.compute_capability for gpu in draft.cards), default=(0, 0))
-    kind = draft.model.quantization or str(draft.verbatim.get("quantization") or "")
+    newest = max((gpu.compute_capability for gpu in partial.cards), default=(0, 0))
+    kind = partial.model.quantization or str(partial.verbatim.get("quantization") or "")
     name = EXPERTS.get(kind.removesuffix("_per_tensor").removesuffix("_per_block"))
-    if not draft.cuda or not draft.model.experts or not name or newest < HOPPER:
+    if not partial.cuda or not partial.model.experts or not name or newest < HOPPER:
         return
-    if draft.engine.release >= releases.EXPERTS_BY_FLAG or draft.engine.jit_cache:
+    if partial.engine.release >= releases.EXPERTS_BY_FLAG or partial.engine.jit_cache:
         return
-    if cannot_build(draft):
+    if cannot_build(partial):
         reason = f"FlashInfer's expert kernels are compiled at the start, and {NO_NVCC}"
     elif newest[0] == HOPPER[0]:
         reason = (
@@ -85,35 +85,35 @@ WORKER_MIB = 4096
 """Host memory of a worker, and with the first one of the server and the engine core."""
 
 
-def jobs(draft: Draft) -> Setting | None:
+def jobs(partial: PartialPlan) -> Setting | None:
     """MAX_JOBS."""
-    if not draft.cuda:
+    if not partial.cuda:
         return None  # nothing is built there that asks for it
-    count = compilers(draft.host.cpus, draft.host.ram_mib)
+    count = compilers(partial.host.cpus, partial.host.ram_mib)
     return policy(
         str(count),
-        f"kernels built here: one compiler for each of {draft.host.cpus} cores, as far as"
-        f" {draft.host.ram_mib} MiB of RAM go",
+        f"kernels built here: one compiler for each of {partial.host.cpus} cores, as far as"
+        f" {partial.host.ram_mib} MiB of RAM go",
     )
 
 
-def threads(draft: Draft) -> Setting | None:
+def threads(partial: PartialPlan) -> Setting | None:
     """Threads of torch.compile in each worker; None if none compiles or no plugin sets them.
 
     Every card has a worker of its own, and all of them compile at the same time. vLLM compiles
     with one thread, and more were measured on no card yet: only mode fast takes them.
     """
-    typed = dict(draft.config.engine.env).get(ITS_OWN)
+    typed = dict(partial.config.engine.env).get(ITS_OWN)
     if typed is not None:
         return user(typed, f"[engine] env {ITS_OWN}, which vLLM by itself sets to 1")
-    compiles = draft.cuda and draft.engine.plugin and not draft.value("enforce_eager")
-    if not compiles or draft.mode != "fast":
+    compiles = partial.cuda and partial.engine.plugin and not partial.value("enforce_eager")
+    if not compiles or partial.mode != "fast":
         return None
-    workers = max(1, len(draft.gpus))
-    cores = max(1, draft.host.cpus // workers)
-    left_mib = max(0, memory_left_mib(draft, workers)) // workers
+    workers = max(1, len(partial.gpus))
+    cores = max(1, partial.host.cpus // workers)
+    left_mib = max(0, memory_left_mib(partial, workers)) // workers
     allowed = {
-        f"{draft.host.cpus} cores": cores,
+        f"{partial.host.cpus} cores": cores,
         f"{left_mib} MiB of host memory that loading leaves": max(1, left_mib // THREAD_MIB),
         f"at most {MAX_COMPILE_THREADS}": MAX_COMPILE_THREADS,
     }
@@ -122,16 +122,16 @@ def threads(draft: Draft) -> Setting | None:
     return policy(str(count), f"mode fast: threads of torch.compile{each}: {why}")
 
 
-def memory_left_mib(draft: Draft, workers: int) -> int:
+def memory_left_mib(partial: PartialPlan, workers: int) -> int:
     """Host memory that a start leaves: its processes, files read and weights kept are taken off.
 
     Not of what happens to be free: a reload would find another plan, and restart the engine.
     """
-    offloaded = draft.value("cpu_offload_gb")
+    offloaded = partial.value("cpu_offload_gb")
     kept = float(offloaded) if isinstance(offloaded, (int, float)) else 0.0
-    kept_mib = int(pinned_gib(kept, draft.model, max(workers, 1)) / max(workers, 1) * 1024)
-    taken_mib = draft.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
-    return draft.host.ram_mib - taken_mib
+    kept_mib = int(pinned_gib(kept, partial.model, max(workers, 1)) / max(workers, 1) * 1024)
+    taken_mib = partial.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
+    return partial.host.ram_mib - taken_mib
 
 
 MAX_THREADS = 12
@@ -140,60 +140,62 @@ STATES = "CAOVAN_STATES"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-def environment(draft: Draft) -> dict[str, Setting]:
+def environment(partial: PartialPlan) -> dict[str, Setting]:
     """Every variable with its reason; the operator's own from [engine] env win."""
     decided = {
-        name: setting for name, rule in RULES for setting in [rule(draft)] if setting is not None
+        name: setting for name, rule in RULES for setting in [rule(partial)] if setting is not None
     }
-    decided.update(experts(draft))
-    typed = {name: user(value, "[engine] env") for name, value in draft.config.engine.env}
+    decided.update(experts(partial))
+    typed = {name: user(value, "[engine] env") for name, value in partial.config.engine.env}
     return {**decided, **typed}
 
 
-def _always(value: str, reason: str) -> Callable[[Draft], Setting | None]:
-    return lambda draft: policy(value, reason)
+def _always(value: str, reason: str) -> Callable[[PartialPlan], Setting | None]:
+    return lambda partial: policy(value, reason)
 
 
-def _on_cuda(value: str, reason: str) -> Callable[[Draft], Setting | None]:
-    return lambda draft: policy(value, reason) if draft.cuda else None
+def _on_cuda(value: str, reason: str) -> Callable[[PartialPlan], Setting | None]:
+    return lambda partial: policy(value, reason) if partial.cuda else None
 
 
-def _offline(draft: Draft) -> Setting | None:
-    if not draft.model.folder:
+def _offline(partial: PartialPlan) -> Setting | None:
+    if not partial.model.folder:
         return None
     return policy("1", "the model is a local folder: a start must not wait for the network")
 
 
-def _threads(draft: Draft) -> Setting | None:
-    cores = min(draft.host.cpus, MAX_THREADS)
-    if not draft.cuda:
+def _threads(partial: PartialPlan) -> Setting | None:
+    cores = min(partial.host.cpus, MAX_THREADS)
+    if not partial.cuda:
         return None  # the CPU build binds its own threads to cores; this would fight it
-    return policy(str(cores), f"physical cores, at most {MAX_THREADS}: {draft.host.cpus} here")
+    return policy(str(cores), f"physical cores, at most {MAX_THREADS}: {partial.host.cpus} here")
 
 
-def _shares_graphs(draft: Draft) -> bool:
+def _shares_graphs(partial: PartialPlan) -> bool:
     """Whether vLLM's own all-reduce records CUDA graphs whose memory the cards then share.
 
     It hands that memory over by cudaIpcGetMemHandle, which refuses expandable segments: the engine
     ends while capturing (vllm#42609, also reported for pairs of RTX 3090 and 5090).
     """
-    alone = draft.count("tensor_parallel_size") < 2
-    return not (alone or draft.value("disable_custom_all_reduce") or draft.value("enforce_eager"))
+    alone = partial.count("tensor_parallel_size") < 2
+    return not (
+        alone or partial.value("disable_custom_all_reduce") or partial.value("enforce_eager")
+    )
 
 
-def _expandable(draft: Draft) -> Setting | None:
-    if not draft.cuda or draft.verbatim.get("enable_sleep_mode"):
+def _expandable(partial: PartialPlan) -> Setting | None:
+    if not partial.cuda or partial.verbatim.get("enable_sleep_mode"):
         return None  # sleep mode brings an allocator that refuses expandable segments
-    if _shares_graphs(draft):
+    if _shares_graphs(partial):
         return None
     return policy("expandable_segments:True", "less memory is lost to fragments")
 
 
-def allocator_warnings(draft: Draft) -> list[str]:
+def allocator_warnings(partial: PartialPlan) -> list[str]:
     """Expandable segments that the operator asks for where they end the engine."""
-    typed = dict(draft.config.engine.env)
+    typed = dict(partial.config.engine.env)
     asking = [name for name in ALLOCATOR if "expandable_segments:True" in typed.get(name, "")]
-    if not draft.cuda or not asking or not _shares_graphs(draft):
+    if not partial.cuda or not asking or not _shares_graphs(partial):
         return []
     return [
         f"[engine] env {asking[0]} asks for expandable segments, which vLLM's own all-reduce cannot"
@@ -202,28 +204,28 @@ def allocator_warnings(draft: Draft) -> list[str]:
     ]
 
 
-def _visible(draft: Draft) -> Setting | None:
-    if not draft.cuda:
+def _visible(partial: PartialPlan) -> Setting | None:
+    if not partial.cuda:
         return None
-    names = ",".join(device_name(gpu) for gpu in draft.gpus)
-    usable = len(choose_gpus(draft.config, draft.inventory, draft.values))
-    if usable == len(draft.gpus):
+    names = ",".join(device_name(gpu) for gpu in partial.gpus)
+    usable = len(choose_gpus(partial.config, partial.inventory, partial.values))
+    if usable == len(partial.gpus):
         return policy(names, "the cards this plan uses, as nvidia-smi names them")
     return policy(
         names,
-        f"the {len(draft.gpus)} of {usable} cards with the most free memory: the plan needs no"
+        f"the {len(partial.gpus)} of {usable} cards with the most free memory: the plan needs no"
         " more",
     )
 
 
-def _recursion(draft: Draft) -> Setting | None:
-    if not draft.turing:
+def _recursion(partial: PartialPlan) -> Setting | None:
+    if not partial.turing:
         return None
     return policy("50000", "tracing this model for Turing overflows Python's default of 1,000")
 
 
-def _uncompiled(draft: Draft) -> Setting | None:
-    if draft.cuda or not (draft.value("enforce_eager") or draft.warms_up_stages):
+def _uncompiled(partial: PartialPlan) -> Setting | None:
+    if partial.cuda or not (partial.value("enforce_eager") or partial.warms_up_stages):
         return None
     return policy(
         "1",
@@ -232,14 +234,14 @@ def _uncompiled(draft: Draft) -> Setting | None:
     )
 
 
-def _kernels(draft: Draft) -> Setting | None:
-    if not draft.cuda or draft.config.engine.plugin:
+def _kernels(partial: PartialPlan) -> Setting | None:
+    if not partial.cuda or partial.config.engine.plugin:
         return None
     return user("off", "[engine] plugin is false")
 
 
-def _states(draft: Draft) -> Setting | None:
-    if not draft.fixes_keep_states or not draft.value("enable_prefix_caching"):
+def _states(partial: PartialPlan) -> Setting | None:
+    if not partial.fixes_keep_states or not partial.value("enable_prefix_caching"):
         return None
     return policy(
         "required",
@@ -247,7 +249,7 @@ def _states(draft: Draft) -> Setting | None:
     )
 
 
-RULES: tuple[tuple[str, Callable[[Draft], Setting | None]], ...] = (
+RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
     ("VLLM_NO_USAGE_STATS", _always("1", "nothing is reported to anyone")),
     ("DO_NOT_TRACK", _always("1", "nothing is reported to anyone")),
     ("VLLM_LOGGING_COLOR", _always("0", "caovan parses the log, so no colour codes")),

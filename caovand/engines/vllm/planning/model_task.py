@@ -10,7 +10,7 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.model_task import POOLING, TITLES, ModelTask
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
-from caovand.engines.vllm.planning.draft import Draft, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
 
 def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
@@ -36,15 +36,15 @@ def refuse_deaf(inventory: Inventory) -> None:
         )
 
 
-def runner(draft: Draft) -> Setting | None:
-    if draft.task not in POOLING:
+def runner(partial: PartialPlan) -> Setting | None:
+    if partial.task not in POOLING:
         return None
-    return policy("pooling", f"the model is for {TITLES[draft.task]}, and generates no text")
+    return policy("pooling", f"the model is for {TITLES[partial.task]}, and generates no text")
 
 
-def hf_overrides(draft: Draft) -> Setting | None:
-    model = draft.model
+def hf_overrides(partial: PartialPlan) -> Setting | None:
+    model = partial.model
     name = model.path.rstrip("/").rpartition("/")[2]
-    if draft.task != "score" or not is_written_reranker(model.architecture, name):
+    if partial.task != "score" or not is_written_reranker(model.architecture, name):
         return None
     return policy(dict(RANKS_BY_YES), 'it ranks by the probability of the answer "yes"')

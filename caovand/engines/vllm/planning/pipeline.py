@@ -12,17 +12,16 @@ from typing import Any
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, stated
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import element_bytes, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
+from caovand.engines.vllm.machine.link_time import TokenWork, compare_tensor_parallel
 from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     REPLICAS,
     TENSOR,
-    Work,
     alike,
-    decide,
     indivisible,
     ranks_here,
     shards_whole_experts,
@@ -32,9 +31,9 @@ from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.memory.settings import dealt
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.draft import Draft, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
-from caovand.engines.vllm.sizing.partition import Stages, anchored, anchors, spans
+from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",
@@ -71,7 +70,7 @@ def refusal(
         fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
         remedy = f"name {stages} numbers whose sum is {layers}, or remove it from [engine] env"
         return Problem(cannot, fact, remedy)
-    if not anchored(found, anchors(model)):
+    if not has_anchors(found, anchors(model)):
         shown = ",".join(map(str, found))
         fact = f"with {shown} layers one of them has no attention layer, which vLLM 0.32 refuses"
         return Problem(cannot, fact, f"use fewer stages, or deal them by {PARTITION}")
@@ -96,50 +95,50 @@ def drafts_refused(values: Mapping[str, Any], machine: Inventory) -> str:
     return ""
 
 
-def tensor_parallel_size(draft: Draft) -> Setting | None:
+def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
     """The split inside each node, or over all of them if their link is fast enough."""
-    found = devices.tensor_parallel_size(draft)
-    spans = _spans(draft, found)
+    found = devices.tensor_parallel_size(partial)
+    spans = _spans(partial, found)
     if not found or not spans or not spans[0]:
         return found
-    return policy(found.value * (1 + len(draft.inventory.others)), spans[1])
+    return policy(found.value * (1 + len(partial.inventory.others)), spans[1])
 
 
-def pipeline_parallel_size(draft: Draft) -> Setting | None:
+def pipeline_parallel_size(partial: PartialPlan) -> Setting | None:
     """A stage on each of several nodes, unless the split goes over them all. Raises Unplannable."""
-    if not draft.cuda:
-        return _stages_without_cards(draft)
-    if typed := _inside(draft):
+    if not partial.cuda:
+        return _stages_without_cards(partial)
+    if typed := _inside(partial):
         return typed
-    if draft.split and draft.split.stages > 1:
-        return policy(draft.split.stages, _why_staged(draft))
-    spans = _spans(draft, devices.tensor_parallel_size(draft))
+    if partial.split and partial.split.stages > 1:
+        return policy(partial.split.stages, _why_staged(partial))
+    spans = _spans(partial, devices.tensor_parallel_size(partial))
     if spans is None or spans[0]:
         return None
-    nodes = 1 + len(draft.inventory.others)
-    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    nodes = 1 + len(partial.inventory.others)
+    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     if refused:
         raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
     return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {spans[1]}")
 
 
-def _why_staged(draft: Draft) -> str:
+def _why_staged(partial: PartialPlan) -> str:
     """Why the cards of one node are the stages of a pipeline."""
-    cards, whole = len(draft.gpus), shards_whole_experts(draft.verbatim)
-    if not all(alike(draft.gpus[0], gpu) for gpu in draft.gpus):
+    cards, whole = len(partial.gpus), shards_whole_experts(partial.verbatim)
+    if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return "the cards differ, and each stage has as many layers as its own hold"
-    problem = indivisible(draft.model, cards, whole_experts=whole)
+    problem = indivisible(partial.model, cards, whole_experts=whole)
     return f"{cards} cards hold more than fewer would{f': {problem.fact}' if problem else ''}"
 
 
-def _inside(draft: Draft) -> Setting | None:
+def _inside(partial: PartialPlan) -> Setting | None:
     """A stage on each node if a typed split has room inside of one: over their link it would
     take one card of each, and leave the others idle."""
-    nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
-    fits = 0 < size <= _cards_each(draft)
-    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & draft.verbatim.keys():
+    nodes, size = 1 + len(partial.inventory.others), count(partial.verbatim.get(TENSOR)) or 0
+    fits = 0 < size <= _cards_each(partial)
+    if nodes == 1 or not fits or {PIPELINE, REPLICAS} & partial.verbatim.keys():
         return None
-    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     if refused and size % nodes:
         raise Unplannable(f"cannot plan for {nodes} nodes: {refused}")
     if refused:
@@ -148,97 +147,97 @@ def _inside(draft: Draft) -> Setting | None:
     return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {why}")
 
 
-def _cards_each(draft: Draft) -> int:
+def _cards_each(partial: PartialPlan) -> int:
     """How many cards every node has at least for the engine; 0 for a CPU build."""
-    ours = devices.choose_gpus(draft.config, draft.inventory, draft.verbatim)
-    return min([len(ours), *(len(node.gpus) for node in draft.inventory.others)])
+    ours = devices.choose_gpus(partial.config, partial.inventory, partial.verbatim)
+    return min([len(ours), *(len(node.gpus) for node in partial.inventory.others)])
 
 
-def idle_cards(draft: Draft) -> list[str]:
+def idle_cards(partial: PartialPlan) -> list[str]:
     """A warning if a typed split goes over the nodes and leaves cards of each idle."""
-    nodes, size = 1 + len(draft.inventory.others), count(draft.verbatim.get(TENSOR)) or 0
-    here = ranks_here(draft.values, nodes)
-    if nodes == 1 or not here < size or here >= (each := _cards_each(draft)):
+    nodes, size = 1 + len(partial.inventory.others), count(partial.verbatim.get(TENSOR)) or 0
+    here = ranks_here(partial.values, nodes)
+    if nodes == 1 or not here < size or here >= (each := _cards_each(partial)):
         return []
-    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
+    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     text = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
     if refused:
         return [f"{text}, as {refused.fact}; use {each * nodes}, or leave it out"]
     return [f"{text}; use {option(PIPELINE)} {nodes}, or leave both out"]
 
 
-def _stages_without_cards(draft: Draft) -> Setting | None:
+def _stages_without_cards(partial: PartialPlan) -> Setting | None:
     """A stage on each of several nodes with a CPU build, which has one rank a node, where the model
-    cannot be split over so many. Raises Unplannable where there is neither."""
-    nodes = 1 + len(draft.inventory.others)
-    if nodes == 1 or {TENSOR, PIPELINE} & draft.verbatim.keys():
+    cannot be split over all of them. Raises Unplannable if it can be neither."""
+    nodes = 1 + len(partial.inventory.others)
+    if nodes == 1 or {TENSOR, PIPELINE} & partial.verbatim.keys():
         return None
-    problem, refused = _alone_in_a_node(draft, nodes)
+    problem, refused = _alone_in_a_node(partial, nodes)
     if problem is None:
         return None
     if refused is None:
         return policy(nodes, f"one stage on each of {nodes} nodes, [cluster]: {problem.fact}")
-    fits = next(n for n in range(nodes - 1, 0, -1) if None in _alone_in_a_node(draft, n))
+    fits = next(n for n in range(nodes - 1, 0, -1) if None in _alone_in_a_node(partial, n))
     remedy = f"set nodes = {fits} in [cluster]" if fits > 1 else "serve it on one machine"
     raise Unplannable(
         f"cannot plan for {nodes} nodes: {problem.fact}, and in stages {refused.fact}; {remedy}"
     )
 
 
-def _alone_in_a_node(draft: Draft, nodes: int) -> tuple[Problem | None, Problem | None]:
+def _alone_in_a_node(partial: PartialPlan, nodes: int) -> tuple[Problem | None, Problem | None]:
     """Why ranks that are alone in their nodes cannot split the model, and cannot be its stages."""
-    whole = shards_whole_experts(draft.verbatim)
-    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), draft.inventory)
-    return indivisible(draft.model, nodes, whole_experts=whole), refused
+    whole = shards_whole_experts(partial.verbatim)
+    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
+    return indivisible(partial.model, nodes, whole_experts=whole), refused
 
 
-def _spans(draft: Draft, inside: Setting | None) -> tuple[bool, str] | None:
+def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | None:
     """Whether tensor parallel goes over the nodes, and why; None if there is only one, and where
     the operator has typed a split."""
-    machine, verbatim = draft.inventory, draft.verbatim
+    machine, verbatim = partial.inventory, partial.verbatim
     if (
         not machine.others
-        or not draft.cuda
+        or not partial.cuda
         or inside is None
         or {TENSOR, PIPELINE} & verbatim.keys()
     ):
         return None
     nodes, each = 1 + len(machine.others), inside.value
-    if draft.config.policy.tensor_parallel_size is not None:
+    if partial.config.policy.tensor_parallel_size is not None:
         return False, "[policy] tensor_parallel_size is the split inside each node"
     whole = shards_whole_experts(verbatim)
-    problem = indivisible(draft.model, nodes * each, whole_experts=whole)
-    refused = refusal({PIPELINE: nodes}, dict(draft.config.engine.env), machine)
+    problem = indivisible(partial.model, nodes * each, whole_experts=whole)
+    refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
     if refused and not problem:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
-    held = [draft.gpus, *(node.gpus for node in machine.others)]
+    held = [partial.gpus, *(node.gpus for node in machine.others)]
     cards = [gpu for gpus in held for gpu in gpus[:each]]
     if machine.link is None:
         return False, "the speed of their link is unknown, and stages need the least of it"
-    if not cards or not draft.model.architecture:
+    if not cards or not partial.model.architecture:
         return False, "stages need the least of their link, and nothing is known of the model"
     if not all(alike(cards[0], gpu) for gpu in cards) or len(cards) < nodes * each:
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:
         return False, problem.fact
-    speeds = [sum(stated(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
+    speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
     speeds = [speed * BANDWIDTH_REACHED for speed in speeds]
-    faster, why = decide(_work(draft), machine.link, speeds)
+    faster, why = compare_tensor_parallel(_work(partial), machine.link, speeds)
     return faster, f"tensor parallel over {nodes} nodes, [cluster]: {why}" if faster else why
 
 
-def _work(draft: Draft) -> Work:
+def _work(partial: PartialPlan) -> TokenWork:
     """The work of one token of the usual request."""
-    model, usual = draft.model, WORKLOADS[draft.config.policy.workload]
+    model, usual = partial.model, WORKLOADS[partial.config.policy.workload]
     parts = {"layers": 1.0, "experts": experts_read(model, 1), "head": 1.0}
     if not model.size("head"):
         parts["embedding"] = 1.0
     read = sum(of_rank(one.size, one, model, 1) * parts.get(one.part, 0.0) for one in model.weights)
-    return Work(
+    return TokenWork(
         hidden=model.hidden_size,
         layers=len(model.layer_types),
         vocabulary=model.vocab_size,
-        element=element_bytes(str(draft.value("dtype") or model.dtype)),
+        element=element_bytes(str(partial.value("dtype") or model.dtype)),
         read=read,
         prompt=usual.prompt,
         answer=usual.answer,
@@ -246,39 +245,40 @@ def _work(draft: Draft) -> Work:
     )
 
 
-def layer_partition(draft: Draft) -> Setting | None:
+def layer_partition(partial: PartialPlan) -> Setting | None:
     """The variable that deals the layers, if vLLM's own rule is not the best."""
-    candidate = draft.choice.candidate if draft.choice and not draft.unweighed else None
-    if candidate is None or not candidate.stages or PARTITION in dict(draft.config.engine.env):
+    candidate = partial.choice.candidate if partial.choice and not partial.unweighed else None
+    if candidate is None or not candidate.stages or PARTITION in dict(partial.config.engine.env):
         return None
-    own = own_partition(len(draft.model.layer_types), len(candidate.stages))
+    own = own_partition(len(partial.model.layer_types), len(candidate.stages))
     if candidate.stages == own:
         return None
-    return policy(_listed(candidate.stages), _why_dealt(draft, candidate, own))
+    return policy(_comma_separated(candidate.stages), _why_dealt(partial, candidate, own))
 
 
-def _why_dealt(draft: Draft, candidate: Candidate, own: tuple[int, ...]) -> str:
+def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...]) -> str:
     """Why the layers are dealt so: more of the cache, or a faster slowest stage."""
     by_rule = candidate.but(stages=own)
-    stages = Stages(draft.model, candidate, draft.cards)
+    stages = Stages(partial.model, candidate, partial.cards)
     cards = ", ".join(
         f"{count} on {gpus[0].name} of {gpus[0].total_mib / 1024:.0f} GiB"
         for count, gpus in zip(candidate.stages, stages.gpus, strict=True)
     )
-    tokens = [estimate(draft.model, one, draft.cards).kv_tokens for one in (candidate, by_rule)]
+    tokens = [estimate(partial.model, one, partial.cards).kv_tokens for one in (candidate, by_rule)]
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
         held = f"{tokens[1]}" if tokens[1] > 0 else "none"
-        rule = f"vLLM's own rule ({_listed(own)})"
+        rule = f"vLLM's own rule ({_comma_separated(own)})"
         return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
     slow = [
-        max(stages.seconds(*one) for one in spans(way)) * 1e3 for way in (candidate.stages, own)
+        max(stages.seconds(*one) for one in spans(counts)) * 1e3
+        for counts in (candidate.stages, own)
     ]
     return (
         f"{dealt}: the slowest stage reads its weights in {slow[0]:.3g} ms, by vLLM's own rule"
-        f" ({_listed(own)}) in {slow[1]:.3g} ms (modelled)"
+        f" ({_comma_separated(own)}) in {slow[1]:.3g} ms (modelled)"
     )
 
 
-def _listed(stages: Sequence[int]) -> str:
+def _comma_separated(stages: Sequence[int]) -> str:
     return ",".join(map(str, stages))

@@ -31,10 +31,15 @@ from caovand.engines.vllm.planning.decisions import (
     forecast,
     verbatim_setting,
 )
-from caovand.engines.vllm.planning.devices import all_emptied, choose_gpus, emptied, holders
-from caovand.engines.vllm.planning.draft import PLUGINS, Draft, user
+from caovand.engines.vllm.planning.devices import (
+    all_without_other_processes,
+    choose_gpus,
+    holders,
+    without_other_processes,
+)
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.model_task import refuse_deaf, task_of
+from caovand.engines.vllm.planning.partial_plan import PLUGINS, PartialPlan, user
 from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -64,23 +69,23 @@ def make_plan(
 ) -> Plan:
     """Return the plan for this configuration on this machine, or raise Unplannable.
 
-    `mode` is that of `caovanctl mode`, None if the file decides; `environ` is what the engine
-    inherits from us; `remembered` is a degraded plan whose rungs are kept.
+    `mode` is set by `caovanctl mode`, None if the file decides; `environ` is inherited by the
+    engine; `remembered` is a degraded plan whose rungs are kept.
     """
     refuse_gguf(inventory.model)
     refuse_deaf(inventory)
 
     def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
-            draft = _draft(config, inventory, mode, mode_origin, environ)
-            return _write(decide(SECOND, best_split(draft)))
+            partial = _begin(config, inventory, mode, mode_origin, environ)
+            return _write(decide(SECOND, best_split(partial)))
         except Unplannable:
             return None
 
-    draft = _draft(config, inventory, mode, mode_origin, environ, remembered)
-    chosen = decide(SECOND, best_split(draft))
+    partial = _begin(config, inventory, mode, mode_origin, environ, remembered)
+    chosen = decide(SECOND, best_split(partial))
     plan = _write(chosen, remembered)
-    warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *_cost_of_others(plan, draft)]
+    warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *_cost_of_others(plan, partial)]
     memory = forecast(plan, inventory)
     case = Case(config, inventory, plan, memory, alternative)
     offload = plan.value("cpu_offload_gb")
@@ -107,17 +112,17 @@ def make_plan(
     return replace(plan, advice=advice, warnings=tuple(warnings))
 
 
-def _cost_of_others(plan: Plan, draft: Draft) -> list[str]:
+def _cost_of_others(plan: Plan, partial: PartialPlan) -> list[str]:
     """A warning if the context is shorter, or fewer cards are used, for what others hold."""
-    inventory, others = draft.inventory, draft.inventory.others
+    inventory, others = partial.inventory, partial.inventory.others
     context = plan.settings.get("max_model_len")
-    free = all_emptied(inventory)
-    busy = emptied(draft.gpus) != draft.gpus or free.others != others
+    free = all_without_other_processes(inventory)
+    busy = without_other_processes(partial.gpus) != partial.gpus or free.others != others
     if not context or context.origin != "policy" or not busy:
         return []
     try:
-        gpus = choose_gpus(draft.config, free, draft.verbatim)
-        alone = best_split(replace(draft, inventory=free, gpus=gpus))
+        gpus = choose_gpus(partial.config, free, partial.verbatim)
+        alone = best_split(replace(partial, inventory=free, gpus=gpus))
     except Unplannable:
         return []
     lost, values = [], {name: plan.value(name) for name in plan.settings}
@@ -131,24 +136,24 @@ def _cost_of_others(plan: Plan, draft: Draft) -> list[str]:
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
-    return [f"{holders(draft.gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
+    return [f"{holders(partial.gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
 
 
-def _draft(
+def _begin(
     config: Config,
     inventory: Inventory,
     mode: Mode | None,
     mode_origin: Origin,
     environ: Mapping[str, str],
     remembered: Plan | None = None,
-) -> Draft:
-    """The draft that the rules begin with: the facts, and what is fixed."""
+) -> PartialPlan:
+    """The partial plan that the rules begin with: the facts, and what is fixed."""
     engine = inventory.engine
     words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = command_line.values(words)
     check_values(verbatim)
     chosen = _mode(config, verbatim, mode, mode_origin)
-    return Draft(
+    return PartialPlan(
         config=config,
         inventory=inventory,
         verbatim=verbatim,
@@ -163,28 +168,30 @@ def _draft(
     )
 
 
-def _write(draft: Draft, remembered: Plan | None = None) -> Plan:
+def _write(partial: PartialPlan, remembered: Plan | None = None) -> Plan:
     """The plan of what was decided; raises Unplannable if it misses a pinned key."""
-    engine, verbatim = draft.engine, draft.verbatim
+    engine, verbatim = partial.engine, partial.verbatim
     rest = {
         name: s
         for name in verbatim
         if (s := verbatim_setting(name, verbatim)) and name not in DECIDED
     }
-    settings = {**draft.settings, **rest}
+    settings = {**partial.settings, **rest}
     plan = Plan(
-        model=draft.model.path,
-        settings={name: _drop_unknown(name, setting, draft) for name, setting in settings.items()},
-        env=environment(draft),
-        extra_args=draft.config.engine.extra_args,
+        model=partial.model.path,
+        settings={
+            name: _drop_unknown(name, setting, partial) for name, setting in settings.items()
+        },
+        env=environment(partial),
+        extra_args=partial.config.engine.extra_args,
         verbatim=frozenset(verbatim),
-        device=_device(draft),
+        device=_device(partial),
         engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
-        task=draft.task,
+        task=partial.task,
     )
     if remembered is not None:
         plan = _keep_rungs(plan, remembered)
-    refuse_unmet(draft, plan)
+    refuse_unmet(partial, plan)
     return plan
 
 
@@ -213,16 +220,16 @@ def _mode(
     return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
 
 
-def _device(draft: Draft) -> str:
-    kinds = sorted({gpu.compute_capability for gpu in draft.cards})
-    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or draft.engine.build
+def _device(partial: PartialPlan) -> str:
+    kinds = sorted({gpu.compute_capability for gpu in partial.cards})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or partial.engine.build
 
 
-def _drop_unknown(name: str, setting: Setting, draft: Draft) -> Setting:
+def _drop_unknown(name: str, setting: Setting, partial: PartialPlan) -> Setting:
     """The setting, without its value if this engine has no such flag."""
-    if not draft.engine.flags or option(name) in draft.engine.flags or name in draft.verbatim:
+    if not partial.engine.flags or option(name) in partial.engine.flags or name in partial.verbatim:
         return setting
-    return Setting(None, "policy", f"vLLM {draft.engine.version} has no {option(name)}")
+    return Setting(None, "policy", f"vLLM {partial.engine.version} has no {option(name)}")
 
 
 def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:

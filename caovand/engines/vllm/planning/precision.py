@@ -46,54 +46,56 @@ from caovand.engines.vllm.machine.capabilities import (
     first_outside,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning.draft import Draft, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
 
-def cannot_build(draft: Draft) -> bool:
+def cannot_build(partial: PartialPlan) -> bool:
     """Whether this plan must do without kernels that nvcc builds."""
-    return draft.cuda and lacks_toolkit(draft.engine, dict(draft.config.engine.env))
+    return partial.cuda and lacks_toolkit(partial.engine, dict(partial.config.engine.env))
 
 
 TRITON_LEAST = 32
 REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
 
-def flashinfer_serves(draft: Draft) -> bool:
+def flashinfer_serves(partial: PartialPlan) -> bool:
     """Whether FlashInfer's attention runs on these cards with this engine."""
-    return _why_not(draft) is None
+    return _why_not(partial) is None
 
 
-def attention(draft: Draft) -> str:
+def attention(partial: PartialPlan) -> str:
     """The attention in force, as far as it is decided; empty if vLLM chooses."""
-    nested = backend_in(draft.verbatim.get("attention_config"))
-    return str(draft.value("attention_backend") or nested).upper()
+    nested = backend_in(partial.verbatim.get("attention_config"))
+    return str(partial.value("attention_backend") or nested).upper()
 
 
-def reads_eight_bits(draft: Draft, *, native: bool) -> bool:
-    """Whether attention of newer cards keeps an fp8 cache of this model; `native` needs no
-    FlashInfer, and so no compiler."""
-    dtype, engine = str(draft.value("dtype") or ""), draft.engine
-    if flashinfer_lacks(draft.model, dtype) or lacks_width(draft.model):
+def reads_eight_bits(partial: PartialPlan, *, native: bool) -> bool:
+    """Whether attention on newer cards keeps an fp8 cache of this model.
+
+    `native`: the cards' own attention does, without FlashInfer and so without a compiler.
+    """
+    dtype, engine = str(partial.value("dtype") or ""), partial.engine
+    if flashinfer_lacks(partial.model, dtype) or lacks_width(partial.model):
         return False
-    ready = bool(engine.flashinfer) and not lacks_toolkit(engine, dict(draft.config.engine.env))
+    ready = bool(engine.flashinfer) and not lacks_toolkit(engine, dict(partial.config.engine.env))
     return native or ready
 
 
-def attention_backend(draft: Draft) -> Setting | None:
-    if not draft.turing or not draft.cuda:
+def attention_backend(partial: PartialPlan) -> Setting | None:
+    if not partial.turing or not partial.cuda:
         return None
-    if backend_in(draft.verbatim.get("attention_config")):
+    if backend_in(partial.verbatim.get("attention_config")):
         return policy(None, "--attention-config names one, and vLLM takes no second")
-    kind = str(draft.verbatim.get("kv_cache_dtype") or draft.config.policy.kv_cache_dtype or "")
+    kind = str(partial.verbatim.get("kv_cache_dtype") or partial.config.policy.kv_cache_dtype or "")
     if kind in TURBOQUANT:
         return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
-    if _left_to_vllm(draft.model):
-        dtype = str(draft.value("dtype") or "")
-        unfit = flashinfer_lacks(draft.model, dtype) or UNKNOWN_WIDTH
+    if _left_to_vllm(partial.model):
+        dtype = str(partial.value("dtype") or "")
+        unfit = flashinfer_lacks(partial.model, dtype) or UNKNOWN_WIDTH
         return policy(None, f"{unfit}; vLLM takes another by itself")
-    refusal = _why_not(draft)
+    refusal = _why_not(partial)
     if refusal is None:
         return policy(
             "FLASHINFER", "the only attention that is fast on these cards, also under MTP"
@@ -101,39 +103,39 @@ def attention_backend(draft: Draft) -> Setting | None:
     return policy("TRITON_ATTN", f"{refusal.why}; Triton's attention is what is left")
 
 
-def kv_cache_dtype_on_turing(draft: Draft) -> Setting | None:
-    if not draft.turing or not draft.cuda:
+def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
+    if not partial.turing or not partial.cuda:
         return None
-    if attention(draft) == "FLASHINFER":
+    if attention(partial) == "FLASHINFER":
         return policy("fp8", "twice the context in the same memory, with no loss that was measured")
-    if _left_to_vllm(draft.model):
+    if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
-    if flashinfer_serves(draft):
-        return policy(None, f"{attention(draft)} was asked for, which keeps no fp8 cache here")
+    if flashinfer_serves(partial):
+        return policy(None, f"{attention(partial)} was asked for, which keeps no fp8 cache here")
     return policy(None, REFUSED)
 
 
-def refused_cache(draft: Draft, kind: str) -> str:
+def refused_cache(partial: PartialPlan, kind: str) -> str:
     """Why the attention planned for these cards cannot keep this cache; empty if it can."""
-    planned = draft.settings.get("attention_backend")
+    planned = partial.settings.get("attention_backend")
     ours = planned is not None and planned.origin == "policy" and planned.value == "TRITON_ATTN"
-    return REFUSED if draft.turing and ours and triton_refuses(kind, draft.engine) else ""
+    return REFUSED if partial.turing and ours and triton_refuses(kind, partial.engine) else ""
 
 
-def turing_warnings(draft: Draft) -> list[str]:
+def turing_warnings(partial: PartialPlan) -> list[str]:
     """Warnings for what these cards meet in this engine."""
-    refusal = _why_not(draft)
-    if not draft.turing or not draft.cuda or refusal is None:
+    refusal = _why_not(partial)
+    if not partial.turing or not partial.cuda or refusal is None:
         return []
     unbuilt = refusal.of == "toolchain"
-    if attention(draft) == "FLASHINFER" and unbuilt:
-        return [f"FLASHINFER cannot start here: {refusal.why}; {remedy(draft.engine)}"]
-    if attention(draft) != "TRITON_ATTN":
+    if attention(partial) == "FLASHINFER" and unbuilt:
+        return [f"FLASHINFER cannot start here: {refusal.why}; {remedy(partial.engine)}"]
+    if attention(partial) != "TRITON_ATTN":
         return []  # the operator's own choice
     if refusal.of in ("model", "width"):
         return []  # nothing to fix: the setting's reason tells it
     lost = f"{refusal.why}: attention runs on Triton, slower and with a float16 cache"
-    brings = f"for an fp8 cache, twice the context and faster attention: {remedy(draft.engine)}"
+    brings = f"for an fp8 cache, twice the context and faster attention: {remedy(partial.engine)}"
     return [f"{lost}; {brings}" if unbuilt else lost]
 
 
@@ -143,53 +145,56 @@ def _left_to_vllm(model: ModelCard) -> bool:
     return heads or attends_as_encoder(model)
 
 
-def _why_not(draft: Draft) -> Refusal | None:
-    dtype, env = str(draft.value("dtype") or ""), dict(draft.config.engine.env)
-    return flashinfer_refusal(draft.model, draft.engine, dtype, draft.config.engine.plugin, env)
+def _why_not(partial: PartialPlan) -> Refusal | None:
+    dtype, env = str(partial.value("dtype") or ""), dict(partial.config.engine.env)
+    return flashinfer_refusal(
+        partial.model, partial.engine, dtype, partial.config.engine.plugin, env
+    )
 
 
 EIGHT_BITS = "fp8"
 
 
-def uncompiled_warnings(draft: Draft) -> list[str]:
+def uncompiled_warnings(partial: PartialPlan) -> list[str]:
     """A warning if nothing can compile the attention of an 8-bit cache that was asked for.
 
     Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
     """
-    values = draft.values
+    values = partial.values
     kind = str(values.get("kv_cache_dtype"))
     named = values.get("attention_backend") or backend_in(values.get("attention_config"))
-    ready = any(gpu.compute_capability[0] == BLACKWELL[0] for gpu in draft.cards)
-    if named or draft.turing or ready or not cannot_build(draft):
+    ready = any(gpu.compute_capability[0] == BLACKWELL[0] for gpu in partial.cards)
+    if named or partial.turing or ready or not cannot_build(partial):
         return []
-    if not attended_by_flashinfer(values, draft.inventory, draft.cards):
+    if not attended_by_flashinfer(values, partial.inventory, partial.cards):
         return []
     return [
         f"an {kind} cache needs FlashInfer's attention here, which is compiled at the start, and"
-        f' {NO_NVCC}; set [policy] kv_cache_dtype = "{own_type(draft)}", or {remedy(draft.engine)}'
+        f' {NO_NVCC}; set [policy] kv_cache_dtype = "{own_type(partial)}", or'
+        f" {remedy(partial.engine)}"
     ]
 
 
-def may_store_in_eight_bits(draft: Draft) -> bool:
+def may_store_in_eight_bits(partial: PartialPlan) -> bool:
     """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
 
     On Hopper FlashAttention reads it. Elsewhere it is FlashInfer's where that is installed, which
     must be ready or compiled; without it Triton's attention takes it, from SM89 on.
     """
-    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(draft.verbatim)
-    if asked or draft.config.policy.kv_cache_dtype or draft.turing or not draft.cuda:
+    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
+    if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
         return False
-    if "kv_cache_dtype" in draft.config.policy.pinned:  # "auto" as vLLM means it
+    if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
         return False
-    values = {**draft.values, "kv_cache_dtype": EIGHT_BITS}
-    if ends_in_half(values, draft.inventory, draft.cards):
+    values = {**partial.values, "kv_cache_dtype": EIGHT_BITS}
+    if ends_in_half(values, partial.inventory, partial.cards):
         return False
-    hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.cards)
-    converts = all(gpu.compute_capability >= ADA for gpu in draft.cards)
-    if images_attend_both_ways(draft.model):
+    hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in partial.cards)
+    converts = all(gpu.compute_capability >= ADA for gpu in partial.cards)
+    if images_attend_both_ways(partial.model):
         return converts
-    native = hopper or (converts and not draft.engine.flashinfer)
-    return reads_eight_bits(draft, native=native)
+    native = hopper or (converts and not partial.engine.flashinfer)
+    return reads_eight_bits(partial, native=native)
 
 
 AT_LOAD = "fp8"
@@ -197,25 +202,27 @@ AT_LOAD = "fp8"
 0.33 make no layer on the card before its turn."""
 
 
-def quantised_at_load(draft: Draft) -> Draft | None:
-    """The draft with its 16-bit weights rounded to 8 bits, where cards and settings allow that."""
-    model = draft.model
-    asked = {"quantization", "hf_overrides", "load_format", "cpu_offload_gb"} & set(draft.verbatim)
+def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
+    """The plan with its 16-bit weights rounded to 8 bits, where cards and settings allow that."""
+    model = partial.model
+    asked = {"quantization", "hf_overrides", "load_format", "cpu_offload_gb"} & set(
+        partial.verbatim
+    )
     floats = model.quantization is None and {w.dtype for w in model.weights} <= {"F16", "BF16"}
-    new = bool(draft.cards) and all(gpu.compute_capability >= AMPERE for gpu in draft.cards)
+    new = bool(partial.cards) and all(gpu.compute_capability >= AMPERE for gpu in partial.cards)
     if asked or not floats or not new or not model.weights:
         return None
     reason = (
         "rounded while they are loaded, the weights need no host memory; a checkpoint that is"
         " published in 8 or 4 bits is smaller on disk, and often better rounded"
     )
-    settings = {**draft.settings, "quantization": policy(AT_LOAD, reason)}
-    return replace(draft, settings=settings)
+    settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
+    return replace(partial, settings=settings)
 
 
-def own_type(draft: Draft) -> str:
+def own_type(partial: PartialPlan) -> str:
     """The name in --kv-cache-dtype of the type that the model computes in."""
-    dtype = str(draft.value("dtype") or draft.model.dtype)
+    dtype = str(partial.value("dtype") or partial.model.dtype)
     return "float16" if dtype in HALF else "bfloat16"
 
 
@@ -229,12 +236,12 @@ _OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
 _AUTO = 'set [policy] activations = "auto"'
 
 
-def marlin_input(draft: Draft) -> Setting | None:
+def marlin_input(partial: PartialPlan) -> Setting | None:
     """The variable that has Marlin round its input; [engine] env wins over it."""
-    typed = draft.config.policy.activations
-    if MARLIN_INPUT in dict(draft.config.engine.env):
+    typed = partial.config.policy.activations
+    if MARLIN_INPUT in dict(partial.config.engine.env):
         return None
-    refused = _int8_refusal(draft)
+    refused = _int8_refusal(partial)
     if typed == INT8 and refused:
         raise Unplannable(str(refused))
     if typed:  # a goal that the ladder may give up, unlike what [engine] env sets
@@ -242,31 +249,34 @@ def marlin_input(draft: Draft) -> Setting | None:
     return None if refused else policy(None, _HALF)
 
 
-def variables(draft: Draft) -> dict[str, str]:
+def variables(partial: PartialPlan) -> dict[str, str]:
     """The variables that count for memory, before the environment is decided."""
-    asked = {MARLIN_INPUT: INT8} if draft.config.policy.activations == INT8 else {}
-    return {**asked, **dict(draft.config.engine.env)}
+    asked = {MARLIN_INPUT: INT8} if partial.config.policy.activations == INT8 else {}
+    return {**asked, **dict(partial.config.engine.env)}
 
 
-def activation_warnings(draft: Draft) -> Iterator[str]:
+def activation_warnings(partial: PartialPlan) -> Iterator[str]:
     """Warnings of what [engine] env overrules, or asks for in vain."""
-    own, typed = dict(draft.config.engine.env).get(MARLIN_INPUT), draft.config.policy.activations
+    own, typed = (
+        dict(partial.config.engine.env).get(MARLIN_INPUT),
+        partial.config.policy.activations,
+    )
     if own is None:
         return
     if typed and typed != own:
         yield f"[policy] activations is {typed}, but [engine] env sets {MARLIN_INPUT} to {own}"
-    refused = _int8_refusal(draft) if own == INT8 else None
+    refused = _int8_refusal(partial) if own == INT8 else None
     if refused:
         yield f"{refused.message}; remove {MARLIN_INPUT} from [engine] env"
 
 
-def _int8_refusal(draft: Draft) -> Problem | None:
+def _int8_refusal(partial: PartialPlan) -> Problem | None:
     """Why int8 activations cannot be used here; None if they can."""
-    found = _of_weights(draft.model)
-    if found is None and draft.verbatim.get("quantization") == "gptq":
+    found = _of_weights(partial.model)
+    if found is None and partial.verbatim.get("quantization") == "gptq":
         found = "--quantization gptq chooses a kernel that cannot use them", "leave that flag out"
     if found is None:
-        found = _of_machine(draft) or _of_scales(draft)
+        found = _of_machine(partial) or _of_scales(partial)
     if found is None:
         return None
     fact, other = found
@@ -303,12 +313,12 @@ def _of_weights(model: ModelCard) -> tuple[str, str] | None:
     return None
 
 
-def _of_machine(draft: Draft) -> tuple[str, str] | None:
-    if not draft.cuda:
+def _of_machine(partial: PartialPlan) -> tuple[str, str] | None:
+    if not partial.cuda:
         return "the engine is a CPU build", ""
-    card = first_outside(draft.cards, TURING, HOPPER)
+    card = first_outside(partial.cards, TURING, HOPPER)
     if card:
-        hopper = first_of(draft.cards, HOPPER[0])
+        hopper = first_of(partial.cards, HOPPER[0])
         why = (
             "where vLLM prefers another kernel" if card == hopper else "where they were never tried"
         )
@@ -316,17 +326,18 @@ def _of_machine(draft: Draft) -> tuple[str, str] | None:
     return None
 
 
-def _of_scales(draft: Draft) -> tuple[str, str] | None:
-    if draft.model.negative_scale:
+def _of_scales(partial: PartialPlan) -> tuple[str, str] | None:
+    if partial.model.negative_scale:
         return (
-            f"{draft.model.negative_scale} has negative scales, which vLLM would turn into garbage",
+            f"{partial.model.negative_scale} has negative scales, which vLLM would turn into"
+            " garbage",
             _OTHER,
         )
-    typed = draft.config.policy.activations == INT8  # else nobody has read them
+    typed = partial.config.policy.activations == INT8  # else nobody has read them
     if (
         typed
-        and draft.model.negative_scale is None
-        and draft.verbatim.get("load_format") != "dummy"
+        and partial.model.negative_scale is None
+        and partial.verbatim.get("load_format") != "dummy"
     ):
         return (
             "the scales could not be read, and may be negative",

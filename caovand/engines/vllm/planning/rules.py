@@ -1,4 +1,4 @@
-"""The rules: one function for each flag, from a draft to a setting, or None to leave it out.
+"""The rules: one function for each flag, from a partial plan to a setting, or None to leave it out.
 
 They run in the order of `decisions`, the cards being sized (`fit`) in between; a rule may read what
 was decided before it.
@@ -10,14 +10,13 @@ from collections.abc import Mapping
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
-from caovand.engines.common.speeds import linked
+from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.planning import precision
-from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
 from caovand.engines.vllm.planning.fit import (
     UNKNOWN_LIMIT,
     block_tokens,
@@ -25,6 +24,7 @@ from caovand.engines.vllm.planning.fit import (
     max_model_len_on_cpu,
     share_of_unknown,
 )
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build, own_type
 from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
 from caovand.engines.vllm.sizing.space import Choice
@@ -32,10 +32,10 @@ from caovand.engines.vllm.sizing.space import Choice
 STOCK_COMPILE = 1  # vLLM's CompilationMode.STOCK_TORCH_COMPILE
 
 
-def dtype(draft: Draft) -> Setting | None:
-    typed = draft.config.policy.dtype
-    other = type_without_bfloat16(draft.model)
-    old = lacks_bfloat16(draft.cards, typed or "bfloat16")
+def dtype(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.policy.dtype
+    other = type_without_bfloat16(partial.model)
+    old = lacks_bfloat16(partial.cards, typed or "bfloat16")
     if typed and old:
         raise Unplannable(
             f'cannot use dtype "bfloat16": {old}, which has none; set dtype = "{other}"'
@@ -44,147 +44,151 @@ def dtype(draft: Draft) -> Setting | None:
         return user(typed, "[policy] dtype")
     if not old:
         return None
-    if (slow := without_tensor_cores(draft.cards)) and not draft.model.quantization:
+    if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
         return policy("float32", f"{slow}: float16 is up to nine times slower there")
     reason = "cards before SM80 have no bfloat16"
     if other == "float32":
-        reason += f", and vLLM refuses float16 for models of type {draft.model.model_type}"
+        reason += f", and vLLM refuses float16 for models of type {partial.model.model_type}"
     return policy(other, reason)
 
 
-def kv_cache_dtype(draft: Draft) -> Setting | None:
-    typed = draft.config.policy.kv_cache_dtype
-    if not typed and draft.cache:
+def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.policy.kv_cache_dtype
+    if not typed and partial.cache:
         return policy(
-            draft.cache,
+            partial.cache,
             "twice the context in the same memory is worth more here, though 8 bits have no"
-            f' calibrated scales: set [policy] kv_cache_dtype = "{own_type(draft)}" for the'
+            f' calibrated scales: set [policy] kv_cache_dtype = "{own_type(partial)}" for the'
             " model's own",
         )
     if not typed:
-        return precision.kv_cache_dtype_on_turing(draft)
-    known = dict(draft.engine.choices).get("--kv-cache-dtype", (typed,))
+        return precision.kv_cache_dtype_on_turing(partial)
+    known = dict(partial.engine.choices).get("--kv-cache-dtype", (typed,))
     if typed not in known:
         raise Unplannable(
-            f'cannot use kv_cache_dtype "{typed}": vLLM {draft.engine.version} has no such type; '
+            f'cannot use kv_cache_dtype "{typed}": vLLM {partial.engine.version} has no such type; '
             f"use {nearest(typed, known)}"
         )
-    refused = precision.refused_cache(draft, typed)
-    if refused and not draft.pinned("kv_cache_dtype"):
+    refused = precision.refused_cache(partial, typed)
+    if refused and not partial.pinned("kv_cache_dtype"):
         return policy(None, refused)
     return user(typed, "[policy] kv_cache_dtype")
 
 
-def enable_prefix_caching(draft: Draft) -> Setting | None:
-    if not draft.generates:
+def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
+    if not partial.generates:
         return None  # vLLM knows whether the model's attention and pooling allow it
-    step = draft.verbatim.get("max_num_batched_tokens", draft.config.policy.max_num_batched_tokens)
-    step = count(step) if draft.cuda and draft.model.hybrid else None
-    if step and draft.engine.release < releases.STATES_IN_STEPS and step < block_tokens(draft):
+    step = partial.verbatim.get(
+        "max_num_batched_tokens", partial.config.policy.max_num_batched_tokens
+    )
+    step = count(step) if partial.cuda and partial.model.hybrid else None
+    if step and partial.engine.release < releases.STATES_IN_STEPS and step < block_tokens(partial):
         return policy(
             False,
-            f"steps of {step} tokens are shorter than a block of {block_tokens(draft)}, at whose"
+            f"steps of {step} tokens are shorter than a block of {block_tokens(partial)}, at whose"
             " borders a hybrid model's state is kept",
         )
-    if draft.drafts_spoil_states:
+    if partial.drafts_spoil_states:
         fixed = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
             False,
-            f"when a hybrid model drafts, vLLM {draft.engine.version} can silently continue from a"
-            f" wrong state (vllm#43559), and"
-            f" {draft.why_unfixed or 'the plugin does not fix a separate draft model'};"
+            f"when a hybrid model drafts, vLLM {partial.engine.version} can silently continue from"
+            f" a wrong state (vllm#43559), and"
+            f" {partial.why_unfixed or 'the plugin does not fix a separate draft model'};"
             f" change that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
         )
-    if draft.fixes_keep_states:
+    if partial.fixes_keep_states:
         return policy(
             True,
             "a prompt that begins like an earlier one skips that part; the plugin keeps vLLM"
-            f" {draft.engine.version}'s states right while it drafts",
+            f" {partial.engine.version}'s states right while it drafts",
         )
-    if draft.cuda:
+    if partial.cuda:
         return policy(True, "a prompt that begins like an earlier one skips that part")
-    if draft.value("speculative_config"):
+    if partial.value("speculative_config"):
         return policy(False, "on the CPU build MTP with prefix caching kills the engine")
     return None
 
 
-def mamba_cache_mode(draft: Draft) -> Setting | None:
-    if not draft.cuda or not draft.model.hybrid or not draft.value("enable_prefix_caching"):
+def mamba_cache_mode(partial: PartialPlan) -> Setting | None:
+    if not partial.cuda or not partial.model.hybrid or not partial.value("enable_prefix_caching"):
         return None
-    if draft.engine.release >= releases.STATES_BY_THEMSELVES:
-        return policy(None, f"vLLM {draft.engine.version} keeps states at block borders by itself")
+    if partial.engine.release >= releases.STATES_BY_THEMSELVES:
+        return policy(
+            None, f"vLLM {partial.engine.version} keeps states at block borders by itself"
+        )
     return policy("align", "prefix caching of a hybrid model keeps its state at block borders")
 
 
-def disable_custom_all_reduce(draft: Draft) -> Setting | None:
-    if not draft.turing or draft.count("tensor_parallel_size") < 2:
+def disable_custom_all_reduce(partial: PartialPlan) -> Setting | None:
+    if not partial.turing or partial.count("tensor_parallel_size") < 2:
         return None
     why = "was never tried on linked cards of SM75; NCCL's uses their links, too"
-    if not linked(draft.gpus):
+    if not all_linked(partial.gpus):
         why = "is not safe between cards without full NVLink"
     return policy(True, f"vLLM's own all-reduce {why}")
 
 
-def enable_flashinfer_autotune(draft: Draft) -> Setting | None:
-    if not draft.turing or precision.attention(draft) != "FLASHINFER":
+def enable_flashinfer_autotune(partial: PartialPlan) -> Setting | None:
+    if not partial.turing or precision.attention(partial) != "FLASHINFER":
         return None
     return policy(True, "kernel choices for these cards are measured once, while starting")
 
 
-def gdn_prefill_backend(draft: Draft) -> Setting | None:
+def gdn_prefill_backend(partial: PartialPlan) -> Setting | None:
     """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
-    hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in draft.cards)
-    if not hopper or draft.model.linear is None or not cannot_build(draft):
+    hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in partial.cards)
+    if not hopper or partial.model.linear is None or not cannot_build(partial):
         return None
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
 
 
-def language_model_only(draft: Draft) -> Setting | None:
-    typed = draft.config.model.text_only
-    if not draft.model.vision:
+def language_model_only(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.model.text_only
+    if not partial.model.vision:
         return None
     if typed is not None:
         return user(typed, "[model] text_only")
-    if draft.model.weights and not draft.model.size("vision"):
+    if partial.model.weights and not partial.model.size("vision"):
         return policy(True, "the model's folder holds no weights of a vision tower")
-    if draft.choice and not draft.unweighed and not draft.choice.candidate.vision:
+    if partial.choice and not partial.unweighed and not partial.choice.candidate.vision:
         return policy(True, "with the vision tower loaded the context would be cut short")
     return None
 
 
-def max_model_len(draft: Draft) -> Setting | None:
-    typed, limit = draft.config.model.max_model_len, draft.model.max_model_len
+def max_model_len(partial: PartialPlan) -> Setting | None:
+    typed, limit = partial.config.model.max_model_len, partial.model.max_model_len
     if typed is not None:
-        if beyond_limit(draft.model, typed, draft.verbatim, dict(draft.config.engine.env)):
+        if beyond_limit(partial.model, typed, partial.verbatim, dict(partial.config.engine.env)):
             raise Unplannable(
                 f"cannot serve a context of {typed} tokens: the model's own limit is {limit}; "
                 f"set max_model_len = {limit} or less"
             )
         return user(typed, "[model] max_model_len")
-    if not draft.cuda:
-        return max_model_len_on_cpu(draft)
-    if draft.choice is None:
+    if not partial.cuda:
+        return max_model_len_on_cpu(partial)
+    if partial.choice is None:
         return None
-    context = draft.choice.candidate.context
-    if not draft.model.limit_known:
+    context = partial.choice.candidate.context
+    if not partial.model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
-    if draft.unweighed:
-        return policy("auto", f"vLLM takes the longest that fits: {draft.unweighed}")
+    if partial.unweighed:
+        return policy("auto", f"vLLM takes the longest that fits: {partial.unweighed}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
-    if draft.choice.offloaded:
+    if partial.choice.offloaded:
         return policy(
             context,
             "a longer one would move so many more weights to host memory that it costs more time"
             " than it is worth; set [model] max_model_len for more",
         )
-    if not draft.choice.fits:
+    if not partial.choice.fits:
         return policy(context, "no context fits; this is the least that is worth a start")
-    return policy(context, _why_no_longer(draft.choice, limit))
+    return policy(context, _why_no_longer(partial.choice, limit))
 
 
 def _why_no_longer(choice: Choice, limit: int) -> str:
-    """The reason of a context under the model's limit, and what the next best way would hold."""
+    """The reason of a context under the model's limit, and what the runner-up would hold."""
     candidate, second = choice.candidate, choice.runner_up
     if choice.longest <= candidate.context and second is None:
         return f"the longest that fits; the model's own limit is {limit}"
@@ -225,99 +229,99 @@ def _differing(candidate: Candidate, other: Candidate) -> str:
     return " and ".join(differences)
 
 
-def max_num_seqs(draft: Draft) -> Setting | None:
-    typed = draft.config.policy.max_num_seqs
+def max_num_seqs(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.policy.max_num_seqs
     if typed is not None:
         return user(typed, "[policy] max_num_seqs")
-    if draft.choice is None:
+    if partial.choice is None:
         return None
-    count = draft.choice.candidate.sequences
-    if "sequences" not in draft.choice.spared:
+    count = partial.choice.candidate.sequences
+    if "sequences" not in partial.choice.spared:
         few = "these cards are fast only for a few users at once"
-        return policy(count, few if draft.turing else "sampling more takes memory")
-    if draft.turing:
+        return policy(count, few if partial.turing else "sampling more takes memory")
+    if partial.turing:
         held = "only a few" if count <= USUAL_SEQUENCES else "this many"
         return policy(count, f"the cache holds {held} full-length contexts")
     if count <= USUAL_SEQUENCES:
         return policy(count, "memory is short: every sequence takes some")
-    usual = draft.config.policy.workload
+    usual = partial.config.policy.workload
     return policy(count, f"about as many requests of the workload ({usual}) as the cache holds")
 
 
-def max_num_batched_tokens(draft: Draft) -> Setting | None:
-    typed = draft.config.policy.max_num_batched_tokens
+def max_num_batched_tokens(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.policy.max_num_batched_tokens
     if typed is not None:
         return user(typed, "[policy] max_num_batched_tokens")
-    if draft.choice is None:
+    if partial.choice is None:
         return None
-    if "batch" in draft.choice.spared:
+    if "batch" in partial.choice.spared:
         return policy(
-            draft.choice.candidate.batch_tokens, "memory is short: a smaller step needs less"
+            partial.choice.candidate.batch_tokens, "memory is short: a smaller step needs less"
         )
-    return policy(draft.choice.candidate.batch_tokens, "large steps read long prompts fastest")
+    return policy(partial.choice.candidate.batch_tokens, "large steps read long prompts fastest")
 
 
-def enforce_eager(draft: Draft) -> Setting | None:
-    if draft.warms_up_stages:
+def enforce_eager(partial: PartialPlan) -> Setting | None:
+    if partial.warms_up_stages:
         return None
-    if draft.config.policy.cuda_graphs == "none":
+    if partial.config.policy.cuda_graphs == "none":
         return user(True, "[policy] cuda_graphs is none")
-    if not draft.cuda:
+    if not partial.cuda:
         return policy(True, "compiling for a CPU takes longer than it saves")
-    if draft.choice and draft.choice.candidate.eager:
+    if partial.choice and partial.choice.candidate.eager:
         return policy(True, "memory is short: compiled steps and graphs need more of it")
     return None
 
 
-def compilation_config(draft: Draft) -> Setting | None:
-    if draft.warms_up_stages:
+def compilation_config(partial: PartialPlan) -> Setting | None:
+    if partial.warms_up_stages:
         return policy(
             {"mode": STOCK_COMPILE, "backend": "eager"},
             "later stages allocate buffers in a warm-up, which vLLM's CPU build runs only in a"
             " compile mode; this one compiles nothing",
         )
-    if not draft.cuda or draft.value("enforce_eager"):
+    if not partial.cuda or partial.value("enforce_eager"):
         return None
-    typed = draft.config.policy.cuda_graphs
+    typed = partial.config.policy.cuda_graphs
     if typed:
         return user({"cudagraph_mode": typed.upper()}, f"[policy] cuda_graphs is {typed}")
-    mode = graphs_for(draft)
+    mode = graphs_for(partial)
     reason = "attention stays outside the graphs, where drafting and long prompts are safe"
     if mode != "PIECEWISE":
         reason = "whole decode steps run without the host; mixed ones keep attention outside"
     return policy({"cudagraph_mode": mode}, reason)
 
 
-def gpu_memory_utilization(draft: Draft) -> Setting | None:
-    if not draft.cuda:
+def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
+    if not partial.cuda:
         return None
-    share = draft.choice.candidate.utilization if draft.choice else share_of_unknown(draft)
-    typed = draft.config.policy.gpu_memory_utilization
-    if typed is not None and (share == typed or draft.pinned("gpu_memory_utilization")):
+    share = partial.choice.candidate.utilization if partial.choice else share_of_unknown(partial)
+    typed = partial.config.policy.gpu_memory_utilization
+    if typed is not None and (share == typed or partial.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")
     if typed is not None:
         return policy(share, f"[policy] asks for {typed}, but only this much is free now")
-    left = min(gpu.total_mib for gpu in draft.cards) * (1 - share)
+    left = min(gpu.total_mib for gpu in partial.cards) * (1 - share)
     reason = f"AutoMem: leaves {left:.0f} MiB for what grows with context, drafting and step size"
     return policy(share, reason)
 
 
-def cpu_offload_gb(draft: Draft) -> Setting | None:
-    if draft.choice is None or not draft.choice.offloaded:
+def cpu_offload_gb(partial: PartialPlan) -> Setting | None:
+    if partial.choice is None or not partial.choice.offloaded:
         return None
-    amount = draft.choice.candidate.offload_gib
+    amount = partial.choice.candidate.offload_gib
     return policy(
         amount, "this much of the weights does not fit on a card and stays in host memory"
     )
 
 
-def additional_config(draft: Draft) -> Setting | None:
-    own = draft.verbatim.get("additional_config")
+def additional_config(partial: PartialPlan) -> Setting | None:
+    own = partial.verbatim.get("additional_config")
     own = dict(own) if isinstance(own, Mapping) else {}
-    if not draft.cuda:
+    if not partial.cuda:
         return user(own, "passed verbatim") if own else None
-    ours = {"caovan": True, "caovan_mode": draft.mode}
+    ours = {"caovan": True, "caovan_mode": partial.mode}
     reason = "tells the kernels' plugin that caovan planned this, and its mode"
     if own:
         return user({**ours, **own}, f"passed verbatim, with ours merged in: {reason}")
-    return Setting(ours, draft.mode_setting.origin, reason)
+    return Setting(ours, partial.mode_setting.origin, reason)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from caovand.core.plan import Setting, Unplannable
-from caovand.engines.vllm.planning.draft import Draft, nearest, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ QWEN_CALLS = ("hermes", "qwen3_coder")
 """Qwen's two ways to write calls; `<function=` in the template tells the second."""
 THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
 R1 = ("｜Assistant｜", "</think>")
-"""What the template of a model distilled from DeepSeek-R1 shows, whatever its type."""
+"""Marks in the template of a model distilled from DeepSeek-R1, whatever its type."""
 _SET = "name one of vLLM's in [server]"
 
 
@@ -58,7 +58,7 @@ def family_of(model_type: str) -> Family | None:
     return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
 
 
-def _typed(key: str, name: str, known: frozenset[str]) -> Setting:
+def _typed_parser(key: str, name: str, known: frozenset[str]) -> Setting:
     if name == "none":
         return user(None, f"[server] {key} is none")
     if known and name not in known:
@@ -68,100 +68,100 @@ def _typed(key: str, name: str, known: frozenset[str]) -> Setting:
     return user(name, f"[server] {key}")
 
 
-def tool_call_parser(draft: Draft) -> Setting | None:
-    typed = draft.config.server.tool_call_parser
+def tool_call_parser(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.server.tool_call_parser
     if typed is not None:
-        return _typed("tool_call_parser", typed, draft.engine.tool_parsers)
-    if not draft.generates:
+        return _typed_parser("tool_call_parser", typed, partial.engine.tool_parsers)
+    if not partial.generates:
         return None
-    family = family_of(draft.model.model_type)
-    template = draft.model.chat_template or ""
-    if not draft.model.architecture:
+    family = family_of(partial.model.model_type)
+    template = partial.model.chat_template or ""
+    if not partial.model.architecture:
         return None  # nothing is known of a model that is not here yet
     if "tools" not in template:
         return policy(None, f"{_speaks(template)} of tools")
     if family is None or family.tools is None:
-        kind = draft.model.model_type
+        kind = partial.model.model_type
         return policy(None, f"how models of type {kind} write tool calls is not known; {_SET}")
     name = family.tools
     if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
         name = QWEN_CALLS["<function=" in template]
-    if draft.engine.tool_parsers and name not in draft.engine.tool_parsers:
-        return policy(None, f"vLLM {draft.engine.version} has no tool-call parser {name}")
-    return policy(name, f"how models of type {draft.model.model_type} write tool calls")
+    if partial.engine.tool_parsers and name not in partial.engine.tool_parsers:
+        return policy(None, f"vLLM {partial.engine.version} has no tool-call parser {name}")
+    return policy(name, f"how models of type {partial.model.model_type} write tool calls")
 
 
-def enable_auto_tool_choice(draft: Draft) -> Setting | None:
-    if not draft.value("tool_call_parser"):
+def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
+    if not partial.value("tool_call_parser"):
         return None
     return policy(True, "clients may offer tools and the model chooses")
 
 
-def reasoning_parser(draft: Draft) -> Setting | None:
-    typed = draft.config.server.reasoning_parser
+def reasoning_parser(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.server.reasoning_parser
     if typed is not None:
-        return _typed("reasoning_parser", typed, draft.engine.reasoning_parsers)
-    if not draft.generates:
+        return _typed_parser("reasoning_parser", typed, partial.engine.reasoning_parsers)
+    if not partial.generates:
         return None
-    family = family_of(draft.model.model_type)
-    template = draft.model.chat_template or ""
-    if not draft.model.architecture:
+    family = family_of(partial.model.model_type)
+    template = partial.model.chat_template or ""
+    if not partial.model.architecture:
         return None
     if not any(mark in template for mark in THINKING):
         return policy(None, f"{_speaks(template)} of thinking")
     name = family.reasoning if family else None
-    kind = f"models of type {draft.model.model_type}"
+    kind = f"models of type {partial.model.model_type}"
     if name is None and all(mark in template for mark in R1):
         name, kind = "deepseek_r1", "DeepSeek-R1 and what is distilled from it"
     if name is None:
         return policy(None, f"how {kind} mark their thoughts is not known; {_SET}")
-    if draft.engine.reasoning_parsers and name not in draft.engine.reasoning_parsers:
-        return policy(None, f"vLLM {draft.engine.version} has no reasoning parser {name}")
+    if partial.engine.reasoning_parsers and name not in partial.engine.reasoning_parsers:
+        return policy(None, f"vLLM {partial.engine.version} has no reasoning parser {name}")
     return policy(name, f"how {kind} mark their thoughts")
 
 
-def host(draft: Draft) -> Setting | None:
-    return configured(draft, "server", "host")
+def host(partial: PartialPlan) -> Setting | None:
+    return as_configured(partial, "server", "host")
 
 
-def port(draft: Draft) -> Setting | None:
-    return configured(draft, "server", "port")
+def port(partial: PartialPlan) -> Setting | None:
+    return as_configured(partial, "server", "port")
 
 
-def served_model_name(draft: Draft) -> Setting | None:
-    typed = draft.config.model.served_name
+def served_model_name(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.model.served_name
     if typed:
         return user(typed, "[model] served_name")
-    name = draft.model.path.rstrip("/").rpartition("/")[2]
+    name = partial.model.path.rstrip("/").rpartition("/")[2]
     return policy(name, "the last part of the model's path")
 
 
-def revision(draft: Draft) -> Setting | None:
-    typed = draft.config.model.revision
+def revision(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.model.revision
     return user(typed, "[model] revision") if typed else None
 
 
-def chat_template(draft: Draft) -> Setting | None:
-    typed = draft.config.model.chat_template
+def chat_template(partial: PartialPlan) -> Setting | None:
+    typed = partial.config.model.chat_template
     return user(typed, "[model] chat_template") if typed else None
 
 
-def trust_remote_code(draft: Draft) -> Setting | None:
-    if not draft.config.model.trust_remote_code:
+def trust_remote_code(partial: PartialPlan) -> Setting | None:
+    if not partial.config.model.trust_remote_code:
         return None
     return user(True, "[model] trust_remote_code")
 
 
-def enable_server_load_tracking(draft: Draft) -> Setting | None:
+def enable_server_load_tracking(partial: PartialPlan) -> Setting | None:
     return policy(True, "/load tells whether work is pending, also when the engine is stuck")
 
 
-def shutdown_timeout(draft: Draft) -> Setting | None:
-    seconds = ceil(draft.config.watch.shutdown_timeout_s)
+def shutdown_timeout(partial: PartialPlan) -> Setting | None:
+    seconds = ceil(partial.config.watch.shutdown_timeout_s)
     reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
-    return Setting(seconds, draft.config.origin("watch", "shutdown_timeout_s"), reason)
+    return Setting(seconds, partial.config.origin("watch", "shutdown_timeout_s"), reason)
 
 
-def configured(draft: Draft, section: str, key: str) -> Setting:
-    value = getattr(getattr(draft.config, section), key)
-    return Setting(value, draft.config.origin(section, key), f"[{section}] {key}")
+def as_configured(partial: PartialPlan, section: str, key: str) -> Setting:
+    value = getattr(getattr(partial.config, section), key)
+    return Setting(value, partial.config.origin(section, key), f"[{section}] {key}")

@@ -13,14 +13,14 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
-from caovand.engines.vllm.planning.draft import Draft, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import drafts_refused
 from caovand.engines.vllm.sizing.pace import WORKLOADS, active_parameters
 
 DEEPEST = 8
 MANY_USERS = 16
-"""So many sequences at once are for a service: its cards compute, and drafts that are refused cost
-what others could use."""
+"""Sequences at once from which on the engine is a service: its cards compute, and refused drafts
+cost what others could use."""
 ONE_DRAFT = ("deepseek", "glm")
 """Model types whose publishers' recipes for vLLM draft 1 token."""
 FEW_ACTIVE = 5e9
@@ -40,19 +40,19 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
     return 3, f"mode auto drafts 3 tokens on 1 or 2 GPUs, here {gpus}"
 
 
-def _published(draft: Draft, depth: int) -> tuple[int, str]:
-    """The depth that published results speak for if the policy is free, and which these are."""
-    flag = count(draft.verbatim.get("max_num_seqs")) or 0
+def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
+    """The depth that published results favour if the policy is free to choose, and the reason."""
+    flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
         why = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"
         return 0, f"{why}; pass --speculative-config, or set [policy] mtp, to draft"
-    users = draft.config.policy.max_num_seqs or WORKLOADS[draft.config.policy.workload].users
-    if draft.model.model_type.startswith(ONE_DRAFT):
+    users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
+    if partial.model.model_type.startswith(ONE_DRAFT):
         return 1, "drafting 1 token, as the model's publishers do in their recipes for many users"
     if users >= MANY_USERS:
         return 1, f"drafting 1 token: {users} users keep the cards busy, and lost drafts cost them"
-    active = active_parameters(draft.model)
-    if draft.model.experts and active < FEW_ACTIVE:
+    active = active_parameters(partial.model)
+    if partial.model.experts and active < FEW_ACTIVE:
         return 1, (
             f"drafting 1 token: with about {active / 1e9:.0f} billion active parameters published"
             ' runs were 23 % slower to 27 % faster; [policy] tune = "suggest" measures it here'
@@ -60,61 +60,63 @@ def _published(draft: Draft, depth: int) -> tuple[int, str]:
     return depth, ""
 
 
-def speculative_config(draft: Draft) -> Setting | None:
-    wanted, setting = _wanted(draft)
-    if any(name in draft.verbatim for name in PARTS_OF_SPECULATION):
+def speculative_config(partial: PartialPlan) -> Setting | None:
+    wanted, setting = _wanted(partial)
+    if any(name in partial.verbatim for name in PARTS_OF_SPECULATION):
         return policy(None, "speculation is set by flags passed verbatim")
-    if not draft.generates and not draft.pinned("mtp"):
+    if not partial.generates and not partial.pinned("mtp"):
         return None
-    if not draft.model.mtp_layers and draft.model.architecture:
-        if wanted and setting.origin == "user" and draft.pinned("mtp"):
+    if not partial.model.mtp_layers and partial.model.architecture:
+        if wanted and setting.origin == "user" and partial.pinned("mtp"):
             raise Unplannable(
                 f"cannot draft {wanted} tokens with MTP: the model has no MTP head; "
                 'set mtp = "auto" or serve a checkpoint that has one'
             )
         asked = f", though {setting.reason}" if wanted and setting.origin == "user" else ""
         return policy(None, f"the model has no MTP head, so nothing is drafted{asked}")
-    if not draft.model.architecture:
+    if not partial.model.architecture:
         return policy(None, "the model is not on this machine yet: unknown whether it can draft")
     if not wanted:
         return Setting(None, setting.origin, setting.reason)
-    refused = drafts_refused(draft.values, draft.inventory)
-    if refused and setting.origin == "user" and draft.pinned("mtp"):
+    refused = drafts_refused(partial.values, partial.inventory)
+    if refused and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f'cannot draft {wanted} tokens with MTP: {refused}; set mtp = "auto"')
     if refused:
         return policy(None, f"{refused}, so nothing is drafted")
-    ends = uneven_drafts_end(draft)
+    ends = uneven_drafts_end(partial)
     if ends and setting.origin != "user":
         return policy(None, f"{ends}, so nothing is drafted; [policy] mtp = {wanted} drafts anyway")
-    whole, why = _whole_rounds(wanted, draft.model.mtp_layers)
-    if why and setting.origin == "user" and draft.pinned("mtp"):
+    whole, why = _whole_rounds(wanted, partial.model.mtp_layers)
+    if why and setting.origin == "user" and partial.pinned("mtp"):
         raise Unplannable(f"cannot draft {wanted} tokens with MTP: {why}; set mtp = {whole}")
     config = {"method": "mtp", "num_speculative_tokens": whole}
     reason = f"{setting.reason}, but {why}" if why else setting.reason
-    return Setting(config, setting.origin, reason + _lost_prefixes(draft))
+    return Setting(config, setting.origin, reason + _lost_prefixes(partial))
 
 
 def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
-    """The depth that vLLM accepts for a head of so many layers, and why it is less than wanted."""
+    """The depth that vLLM accepts for a head of `layers` layers, and why it is less than wanted."""
     rest = wanted % layers if wanted > layers else 0
     why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
     return wanted - rest, why
 
 
-def uneven_drafts_end(draft: Draft) -> str:
+def uneven_drafts_end(partial: PartialPlan) -> str:
     """Why a request may end the engine while this model drafts; empty if none can."""
-    if draft.cuda or draft.model.linear is None:
+    if partial.cuda or partial.model.linear is None:
         return ""
     return (
-        f"the CPU build of vLLM {draft.engine.version} crashes on a Gated DeltaNet hybrid when"
+        f"the CPU build of vLLM {partial.engine.version} crashes on a Gated DeltaNet hybrid when"
         " requests of one step have different numbers of drafts, as JSON answers cause"
     )
 
 
-def _lost_prefixes(draft: Draft) -> str:
-    """What drafting costs where long prompts come again; the modelled time knows no prefix."""
-    long = draft.config.policy.workload == "long" and "enable_prefix_caching" not in draft.verbatim
-    if not long or not draft.drafts_would_spoil_states:
+def _lost_prefixes(partial: PartialPlan) -> str:
+    """The cost of drafting if long prompts recur; the modelled time knows no prefix cache."""
+    long = (
+        partial.config.policy.workload == "long" and "enable_prefix_caching" not in partial.verbatim
+    )
+    if not long or not partial.drafts_would_spoil_states:
         return ""
     return (
         "; while it drafts, prefix caching is off and every prompt is read whole: [policy] mtp = 0"
@@ -122,75 +124,76 @@ def _lost_prefixes(draft: Draft) -> str:
     )
 
 
-def async_scheduling(draft: Draft) -> Setting | None:
-    if not _corrupts_other_states(draft):
+def async_scheduling(partial: PartialPlan) -> Setting | None:
+    if not _corrupts_other_states(partial):
         return None
     return policy(
         False,
-        f"with it, vLLM {draft.engine.version} can silently corrupt a request's state when drafting"
-        " runs with other requests (vllm#51571)",
+        f"with it, vLLM {partial.engine.version} can silently corrupt a request's state when"
+        " drafting runs with other requests (vllm#51571)",
     )
 
 
-def spoiling_warnings(draft: Draft) -> list[str]:
-    """What the operator asks for where it spoils answers."""
+def spoiling_warnings(partial: PartialPlan) -> list[str]:
+    """Warnings about settings of the operator's that make this vLLM answer wrongly."""
     known = {
         "async_scheduling": (
-            _corrupts_other_states(draft),
+            _corrupts_other_states(partial),
             "vllm#51571",
             "serve one request at a time ([policy] max_num_seqs = 1)",
         ),
         "enable_prefix_caching": (
-            draft.drafts_spoil_states,
+            partial.drafts_spoil_states,
             "vllm#43559",
             "draft nothing ([policy] mtp = 0)",
         ),
     }
     fixed = releases.name(releases.DRAFTS_KEEP_STATES)
-    ends = uneven_drafts_end(draft) if draft.mtp else ""
+    ends = uneven_drafts_end(partial) if partial.mtp else ""
     return [
         *([f"{ends}; to be safe, turn drafting off ([policy] mtp = 0)"] if ends else []),
         *(
-            f"{option(name)} while a hybrid model drafts: vLLM {draft.engine.version} can silently"
-            f" corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or newer"
+            f"{option(name)} while a hybrid model drafts: vLLM {partial.engine.version} can"
+            f" silently corrupt answers ({where}); remove it, {remedy}, or use vLLM {fixed} or"
+            " newer"
             for name, (spoils, where, remedy) in known.items()
-            if spoils and draft.verbatim.get(name)
+            if spoils and partial.verbatim.get(name)
         ),
     ]
 
 
-def _corrupts_other_states(draft: Draft) -> bool:
+def _corrupts_other_states(partial: PartialPlan) -> bool:
     """Whether requests that spoil each other's states will run together."""
-    unfixed = draft.fixes_keep_states and not draft.value("enable_prefix_caching")
-    return (draft.drafts_spoil_states or unfixed) and draft.value("max_num_seqs") != 1
+    unfixed = partial.fixes_keep_states and not partial.value("enable_prefix_caching")
+    return (partial.drafts_spoil_states or unfixed) and partial.value("max_num_seqs") != 1
 
 
-def _wanted(draft: Draft) -> tuple[int, Setting]:
+def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     """The depth and where it comes from; the setting's value is not used."""
-    gpus = draft.count("tensor_parallel_size")
-    if draft.auto_spec is not None and draft.auto_spec.strip():
-        return _from_environment(draft.auto_spec.strip().lower(), gpus)
-    typed = draft.config.policy.mtp
+    gpus = partial.count("tensor_parallel_size")
+    if partial.auto_spec is not None and partial.auto_spec.strip():
+        return _from_environment(partial.auto_spec.strip().lower(), gpus)
+    typed = partial.config.policy.mtp
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
-    depth, reason = depth_of_mode(draft.mode, gpus)
-    if draft.mode_setting.origin == "policy":
-        depth, why = _published(draft, depth)
+    depth, reason = depth_of_mode(partial.mode, gpus)
+    if partial.mode_setting.origin == "policy":
+        depth, why = _published_depth(partial, depth)
         reason = why or reason
-    fewer = draft.depth
-    if fewer is not None and draft.mode_setting.origin == "policy":
+    fewer = partial.depth
+    if fewer is not None and partial.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
         return fewer, policy(fewer, f"{drafts} leaves memory that is worth more here")
-    return depth, Setting(depth, draft.mode_setting.origin, reason)
+    return depth, Setting(depth, partial.mode_setting.origin, reason)
 
 
-def smaller_depths(draft: Draft) -> tuple[int, ...]:
+def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:
     """Depths below the planned one that the policy may take instead, the deepest first."""
-    ours = draft.settings.get("speculative_config")
+    ours = partial.settings.get("speculative_config")
     if ours is None or ours.origin != "policy":
         return ()
-    return tuple(depth for depth in (1, 0) if depth < draft.mtp)
+    return tuple(depth for depth in (1, 0) if depth < partial.mtp)
 
 
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
@@ -207,7 +210,7 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """What sets the depth in the place of a chosen mode, known before any plan; "" for nothing."""
+    """The setting that overrules a chosen mode's depth, known before any plan; "" if none does."""
     verbatim = command_line.values(command_line.read(config.engine.extra_args))
     for name in ("speculative_config", *PARTS_OF_SPECULATION):
         if name in verbatim:

@@ -1,4 +1,4 @@
-"""Over which cards the model is split, and how: the split whose best candidate is the best.
+"""The choice of a split: over which cards, and how, so that the best candidate is the best of all.
 
 Tensor parallelism takes memory evenly from every card, so one that is small or that others use
 holds the rest back: fewer of them may hold more. Where it leaves cards idle or uneven, experts may
@@ -26,64 +26,66 @@ from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     every_card,
     freest,
-    one_node,
+    is_single_node,
     spans_nodes,
     split_is_ours,
     wider_splits,
     world_size,
 )
-from caovand.engines.vllm.planning.draft import Draft, policy
-from caovand.engines.vllm.planning.fit import size_draft
+from caovand.engines.vllm.planning.fit import size_plan
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
 
 
-def best_split(draft: Draft) -> Draft:
-    """The draft on the split whose best candidate is the best of all."""
-    ours, best, problem = split_is_ours(draft), None, None
+def best_split(partial: PartialPlan) -> PartialPlan:
+    """The plan on the split whose best candidate is the best of all."""
+    ours, best, problem = split_is_ours(partial), None, None
     try:
-        best = _sized(draft)
+        best = _size_on_split(partial)
     except Unplannable as found:
         if found.failure != "vram-busy" or not ours:
             raise
         problem = found
     if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
-    most = best.count("tensor_parallel_size") if best else len(draft.gpus)
-    smaller = splits_below(draft.model, most, whole_experts=shards_whole_experts(draft.verbatim))
-    if draft.task in POOLING:
+    most = best.count("tensor_parallel_size") if best else len(partial.gpus)
+    smaller = splits_below(
+        partial.model, most, whole_experts=shards_whole_experts(partial.verbatim)
+    )
+    if partial.task in POOLING:
         # Its work is prompts, whose activations all cards of a split exchange in each layer.
         for size in reversed(smaller):
-            fewer = _attempt(draft, Split(size))
+            fewer = _attempt(partial, Split(size))
             if fewer and fewer.choice and fewer.choice.sound and not _is_rounded(fewer):
-                return _with_reason(fewer, draft, best)
+                return _with_reason(fewer, partial, best)
         smaller = []
     for size in smaller:
-        if best and best.choice and best.choice.unbounded(draft.model):
+        if best and best.choice and best.choice.unbounded(partial.model):
             break
-        fewer = _attempt(draft, Split(size))
+        fewer = _attempt(partial, Split(size))
         if fewer and fewer.choice and fewer.choice.sound and _rank(fewer) < _rank(best):
-            best = _with_reason(fewer, draft, best)
-    best = _wider(draft, best)
+            best = _with_reason(fewer, partial, best)
+    best = _wider(partial, best)
     if best is None:
         raise problem or AssertionError
     return best
 
 
-def _wider(draft: Draft, best: Draft | None) -> Draft | None:
-    """The best of this draft and those that use cards which it leaves idle, or uneven."""
+def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None:
+    """The best of this plan and those that use cards which it leaves idle, or uneven."""
     note, cheapest = "", (1, 0.0)
-    for split in wider_splits(draft):
+    for split in wider_splits(partial):
         staged = split.stages > 1
-        if staged and best and best.choice and best.choice.unbounded(draft.model):
+        if staged and best and best.choice and best.choice.unbounded(partial.model):
             continue  # a pipeline is for memory
-        values, env = {PIPELINE: split.stages}, dict(draft.config.engine.env)
-        problem = pipeline.refusal(values, env, draft.inventory)
+        values, env = {PIPELINE: split.stages}, dict(partial.config.engine.env)
+        problem = pipeline.refusal(values, env, partial.inventory)
         if problem:
             note = note or f"in {split.stages} stages {problem.fact}"
             continue
-        found = _attempt(draft, split)
+        found = _attempt(partial, split)
         if found and _rank(found) < _rank(best):
             best, note = found, ""
         elif found and best and _rank(found) < cheapest and len(found.gpus) > len(best.gpus):
@@ -95,14 +97,14 @@ def _wider(draft: Draft, best: Draft | None) -> Draft | None:
     return replace(best, settings={**best.settings, "tensor_parallel_size": size})
 
 
-def _is_rounded(draft: Draft) -> bool:
+def _is_rounded(partial: PartialPlan) -> bool:
     """Whether weights are stored in fewer bits than the checkpoint's, which no one asked for."""
-    found = draft.settings.get("quantization")
+    found = partial.settings.get("quantization")
     return found is not None and found.value is not None and found.origin == "policy"
 
 
-def _cost_of(split: Split, found: Draft, best: Draft) -> str:
-    """What a wider split that is not chosen would hold, and cost."""
+def _cost_of(split: Split, found: PartialPlan, best: PartialPlan) -> str:
+    """The context that a wider split would hold, and its cost, if it is not chosen."""
     seconds = [_seconds(one) for one in (found, best)]
     name, size = (PIPELINE, split.stages) if split.stages > 1 else (TENSOR, split.tensor)
     return (
@@ -111,60 +113,65 @@ def _cost_of(split: Split, found: Draft, best: Draft) -> str:
     )
 
 
-def _seconds(draft: Draft) -> float:
+def _seconds(partial: PartialPlan) -> float:
     """Modelled seconds for a token of the chosen candidate."""
-    assert draft.choice
-    candidate, workload = draft.choice.candidate, WORKLOADS[draft.config.policy.workload]
-    return Pace(draft.model, candidate, draft.cards, workload).seconds(candidate)
+    assert partial.choice
+    candidate, workload = partial.choice.candidate, WORKLOADS[partial.config.policy.workload]
+    return Pace(partial.model, candidate, partial.cards, workload).seconds(candidate)
 
 
-def idle_warnings(draft: Draft) -> list[str]:
+def idle_warnings(partial: PartialPlan) -> list[str]:
     """A warning if cards that the engine may use stay idle, with the reason."""
-    split = draft.settings.get("tensor_parallel_size")
-    if not draft.cuda or not one_node(draft) or not split or split.origin != "policy":
+    split = partial.settings.get("tensor_parallel_size")
+    if not partial.cuda or not is_single_node(partial) or not split or split.origin != "policy":
         return []
-    usable = choose_gpus(draft.config, draft.inventory, draft.verbatim)
-    idle = [f"GPU {gpu.index}" for gpu in usable if gpu not in draft.gpus]
-    if not idle or not draft.model.architecture:
+    usable = choose_gpus(partial.config, partial.inventory, partial.verbatim)
+    idle = [f"GPU {gpu.index}" for gpu in usable if gpu not in partial.gpus]
+    if not idle or not partial.model.architecture:
         return []
     named = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
     return [f"{named} stay{'s' * (len(idle) == 1)} idle: {split.reason}"]
 
 
-def _attempt(draft: Draft, split: Split) -> Draft | None:
-    """The draft on this split; None if it is not planned, or not forecast."""
-    gpus = every_card(draft) if split.stages > 1 else draft.gpus
+def _attempt(partial: PartialPlan, split: Split) -> PartialPlan | None:
+    """The plan on this split; None if it is not planned, or not forecast."""
+    gpus = every_card(partial) if split.stages > 1 else partial.gpus
     try:
-        found = _sized(replace(draft, gpus=freest(gpus, split.cards), split=split))
+        found = _size_on_split(replace(partial, gpus=freest(gpus, split.cards), split=split))
     except Unplannable:
         return None
     return found if found.choice and not found.unweighed else None
 
 
-def _rank(draft: Draft | None) -> tuple[int, float]:
-    """The lower, the better: by time if it fits, without weights in host memory before any that
-    needs it; of those that fit nowhere, by how many cards share the weights."""
-    if not draft or not draft.choice:
+def _rank(partial: PartialPlan | None) -> tuple[int, float]:
+    """A plan's rank; lower is better.
+
+    Plans that fit rank by time, after all others those with weights in host memory. Plans that do
+    not fit rank by the number of cards that hold the weights.
+    """
+    if not partial or not partial.choice:
         return 3, 0.0
-    if not draft.choice.fits:
-        return 2, -len(draft.gpus)
-    return int(draft.choice.offloaded), draft.choice.score
+    if not partial.choice.fits:
+        return 2, -len(partial.gpus)
+    return int(partial.choice.offloaded), partial.choice.score
 
 
-def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
+def _with_reason(
+    fewer: PartialPlan, partial: PartialPlan, larger: PartialPlan | None
+) -> PartialPlan:
     """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
     kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
-    left = [(f"GPU {gpu.index}", gpu) for gpu in draft.gpus if gpu.index not in kept]
-    for node in draft.inventory.others:  # its cards are in the order in which they are taken
+    left = [(f"GPU {gpu.index}", gpu) for gpu in partial.gpus if gpu.index not in kept]
+    for node in partial.inventory.others:  # its cards are in the order in which they are taken
         left += [(f"a card of {node.name}", gpu) for gpu in node.gpus[size:]]
     where, least = min(left, key=lambda one: one[1].free_mib)
     reason = (
-        f"{size} of {len(draft.gpus)} cards hold more than all: memory is taken evenly, and {where}"
-        f" has {least.free_mib} MiB free"
+        f"{size} of {len(partial.gpus)} cards hold more than all: memory is taken evenly, and"
+        f" {where} has {least.free_mib} MiB free"
     )
     if _context(fewer) <= _context(larger):
         reason = (
-            f"{size} of {len(draft.gpus)} cards are faster than all of them, which would wait for"
+            f"{size} of {len(partial.gpus)} cards are faster than all of them, which would wait for"
             " one another"
         )
     # Over several nodes it is a multiple of the cards that one of them uses.
@@ -172,16 +179,20 @@ def _with_reason(fewer: Draft, draft: Draft, larger: Draft | None) -> Draft:
     return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": split})
 
 
-def _context(draft: Draft | None) -> int:
-    """The context that a draft holds on its cards; 0 for none."""
-    return draft.choice.candidate.context if draft and draft.choice and draft.choice.sound else 0
+def _context(partial: PartialPlan | None) -> int:
+    """The context that a plan has on its cards; 0 for none."""
+    return (
+        partial.choice.candidate.context
+        if partial and partial.choice and partial.choice.sound
+        else 0
+    )
 
 
-def _sized(draft: Draft) -> Draft:
-    """The draft on the cards that its split uses, those with the most free memory."""
+def _size_on_split(partial: PartialPlan) -> PartialPlan:
+    """The plan on the cards that its split uses, those with the most free memory."""
 
-    def decided(depth: int | None = None, cache: str = "") -> Draft:
-        first = decide(FIRST, replace(draft, depth=depth, cache=cache))
+    def decided(depth: int | None = None, cache: str = "") -> PartialPlan:
+        first = decide(FIRST, replace(partial, depth=depth, cache=cache))
         why = stages_unknown(first.values, variables(first), first.inventory)
         return replace(
             first,
@@ -196,4 +207,4 @@ def _sized(draft: Draft) -> Draft:
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
     others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return size_draft(first, [decided(depth, cache) for depth, cache in others])
+    return size_plan(first, [decided(depth, cache) for depth, cache in others])

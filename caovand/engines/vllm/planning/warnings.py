@@ -1,4 +1,4 @@
-"""What people should know of a plan, and the failure that its start is known to end in.
+"""Warnings about a plan, and the failure its start is certain to end in.
 
 Typed keys are goals: a plan that misses one says so, or is refused if the key is pinned.
 """
@@ -28,9 +28,9 @@ from caovand.engines.vllm.planning import obstacles, pipeline, precision
 from caovand.engines.vllm.planning.advice import FREE
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import left_out
-from caovand.engines.vllm.planning.draft import Draft
 from caovand.engines.vllm.planning.environment import allocator_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
     activation_warnings,
     attention,
@@ -40,41 +40,45 @@ from caovand.engines.vllm.planning.precision import (
 from caovand.engines.vllm.planning.speculation import spoiling_warnings
 
 
-def idle_keys(draft: Draft) -> list[str]:
+def idle_keys(partial: PartialPlan) -> list[str]:
     """Typed keys that mean nothing to this engine: those for cards, in a CPU build."""
     typed = {
-        **{f"[{goal.section}] {goal.key}": _value(goal, draft) for goal in GOALS if goal.cuda_only},
-        "[engine] gpus": draft.config.engine.gpus,
+        **{
+            f"[{goal.section}] {goal.key}": _value(goal, partial)
+            for goal in GOALS
+            if goal.cuda_only
+        },
+        "[engine] gpus": partial.config.engine.gpus,
     }
-    return [] if draft.cuda else [key for key, value in typed.items() if value is not None]
+    return [] if partial.cuda else [key for key, value in typed.items() if value is not None]
 
 
-def refuse_unmet(draft: Draft, plan: Plan) -> None:
+def refuse_unmet(partial: PartialPlan, plan: Plan) -> None:
     """Raise Unplannable for the first pinned key that the plan does not reach."""
-    for goal, typed, reason in _unmet(draft, plan):
-        if draft.pinned(goal.key):
+    for goal, typed, reason in _unmet(partial, plan):
+        if partial.pinned(goal.key):
             raise Unplannable(
                 f"cannot plan with [{goal.section}] {goal.key} = {_show(typed)}, which is pinned:"
                 f' {reason}; take it out of [policy] pinned, or set it to "auto"'
             )
 
 
-def unmet_warnings(draft: Draft, plan: Plan) -> Iterator[str]:
+def unmet_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     """A warning for each key that the plan does not reach."""
-    for goal, typed, reason in _unmet(draft, plan):
+    for goal, typed, reason in _unmet(partial, plan):
         yield (
             f"[{goal.section}] {goal.key} is {typed}, and {_show(goal.planned(plan))} is planned:"
             f" {reason}; {goal.remedy}"
         )
 
 
-def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
+def _unmet(partial: PartialPlan, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
     """Each key that the plan does not reach, with what was typed, and why."""
     for goal in GOALS:
-        typed = _typed_value(goal, draft)
+        typed = _typed_value(goal, partial)
         if typed is None or {goal.setting, *goal.flags} & plan.verbatim:
             continue
-        if goal.cuda_only and not draft.cuda:
+        if goal.cuda_only and not partial.cuda:
             continue  # it means nothing to a CPU build, which has a warning of its own
         planned = goal.planned(plan)
         if planned == typed or (typed in ("none", False) and not planned):
@@ -85,36 +89,38 @@ def _unmet(draft: Draft, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
         yield goal, typed, setting.reason if setting else "this model has no use for it"
 
 
-def _typed_value(goal: Goal, draft: Draft) -> Any:
-    """What was typed for this key, None if nothing was, or if something else overrules it."""
-    if goal.key == "mtp" and (draft.auto_spec or "").strip():
+def _typed_value(goal: Goal, partial: PartialPlan) -> Any:
+    """The value typed for this key; None without one, or if something else overrules it."""
+    if goal.key == "mtp" and (partial.auto_spec or "").strip():
         return None
-    if goal.key == "text_only" and not draft.model.vision:
+    if goal.key == "text_only" and not partial.model.vision:
         return None
-    typed = _value(goal, draft)
+    typed = _value(goal, partial)
     return None if typed in ("", False) and goal.key != "text_only" else typed
 
 
-def _value(goal: Goal, draft: Draft) -> Any:
-    return getattr(getattr(draft.config, goal.section), goal.key)
+def _value(goal: Goal, partial: PartialPlan) -> Any:
+    return getattr(getattr(partial.config, goal.section), goal.key)
 
 
 def _show(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else "none" if value is None else str(value)
 
 
-def graph_warnings(draft: Draft, plan: Plan) -> list[str]:
+def graph_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
     """Whole graphs that were asked for and that this release does not capture."""
     config = plan.value("compilation_config")
     if not isinstance(config, Mapping) or plan.value("enforce_eager"):
         return []
     mode = graph_mode(config, plan.value("optimization_level"))
-    if not mode.startswith("FULL") or not cuts_graphs(draft):
+    if not mode.startswith("FULL") or not cuts_graphs(partial):
         return []
     fixed = releases.name(releases.DRAFTS_IN_WHOLE_GRAPHS)
-    other = f', set [policy] kv_cache_dtype = "{own_type(draft)}"' if not attention(draft) else ""
+    other = (
+        f', set [policy] kv_cache_dtype = "{own_type(partial)}"' if not attention(partial) else ""
+    )
     return [
-        f"vLLM {draft.engine.version} does not capture {mode} graphs while FlashInfer's attention"
+        f"vLLM {partial.engine.version} does not capture {mode} graphs while FlashInfer's attention"
         " verifies drafts, and cuts them at attention; for whole ones draft nothing ([policy] mtp ="
         f" 0){other}, or use vLLM {fixed} or newer"
     ]
@@ -129,91 +135,109 @@ TURBOQUANT_COST = {
 """Perplexity that each cache type costs, by vLLM's own measurements."""
 
 
-def warnings_of(draft: Draft, plan: Plan) -> list[str]:
-    """Every warning of this plan, but for what it costs that others use the cards."""
-    engine = draft.engine
+def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
+    """Every warning of this plan, except for the cost of other processes on the cards."""
+    engine = partial.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
-    notes = map(str, draft.model.notes)
-    found = [*_shortfalls(draft), *notes, *left_out(draft.config, draft.inventory, draft.values)]
-    found += [str(lack) for lack in (releases.untested(engine),) if lack]
-    if any(gpu.unified for gpu in draft.cards) and (
-        engine.release < releases.UNIFIED_MEMORY_RELEASED
-    ):
-        found.append(
+    return [
+        *_shortfalls(partial),
+        *map(str, partial.model.notes),
+        *left_out(partial.config, partial.inventory, partial.values),
+        *_release_warnings(partial),
+        *precision.turing_warnings(partial),
+        *_flag_warnings(partial, words),
+        *_open_doors(partial, plan),
+        *_lost_graph_mode(partial, plan),
+        *graph_warnings(partial, plan),
+        *uncompiled_warnings(partial),
+        *allocator_warnings(partial),
+        *activation_warnings(partial),
+        *spoiling_warnings(partial),
+        *pipeline.idle_cards(partial),
+        *_unknown_model(partial),
+        *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
+        *unmet_warnings(partial, plan),
+        *_more_than_free(partial, plan),
+        *map(str, conflicts(plan, partial.inventory, partial.cards)),
+        *_precision_warnings(partial, plan),
+    ]
+
+
+def _release_warnings(partial: PartialPlan) -> Iterator[str]:
+    engine = partial.engine
+    if problem := releases.untested(engine):
+        yield str(problem)
+    unified = any(gpu.unified for gpu in partial.cards)
+    if unified and engine.release < releases.UNIFIED_MEMORY_RELEASED:
+        yield (
             f"vLLM {engine.version} keeps memory while it loads that the host of unified memory"
             " runs short of: large models fail, or hang the machine; sudo caovanctl engine install"
             f" {releases.name(releases.NEWEST_TESTED)}.0"
         )
-    found += [
-        *precision.turing_warnings(draft),
-        *_flag_warnings(draft, words),
-        *_open_doors(draft, plan),
-    ]
-    found += [*_lost_graph_mode(draft, plan), *graph_warnings(draft, plan)]
-    found += [*uncompiled_warnings(draft), *allocator_warnings(draft), *activation_warnings(draft)]
-    found += [*spoiling_warnings(draft), *pipeline.idle_cards(draft)]
-    if not draft.engine.knows(draft.model.architecture):
-        found.append(
-            f"vLLM {draft.engine.version} has no model {draft.model.architecture}: it will try the"
-            " code of Transformers, slowly, or refuse; install a vLLM that has it"
+
+
+def _unknown_model(partial: PartialPlan) -> Iterator[str]:
+    engine, architecture = partial.engine, partial.model.architecture
+    if not engine.knows(architecture):
+        yield (
+            f"vLLM {engine.version} has no model {architecture}: it will try the code of"
+            " Transformers, slowly, or refuse; install a vLLM that has it"
             " (`sudo caovanctl engine install`), or serve another model"
         )
-    found += [f"{key} has no effect on a CPU build" for key in idle_keys(draft)]
-    found += unmet_warnings(draft, plan)
+
+
+def _more_than_free(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     share = plan.value("gpu_memory_utilization")
-    if draft.cards and isinstance(share, (int, float)):
-        room = free_share(draft.cards)
+    if partial.cards and isinstance(share, (int, float)):
+        room = free_share(partial.cards)
         if share > room:
-            found.append(
-                f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
-            )
-    found += map(str, conflicts(plan, draft.inventory, draft.cards))
+            yield f"gpu_memory_utilization {share} is more than the {room:.3f} that is free now"
+
+
+def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
+    """Warnings about types that cost speed, memory or exactness."""
     dtype = plan.settings.get("dtype")
-    plain = draft.model.quantization is None  # else it is a conflict
+    plain = partial.model.quantization is None  # else it is a conflict
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
-        found.append(
+        yield (
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
             " card of SM80 or newer, or another model"
         )
-    if (slow := without_tensor_cores(draft.cards)) and not plain:
-        found.append(
-            f"{slow}, for which vLLM's kernels of {draft.model.quantization} weights are written;"
+    if (slow := without_tensor_cores(partial.cards)) and not plain:
+        yield (
+            f"{slow}, for which vLLM's kernels of {partial.model.quantization} weights are written;"
             ' a GGUF file with [engine] kind = "llamacpp" needs none'
         )
     rounded = plan.settings.get("quantization")
     if rounded and rounded.origin == "policy" and rounded.value:
-        name = draft.model.path.rstrip("/").rpartition("/")[2]
-        found.append(
+        name = partial.model.path.rstrip("/").rpartition("/")[2]
+        yield (
             f"the weights are rounded to {rounded.value} while they are loaded: in 16 bits they"
             f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
         )
     kind = str(plan.value("kv_cache_dtype"))
-    if kind in TURBOQUANT_COST:
-        cost = TURBOQUANT_COST[kind]
-        found.append(
-            f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
-        )
-    return found
+    if cost := TURBOQUANT_COST.get(kind):
+        yield f"{kind} raises perplexity by {cost} (measured), and drafts are verified slowly"
 
 
-def _shortfalls(draft: Draft) -> list[str]:
-    """What the machine lacks for a CUDA engine; of a CPU build the forecast tells."""
-    if not draft.cuda:
+def _shortfalls(partial: PartialPlan) -> list[str]:
+    """What the machine lacks for a CUDA engine; for a CPU build the forecast says it."""
+    if not partial.cuda:
         return []
-    invented = draft.verbatim.get("load_format") == "dummy"
-    ram = None if invented else small_host(draft.model, draft.host)
-    return [str(lack) for lack in (old_driver(draft.gpus, draft.engine.cuda), ram) if lack]
+    invented = partial.verbatim.get("load_format") == "dummy"
+    ram = None if invented else small_host(partial.model, partial.host)
+    return [str(lack) for lack in (old_driver(partial.gpus, partial.engine.cuda), ram) if lack]
 
 
-def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
+def _lost_graph_mode(partial: PartialPlan, plan: Plan) -> list[str]:
     """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
-    verbatim = draft.verbatim.get("compilation_config")
-    if not draft.cuda or not isinstance(verbatim, Mapping) or verbatim.get("cudagraph_mode"):
+    verbatim = partial.verbatim.get("compilation_config")
+    if not partial.cuda or not isinstance(verbatim, Mapping) or verbatim.get("cudagraph_mode"):
         return []
     captured = graph_mode(verbatim, plan.value("optimization_level"))
     if plan.value("enforce_eager") or captured == "NONE":
         return []
-    mode = graphs_for(draft)
+    mode = graphs_for(partial)
     if captured == mode:
         return []
     return [
@@ -223,11 +247,11 @@ def _lost_graph_mode(draft: Draft, plan: Plan) -> list[str]:
     ]
 
 
-def _open_doors(draft: Draft, plan: Plan) -> list[str]:
+def _open_doors(partial: PartialPlan, plan: Plan) -> list[str]:
     """An address that others reach where no key is set that we know of."""
-    config, host = draft.config, str(plan.value("host"))
+    config, host = partial.config, str(plan.value("host"))
     keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
-    if keyed or {"api_key", "uds"} & set(draft.verbatim) or is_loopback(host):
+    if keyed or {"api_key", "uds"} & set(partial.verbatim) or is_loopback(host):
         return []
     return [
         f"the engine listens on {host} and the configuration sets no API key: unless caovand's own"
@@ -236,21 +260,23 @@ def _open_doors(draft: Draft, plan: Plan) -> list[str]:
     ]
 
 
-def _flag_warnings(draft: Draft, words: tuple[command_line.Flag, ...]) -> list[str]:
+def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -> list[str]:
     found: list[str] = []
     seen = [
-        flag for flag in command_line.public(command_line.carried(words)[1]) if flag.name in SECRETS
+        flag
+        for flag in command_line.public(command_line.carry_secrets(words)[1])
+        if flag.name in SECRETS
     ]
     for flag in command_line.public(words):
         word = option(flag.name)
         if not flag.name:
             found.append(f'"{flag.value}" in extra_args belongs to no flag')
-        elif typed := unknown(flag, draft.engine):
+        elif typed := unknown(flag, partial.engine):
             instead = SUCCESSORS.get(flag.name, "")
-            text = f"vLLM {draft.engine.version} has no {typed}: it will refuse to start"
+            text = f"vLLM {partial.engine.version} has no {typed}: it will refuse to start"
             found.append("; ".join(filter(None, (text, instead))))
-        elif word in draft.engine.deprecated:
-            found.append(f"{word} is deprecated in vLLM {draft.engine.version}")
+        elif word in partial.engine.deprecated:
+            found.append(f"{word} is deprecated in vLLM {partial.engine.version}")
         elif flag in seen:
             found.append(
                 f"every user of this machine can see the values of several {word}: pass only one"
@@ -259,8 +285,8 @@ def _flag_warnings(draft: Draft, words: tuple[command_line.Flag, ...]) -> list[s
 
 
 WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
-"""How far each part of a forecast may be off. Of twelve models on an H200 weights were forecast at
-most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
+"""How far each part of a forecast may be off, relatively. Of twelve models on an H200 weights were
+forecast at most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
 INSIST = "max_model_len"
 
 

@@ -1,1 +1,1 @@
-"""The search for the best way of running: what is open, how long it takes, and which is best."""
+"""The search for the best candidate: what it may choose, how long each takes, which is best."""

@@ -1,10 +1,10 @@
-"""How long a way of running takes for a token of the workload: what the planner chooses by.
+"""How long a candidate takes for a token of the workload: what the planner chooses by.
 
 A decode step reads the weights and the cache of its requests; drafting adds passes and brings
 tokens; without CUDA graphs every kernel is launched by the host; weights in host memory cross the
-PCIe bus in every step. Time is weighed by what a way cannot do at all: requests longer than its
-context, users beyond its sequences, images, and the exactness of a 16-bit cache. Constants are few
-and coarse: they rank plans, and forecast no speed that anyone is promised.
+PCIe bus in every step. Time is weighed by what a candidate cannot do at all: requests longer than
+its context, users beyond its sequences, images, and the exactness of a 16-bit cache. Constants are
+few and coarse: they rank plans, and promise nobody a speed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from math import ceil, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.network import Network
-from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, Speed, host_link, linked, slowest
-from caovand.engines.vllm.machine.ranks import (
+from caovand.engines.common.speeds import (
+    LINKED_S,
+    UNLINKED_S,
+    Speed,
+    all_linked,
+    host_link,
+    slowest,
+)
+from caovand.engines.vllm.machine.link_time import (
     ALL_REDUCES,
     ALONE,
     SENT,
-    Nodes,
+    NodeGroup,
     all_reduce_s,
     transfer_s,
 )
@@ -40,15 +47,17 @@ GB_A_GIB = 1.074
 
 
 def experts_read(model: ModelCard, tokens: float) -> float:
-    """The share of the experts that a step of so many tokens reads."""
+    """The part of the experts that a step of `tokens` tokens reads."""
     if not model.experts or not model.experts_per_token:
         return 1.0
     return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
 
 
 def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
-    """How many times the mean the busiest of the ranks reads in a step of so many tokens if each
-    holds whole experts: a few tokens' experts are rarely spread evenly."""
+    """How many times the mean the busiest rank reads in a step if each holds whole experts.
+
+    The experts of a few tokens are rarely spread evenly.
+    """
     read = experts_read(model, tokens)
     mean = model.experts * read / ranks
     if ranks == 1 or not mean:
@@ -57,7 +66,7 @@ def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
 
 
 def read_of_offloaded(model: ModelCard, tokens: float) -> float:
-    """The share of the weights in host memory that such a step reads: kernels reach through the
+    """The part of the weights in host memory that such a step reads: kernels reach through the
     bus for the experts they compute, whole layers being there."""
     experts, moved = model.size("experts"), model.size(*OFFLOADED)
     if not moved:
@@ -68,27 +77,27 @@ def read_of_offloaded(model: ModelCard, tokens: float) -> float:
 def step_seconds(
     offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1
 ) -> float:
-    """Seconds that a step of so many tokens takes longer."""
+    """Seconds by which weights in host memory lengthen a step of `tokens` tokens."""
     read = offload_gib * GB_A_GIB * read_of_offloaded(model, tokens)
     return read / host_link(gpus)[2]
 
 
 def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens: float = 1) -> str:
-    """The text of how much longer each step takes."""
+    """Say how much longer each step takes."""
     generation, lanes, rate = host_link(gpus)
     seconds = step_seconds(offload_gib, model, gpus, tokens)
     shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     read = read_of_offloaded(model, tokens)
-    of_them = "" if read > 0.99 else f" of which it reads {read:.0%},"
+    of_them = "" if read > 0.99 else f", of which it reads {read:.0%},"
     return (
-        f"each step waits about {shown} s for {offload_gib:g} GiB a card,{of_them} over PCIe"
+        f"each step waits about {shown} s for {offload_gib:g} GiB a card{of_them} over PCIe"
         f" {generation}.0 x{lanes} ({rate:.0f} GB/s)"
-    ).replace("a card, over", "a card over")
+    )
 
 
 ACCEPTED = 0.8
-"""Of the drafts at each place, if all before it were: 68 % of three and 58 % of four tokens were
-accepted in natural text by the 27B's head, which is 3.0 and 3.3 tokens a step."""
+"""The part of drafts accepted at each position if all before it were: 68 % of three and 58 % of
+four tokens were accepted in natural text with the 27B's head, 3.0 and 3.3 tokens a step."""
 LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
 """Seconds a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
 instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
@@ -96,17 +105,16 @@ every kernel is launched."""
 STEP_TOKENS = 256
 """Overhead of each step of a prompt, in tokens' work: launches, partial tiles."""
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
-"""What a way without images, or with a cache or weights rounded to 8 bits that nobody asked for, is
-worth of the other:
-published runs show no loss by an fp8 cache, but not of every model."""
+"""The relative worth of a candidate without images, or with a cache or weights rounded to 8 bits
+unasked: published runs show no loss by an fp8 cache, but not of every model."""
 WORTH_OF_CUT = 0.93
-"""What a context under the model's own limit is worth: clients that trust the model's card are
+"""The worth of a context under the model's own limit: clients that trust the model's card are
 refused. More sequences, or larger steps, are not worth the last tenth of it."""
 TOO_SHORT = 2
-"""How steeply the worth of a context falls that does not hold even a usual request."""
+"""The exponent by which worth falls if the context does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
-"""Half of all conversations grow beyond so many usual requests, and half the time more than this
-part of the workload's users is there."""
+"""Usual requests that half of all conversations outgrow, and the part of the workload's users that
+are there half the time."""
 
 
 def active_parameters(model: ModelCard) -> float:
@@ -138,7 +146,7 @@ WORKLOADS = {
 
 
 class Pace:
-    """The pace of ways of running that differ in context, sequences, step size and graphs.
+    """The pace of candidates that differ in context, sequences, step size and graphs.
 
     `base` decides the rest: split, drafting depth, cache type, vision tower. The cards are on
     `nodes`.
@@ -150,7 +158,7 @@ class Pace:
         base: Candidate,
         gpus: Sequence[Gpu],
         workload: Workload,
-        nodes: Nodes = ALONE,
+        nodes: NodeGroup = ALONE,
     ) -> None:
         self._model, self._gpus, self._workload = model, gpus, workload
         self._bytes: dict[str, float] = defaultdict(float)
@@ -176,8 +184,10 @@ class Pace:
         )
 
     def score(self, candidate: Candidate, context: int | None = None) -> float:
-        """Seconds for a token that users get of this way, weighed by what it cannot do; with a
-        context in the place of the load's."""
+        """Seconds for a token that users get of this candidate, weighed by what it cannot do.
+
+        `context` replaces the candidate's.
+        """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1) ** TOO_SHORT
@@ -194,7 +204,7 @@ class Pace:
         return turn / (together * workload.answer)
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
-        """Tokens a second of so many answers while nobody else asks."""
+        """Tokens a second of all answers to `users` users while nobody else asks."""
         return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, users)
 
     def reading(self, candidate: Candidate) -> float:
@@ -202,7 +212,7 @@ class Pace:
         return self._workload.prompt / self._prompt_s(candidate)
 
     def _step_s(self, candidate: Candidate, users: int) -> float:
-        """One decode step of so many users."""
+        """One decode step of `users` users."""
         tokens = users * (1 + candidate.mtp)
         experts = self._bytes["experts"] * experts_read(self._model, tokens)
         experts *= unevenness(self._model, self._holders, tokens)
@@ -237,7 +247,7 @@ class Pace:
 
 
 def _exchange(
-    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: Nodes
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: NodeGroup
 ) -> tuple[float, float]:
     """Seconds that cards exchange data in a step, and for each of its tokens.
 
@@ -251,8 +261,8 @@ def _exchange(
     step_s = token_s = 0.0
     if inside > 1:
         groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
-        step_s += all_reduces * (LINKED_S if all(map(linked, groups)) else UNLINKED_S)
-        if not all(map(linked, groups)):
+        step_s += all_reduces * (LINKED_S if all(map(all_linked, groups)) else UNLINKED_S)
+        if not all(map(all_linked, groups)):
             bus = Network(host_link(gpus)[2] * 1e9, 0)
             token_s += all_reduces * transfer_s(inside, bus, size)
     if spanned > 1:
@@ -278,7 +288,7 @@ def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
 
 
 def tokens_of_step(mtp: int) -> float:
-    """Tokens that a decode step with so many drafts brings in the mean."""
+    """The mean number of tokens of a decode step that drafts `mtp` tokens."""
     return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))
 
 

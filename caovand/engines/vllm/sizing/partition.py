@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import slowest
 from caovand.engines.vllm.machine.ranks import alike
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import Share, left_bytes, spare
+from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
 from caovand.engines.vllm.sizing.pace import Workload, experts_read
@@ -38,7 +38,7 @@ def deal(
     stages, layers = len(own), sum(own)
 
     def dealt(fits: Callable[[int, int, int], bool]) -> tuple[int, ...] | None:
-        return filled(layers, stages, anchors, fits)
+        return fill_stages(layers, stages, anchors, fits)
 
     def capped(stage: int, start: int, end: int) -> float:
         return min(room(stage, start, end), enough)
@@ -49,7 +49,7 @@ def deal(
     def pace(found: Sequence[int]) -> float:
         return -max(seconds(*one) for one in spans(found))
 
-    kept = tuple(own) if anchored(own, anchors) else dealt(lambda *one: True)
+    kept = tuple(own) if has_anchors(own, anchors) else dealt(lambda *one: True)
     if kept is None:
         return tuple(own)
     roomiest = _best_dealing(
@@ -73,38 +73,38 @@ def spans(dealt: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         end += count
 
 
-def anchored(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
+def has_anchors(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
     """Whether every stage has one of these layers."""
     return all(
         bisect_left(anchors, start) < bisect_left(anchors, end) for _, start, end in spans(dealt)
     )
 
 
-def filled(
+def fill_stages(
     layers: int, stages: int, anchors: Sequence[int], fits: Callable[[int, int, int], bool]
 ) -> tuple[int, ...] | None:
     """A dealing whose every stage has an anchor and fits, None if there is none.
 
-    A stage fits the more easily, the later it begins: of the places where those before it can end,
-    only the last one before its last anchor counts.
+    The later a stage starts, the fewer layers it has and the more easily it fits. So of all ends
+    that the stage before it can have, only the last one before its own last anchor is tried.
     """
-    begins: list[dict[int, int]] = []  # of each stage, by where it can end
-    ends = [0]
+    start_by_end: list[dict[int, int]] = []  # one for each stage
+    previous_ends = [0]
     for stage in range(stages):
-        found: dict[int, int] = {}
+        starts: dict[int, int] = {}
         for end in range(1, layers + 1) if stage < stages - 1 else (layers,):
             anchor = anchors[bisect_left(anchors, end) - 1] if anchors[0] < end else -1
-            at = bisect_right(ends, anchor) - 1
-            if at >= 0 and fits(stage, ends[at], end):
-                found[end] = ends[at]
-        begins.append(found)
-        ends = list(found)
-    if layers not in begins[-1]:
+            at = bisect_right(previous_ends, anchor) - 1
+            if at >= 0 and fits(stage, previous_ends[at], end):
+                starts[end] = previous_ends[at]
+        start_by_end.append(starts)
+        previous_ends = list(starts)
+    if layers not in start_by_end[-1]:
         return None
     dealt, end = [], layers
-    for found in reversed(begins):
-        dealt.append(end - found[end])
-        end = found[end]
+    for starts in reversed(start_by_end):
+        dealt.append(end - starts[end])
+        end = starts[end]
     return tuple(reversed(dealt))
 
 
@@ -144,15 +144,15 @@ def anchors(model: ModelCard) -> list[int]:
 
 
 class Stages:
-    """The stages that a load has on these cards, with what each would hold of other layers."""
+    """The stages of a candidate on these cards, with what each would take with other layers."""
 
     def __init__(self, model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> None:
-        self._model, self._load = model, candidate
+        self._model, self._candidate = model, candidate
         count = len(candidate.stages)
         self.gpus = [cards_of(gpus, at, count, candidate.tensor_parallel) for at in range(count)]
         self._layout = layout_for(model, candidate)
         self._width = pages(model, candidate.mtp, 0, len(model.layer_types))
-        self.share = lru_cache(maxsize=None)(self._share)
+        self.stage = lru_cache(maxsize=None)(self._stage)
         self.room = lru_cache(maxsize=None)(self._room)
         self.seconds = lru_cache(maxsize=None)(self._seconds)
 
@@ -162,22 +162,22 @@ class Stages:
         first = self.gpus[0][0]
         return not all(alike(first, gpu) for gpus in self.gpus for gpu in gpus)
 
-    def _share(self, stage: int, start: int, end: int) -> Share:
-        candidate, layers = self._load, len(self._model.layer_types)
+    def _stage(self, stage: int, start: int, end: int) -> Stage:
+        candidate, layers = self._candidate, len(self._model.layer_types)
         held = stage_model(self._model, start, end, drafting=candidate.mtp > 0)
         own = candidate.but(stages=(), first=start == 0, last=end == layers)
         width = max(pages(self._model, candidate.mtp, start, end), 1)
-        return Share(held, own, self.gpus[stage], self._width / width)
+        return Stage(held, own, self.gpus[stage], self._width / width)
 
     def _room(self, stage: int, start: int, end: int) -> float:
         """Blocks that our own context may fill with these layers; a lack is negative."""
-        share = self.share(stage, start, end)
-        left = spare(share.candidate, left_bytes(share))
-        return left * (share.scale if left > 0 else self._width) / self._layout.block_bytes
+        own = self.stage(stage, start, end)
+        left = spare(own.candidate, left_bytes(own))
+        return left * (own.scale if left > 0 else self._width) / self._layout.block_bytes
 
     def _seconds(self, stage: int, start: int, end: int) -> float:
         """How long a stage with these layers reads weights for a token."""
-        model, candidate, gpus, _ = self.share(stage, start, end)
+        model, candidate, gpus, _ = self.stage(stage, start, end)
         parts = {"layers": 1.0, "experts": experts_read(model, 1), "mtp": candidate.mtp}
         if candidate.last:
             parts["head" if self._model.size("head") else "embedding"] = 1.0

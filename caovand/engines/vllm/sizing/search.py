@@ -1,11 +1,11 @@
-"""The search for the best way of running: every one that is open is weighed by its time.
+"""The search for the best candidate.
 
-Every way that the operator leaves open is weighed by its modelled time for a token of the workload
-(`pace`), each with the longest context that it holds, and the best of those that fit is taken. The
-share leaves a reserve that grows with the context, and the context is what the share leaves room
-for. A way's longest context is found only while the way may win: its score with the longest context
-that it might have bounds the one that it has. Weights go to host memory only if no way holds a
-usual prompt.
+Every candidate that the operator leaves open is weighed by its modelled time for a token of the
+workload (`pace`), with the longest context that it holds, and the best of those that fit is taken.
+The utilization leaves a reserve that grows with the context, and the context is what the
+utilization leaves room for. A candidate's longest context is found only while it may win: its score
+with the longest context that it might have bounds the one that it has. Weights go to host memory
+only if no candidate holds a usual prompt.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
 SAMPLER_SHARE = 0.02
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
 USUAL_SEQUENCES = 2
-"""So many are let in even where the cache holds fewer whole contexts: few are as long."""
+"""Sequences let in even if the cache holds fewer whole contexts: few are as long."""
 MIN_SERVICE = 4096
-"""Where no way holds this much, host memory is worth a try: prompts are longer."""
+"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
 OFFLOAD_MARGIN_GIB = 0.25
 
 
@@ -57,12 +57,12 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     found = found or search.fastest(space.eager)
     if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
         return found
-    ways = [found] if found else []
+    candidates = [found] if found else []
     if not found or not space.context:
         offloaded = _offloaded(space, model, gpus)
-        ways += [offloaded] if offloaded else []
-    if ways:
-        return min(ways, key=lambda way: way.score)
+        candidates += [offloaded] if offloaded else []
+    if candidates:
+        return min(candidates, key=lambda choice: choice.score)
     least = space.context or min(SMALLEST_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
     return Choice(_with_context(lean, least, gpus, space), fits=False)
@@ -104,7 +104,7 @@ class _Scored(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, bool]:
-        """What tells two ways apart for people: sequences and step size are details."""
+        """The difference that people care about: sequences and step size are details."""
         return self.base, self.candidate.eager
 
 
@@ -289,7 +289,7 @@ def _longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space:
 def _with_context(
     candidate: Candidate, context: int, gpus: Sequence[Gpu], space: Space
 ) -> Candidate:
-    """The candidate with this context, and with the share that is fixed or follows from it."""
+    """The candidate with this context and the utilization that is fixed or follows from it."""
     share = space.utilization
     if share is None:
         share = utilization(candidate, gpus, context)
@@ -300,7 +300,7 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     """The best small candidate with what does not fit in host memory.
 
     None if that is short, and if the cards could hold the weights: then it is the operator's
-    context or share that does not fit, and a slow engine is not what was meant.
+    context or utilization that does not fit, and a slow engine is not what was meant.
     """
     bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
     enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
@@ -333,7 +333,7 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
             found.append((pace.score(moved), number, moved))
     if not found:
         return None
-    score, number, moved = min(found, key=lambda way: way[:2])
+    score, number, moved = min(found, key=lambda scored: scored[:2])
     spared = frozenset({"sequences", "batch"})
     return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)
 

@@ -1,4 +1,4 @@
-"""What is open to the search for a way of running, and what it finds."""
+"""What the search for the best candidate may choose from, and what it finds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.machine.ranks import ALONE, Nodes
+from caovand.engines.vllm.machine.link_time import ALONE, NodeGroup
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
 class Space:
-    """The candidates that are open, on cards of these nodes and for this workload.
+    """The candidates to choose from, for these nodes' cards and this workload.
 
-    They are the `bases`, which differ in drafts, cache type and vision tower, the most generous one
-    first, each with every context, number of sequences, step size and share, unless one is fixed.
+    They are the `bases`, candidates that differ in drafts, cache type and vision tower, the most
+    generous one first, each with every context, number of sequences, step size and utilization,
+    unless one is fixed.
     CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
     the host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the
     size of the cache may be set.
@@ -29,13 +30,13 @@ class Space:
     utilization: float | None = None
     graphs: Literal["open", "preferred", "kept", "none"] = "open"
     workload: Workload = WORKLOADS["chat"]
-    nodes: Nodes = ALONE
+    nodes: NodeGroup = ALONE
     ram_mib: int = 0
     in_bytes: bool = False
 
     @property
     def eager(self) -> tuple[bool, ...]:
-        """Whether candidates may run without graphs, the better way first."""
+        """Whether candidates may run without graphs, the better choice first."""
         if self.graphs == "none" or self.bases[0].eager:
             return (True,)
         return (False,) if self.graphs == "kept" else (False, True)

@@ -16,7 +16,7 @@ OOM_BY_PHASE: Mapping[str, Failure] = {
 }
 DISK_BY_PHASE: Mapping[str, Failure] = {"compile": "compile-failed", "profile": "compile-failed"}
 READING: Mapping[str, Failure] = dict.fromkeys(LOADING, "model-missing")
-# Before the engine's process exists, and when it listens: the address is that of the listener.
+# Before the engine's process exists, and when it listens: the address is the listener's.
 LISTENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "http"), "bad-arguments")
 # After suspend this is all the driver says when a card is opened.
 OPENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "engine"), "gpu-absent")

@@ -1,4 +1,4 @@
-"""What a rule of the policy reads: the facts, and the settings decided before it."""
+"""A plan in the making: what a rule of the policy reads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A plan in the making.
+class PartialPlan:
+    """A plan in the making: the facts, and the settings decided so far.
 
     `verbatim` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
     `cards` the cards of all nodes.
 
     `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
-    try in the place of the rules' own. `choice` is set once the cards are sized; `unweighed` says
-    why it knows no context, as where the weights on a card are unknown. `plugins` names those that
-    vLLM may load; None is all. `task` is what the model does with the verbatim flags.
+    try instead of the rules' own. `choice` is set once the cards are sized; `unweighed` says why
+    its context is unknown, for example because the weights on a card are. `plugins` names those
+    that vLLM may load; None is all. `task` is what the model does with the verbatim flags.
     """
 
     config: Config
