@@ -1,7 +1,7 @@
 """caovand: the daemon. Reads its configuration, binds its sockets, supervises one engine.
 
 Exit status: 0 after a stop, 1 where it cannot run here, 2 for wrong usage, 78 (EX_CONFIG) for a
-configuration that is not valid, which systemd is told not to retry.
+configuration that is not valid, which the unit tells systemd not to retry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SWITCH_S = 0.001
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon until it is told to stop; its exit status."""
+    """Run the daemon until it is asked to stop. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="caovand",
         description="Keeps one inference server running and correctly configured.",
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, default=Path("/etc/caovan.toml"), metavar="FILE")
     parser.add_argument("--version", action="version", version=f"caovand {__version__}")
-    # An isolated Python, as the package's, takes no notice of the variable.
+    # An isolated Python (-I), such as the package's, ignores PYTHONFAULTHANDLER.
     if os.environ.get("PYTHONFAULTHANDLER") and sys.stderr:
         faulthandler.enable()
     config_path = parser.parse_args(argv).config.absolute()
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return EX_CONFIG
     places = directories.directories(os.environ, os.getuid())
-    # None where whoever started us has closed it.
+    # None if whoever started us has closed it.
     stream = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     kind = log.choose_format(config.log.format, os.environ, stream.isatty())
     echo = log.Echo(kind, stream)
@@ -131,7 +131,7 @@ async def _run(
         return await verbs.answer(supervisor, request)
 
     control = Control(places.runtime, config.control.group, handle, supervisor.admits)
-    supervisor.publish.append(control.publish)
+    supervisor.listeners.append(control.publish)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(threads.Threads())
 

@@ -131,6 +131,7 @@ ENGINE = Engine(
         health="/alive", metrics="/stats", read_metrics=read_stats, pending="", pending_key="",
         completions="/complete",
     ),
+    dependents=re.compile("FAKE::"),
     healing=Healing(
         rungs=(Rung("narrow", "be narrower", "", ("width",), narrower),),
         cures={("device-oom-load", ANY): ("narrow",)},

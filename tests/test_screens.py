@@ -16,7 +16,7 @@ from rich.console import Console
 
 from caovand.cli import plan as plan_verb
 from caovand.cli.main import main
-from caovand.cli.planned import make
+from caovand.cli.planned import plan_for
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory import Gpu
 from caovand.core.lifecycle.state import State
@@ -47,9 +47,9 @@ WITH_AN_EXPLANATION = (DOCS / "troubleshooting.md", DOCS / "guide.zh-CN.md")
 def planned(gpus: tuple[Gpu, ...]) -> list[str]:
     """What `caovanctl plan` prints for these cards and the model of the documents."""
     config = parse({"model": {"path": QWEN_27B_AWQ.path}})
-    found = make(config, inventory(gpus=gpus, engine=FIXED), None)
+    found = plan_for(config, inventory(gpus=gpus, engine=FIXED), None)
     out = io.StringIO()
-    plan_verb.show(found, Console(file=out, width=COLUMNS, highlight=False, soft_wrap=True))
+    plan_verb.print_plan(found, Console(file=out, width=COLUMNS, highlight=False, soft_wrap=True))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -146,7 +146,7 @@ def test_the_table_of_machines_is_what_is_planned_for_them_today(
         model, split, context, sequences, depth = (cell.strip() for cell in rest.split("|"))
         gpus = tuple(replace(CARDS[card], index=index) for index in range(int(count)))
         config = parse({"model": {"path": f"/srv/models/{model}"}})
-        found = make(config, inventory(MODELS[model], gpus, FIXED), None)
+        found = plan_for(config, inventory(MODELS[model], gpus, FIXED), None)
         plan, words = found.plan, context.replace(",", "").replace("（", " ").split()
         assert found.memory is not None
         assert found.memory.fits, card
@@ -176,7 +176,7 @@ def test_the_table_of_keys_is_the_context_that_is_planned_with_each_today(
         section = "model" if name == "text_only" else "policy"
         config = parse({"model": {"path": model.path}, "policy": {}, section: changed})
         config = replace(config, model=replace(config.model, path=model.path))
-        found = make(config, inventory(model, gpus, FIXED), None)
+        found = plan_for(config, inventory(model, gpus, FIXED), None)
         assert found.plan.value("max_model_len") == int(context.replace(",", "")), key
 
 

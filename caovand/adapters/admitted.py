@@ -21,7 +21,7 @@ class Admitted(asyncio.Protocol):
         """Whether the connection may stay."""
 
     @abstractmethod
-    def gone(self, transport: asyncio.Transport) -> None:
+    def on_lost(self, transport: asyncio.Transport) -> None:
         """An admitted connection is lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -35,7 +35,7 @@ class Admitted(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
             transport, self._transport = self._transport, None
-            self.gone(transport)
+            self.on_lost(transport)
             self._inside.connection_lost(exc)
 
     def eof_received(self) -> bool | None:

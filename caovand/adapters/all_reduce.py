@@ -103,4 +103,4 @@ def finish(process: subprocess.Popen[str]) -> Sums:
         if sums is not None:
             return sums
     words = (errors.strip().splitlines() or ["it printed nothing"])[-1]
-    return Sums("unclear", wall_clock.now(), text=words[: all_reduce.LONGEST])
+    return Sums("unclear", wall_clock.now(), text=words[: all_reduce.MAX_TEXT])

@@ -3,7 +3,7 @@
     ENGINE/bin/python -I -c "$(cat all_reduce_in_env.py)" TASK
 
 TASK is JSON: `ranks`, one process each; `backend`, "nccl" or "gloo"; `custom`, Python that binds
-`custom` to an all-reduce of the engine's own, or to None where it would not be used; `ready_s` and
+`custom` to an all-reduce of the engine's own, or to None if it would not be used; `ready_s` and
 `sums_s`, the seconds that starting and summing may take. Small whole numbers are summed, which
 every type holds exactly, so that any difference from the plain sum on the host is wrong data.
 

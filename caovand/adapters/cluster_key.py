@@ -78,7 +78,7 @@ def read(path: Path) -> ClusterKey:
         raise BadKey(cannot, "it is not UTF-8 text", "copy it from the head again") from None
 
 
-def _remedy(found: trust.Doubt, path: Path, fix: str) -> str:
+def _remedy(found: trust.Untrusted, path: Path, fix: str) -> str:
     if found.path == path:
         return f"run `sudo sh -c '{fix}'`"
     return f"keep it in a folder that only root can change, or `chmod go-w {found.path}`"

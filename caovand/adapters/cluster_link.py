@@ -1,9 +1,9 @@
 """The link between a head and its workers: ZeroMQ over TCP, encrypted and authenticated by CURVE.
 
-Who has not the cluster's key gets no further than libzmq's handshake. CURVE numbers the messages of
-a connection, so that none can be repeated into it. At both ends libzmq is behind a relay of ours:
-it would accept whoever connects until the process has no descriptor left, and keep the parts of a
-message that never ends until it has no memory left.
+A peer without the cluster's key gets no further than libzmq's handshake. CURVE numbers the messages
+of a connection, so that none can be repeated into it. At both ends libzmq is behind a relay of
+ours: it would accept whoever connects until the process has no descriptor left, and keep the parts
+of a message that never ends until it has no memory left.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import secrets
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ class _Doorkeeper:
         self._socket.close()
 
 
-class _Link:
+class _Link(ABC):
     def __init__(self, context: Any, kind: int, on_frame: OnFrame) -> None:
         self._on_frame = on_frame
         self._context = context
@@ -106,9 +107,9 @@ class _Link:
             if len(frames) <= 2:
                 self._on_frame(frames[0].bytes if len(frames) == 2 else b"", frames[-1].bytes)
 
+    @abstractmethod
     def _heard(self, frame: zmq.Frame) -> None:
         """Record that the message ending with this frame is complete."""
-        raise NotImplementedError
 
     async def _send(self, frames: list[bytes]) -> bool:
         # One that does not read gets the next message.
@@ -161,13 +162,13 @@ class HeadLink(_Link):
             listener,
             self._admit,
             peer_address,
-            most=MAX_LINKS,
-            each=LINKS_EACH,
-            rate=RATE,
-            favours=self._known.__contains__,
-            spare=SPARE_LINKS,
-            each_favoured=LINKS_EACH,
-            opens=OPENS,
+            max_connections=MAX_LINKS,
+            max_per_peer=LINKS_EACH,
+            rate_per_peer=RATE,
+            is_favoured=self._known.__contains__,
+            reserved=SPARE_LINKS,
+            max_per_favoured=LINKS_EACH,
+            descriptors_each=OPENS,
         )
         context: Any = zmq.asyncio.Context()
         self._doorkeeper = _Doorkeeper(context, pairs.worker_public)
@@ -228,7 +229,7 @@ class HeadLink(_Link):
         return await self._send([identity, frame])
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         super().close()
         self._doorkeeper.close()
         self._door.close()
@@ -255,7 +256,9 @@ class WorkerLink(_Link):
             listener = unix_listener(self._inner, 0o600, None)
         except CannotBind as problem:
             raise ProblemError(cannot, str(problem), "restart caovan") from None
-        self._door = Door(listener, self._to_head, peer_uid, most=1, each=1, opens=1)
+        self._door = Door(
+            listener, self._to_head, peer_uid, max_connections=1, max_per_peer=1, descriptors_each=1
+        )
         super().__init__(zmq.asyncio.Context(), zmq.DEALER, on_frame)
         self._socket.curve_serverkey = pairs.head_public
         self._socket.curve_secretkey = pairs.worker_secret

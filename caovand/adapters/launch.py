@@ -1,12 +1,12 @@
-"""Becomes another program, an engine say: joins its cgroup, confines itself, runs its command.
+"""Becomes another program, such as an engine: joins its cgroup, confines itself, runs its command.
 
 A program of its own, run as a file by the daemon's isolated Python, so that the other's variables
 reach nothing else. Standard input is one document of JSON, as `confinement.launching`
 makes it.
 
-A confined process cannot gain rights (no_new_privs), use the system calls in DENIED, reach what is
-outside by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
-See `man 7 landlock`: each version of its interface knows more, and this uses what the kernel has.
+A confined process cannot gain privileges (no_new_privs), use the system calls in DENIED, reach
+others by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
+See `man 7 landlock`: each version of its interface covers more, and this uses the kernel's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 
 MIN_ABI = 2
 """Version 1 (Linux 5.13) forbids every rename between folders, and compilers need those."""
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 VERSION = 1
 PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -43,25 +43,25 @@ REMOVE_DIR, REMOVE_FILE = 1 << 4, 1 << 5
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK = 1 << 6, 1 << 7, 1 << 8, 1 << 9
 MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = 1 << 10, 1 << 11, 1 << 12
 REFER, TRUNCATE = 1 << 13, 1 << 14
-READ = EXECUTE | READ_FILE | READ_DIR
-MAKE = MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
-WRITE = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE | REFER
-OF_A_FILE = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
-HANDLED = READ | WRITE | MAKE_CHAR | MAKE_BLOCK
+READ_RIGHTS = EXECUTE | READ_FILE | READ_DIR
+MAKE_RIGHTS = MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
+WRITE_RIGHTS = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_RIGHTS | REFER
+FILE_RIGHTS = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
+HANDLED_RIGHTS = READ_RIGHTS | WRITE_RIGHTS | MAKE_CHAR | MAKE_BLOCK
 TRUNCATE_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
 SCOPE = 1 << 0 | 1 << 1
 """Neither abstract sockets nor signals reach a process outside."""
 
 # -- seccomp ------------------------------------------------------------------------------------
 
-SET_MODE_FILTER, SPEC_ALLOW = 1, 4
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+SET_MODE_FILTER, FILTER_FLAG_SPEC_ALLOW = 1, 4
+BPF_LOAD, BPF_JEQ, BPF_JGE, BPF_RET = 0x20, 0x15, 0x35, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
-NUMBER_AT = 0
-ARCH_AT, FIRST_AT, SECOND_AT = 4, 16, 24
-"""Where the kernel puts a call's number, its machine and its arguments."""
+NR_OFFSET = 0
+ARCH_OFFSET, ARG0_OFFSET, ARG1_OFFSET = 4, 16, 24
+"""Offsets in struct seccomp_data: of a call's number, its architecture and its arguments."""
 X32 = 0x40000000
-WORD = 0xFFFFFFFF
+UINT32_MAX = 0xFFFFFFFF
 EVERYWHERE = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
               "fspick": 433, "mount_setattr": 442, "open_tree_attr": 467}  # fmt: skip
 DENIED: Mapping[str, Mapping[str, int]] = {
@@ -102,7 +102,7 @@ NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 
 def landlock_abi() -> int:
     """The version of the kernel's Landlock; 0 where there is none, or it is forbidden here."""
-    return max(int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, VERSION)), 0)
+    return max(int(ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, VERSION)), 0)
 
 
 def main() -> int:
@@ -171,11 +171,11 @@ def restrict(
     libc: Any, abi: int, hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
 ) -> None:
     """Allow reading all but `hidden`, with `readable` in it, and writing `writable`; OSError."""
-    handled = HANDLED if abi >= TRUNCATE_ABI else HANDLED & ~TRUNCATE
+    handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
-    ruleset = _checked(libc.syscall(CREATE_RULESET, attributes, size, 0))
-    read, write = READ & handled, (READ | WRITE) & handled
+    ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
+    read, write = READ_RIGHTS & handled, (READ_RIGHTS | WRITE_RIGHTS) & handled
     rules = [
         ("/", READ_DIR),  # names alone: whoever looks for a file may list folders
         *((path, read) for path in except_for("/", hidden)),
@@ -185,7 +185,7 @@ def restrict(
     ]
     for path, rights in rules:
         _allow(libc, ruleset, path, rights)
-    _checked(libc.syscall(RESTRICT_SELF, ruleset, 0))
+    _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
 
@@ -239,47 +239,51 @@ def program(machine: str, abi: int, keeper: int) -> bytes:
     argued: list[tuple[int, int, Sequence[int]]] = []
     if abi < SCOPE_ABI:
         calls = SIGNALS[machine]
-        pids = (keeper, -keeper & WORD, -os.getpgid(keeper) & WORD, -1 & WORD)
+        pids = (keeper, -keeper & UINT32_MAX, -os.getpgid(keeper) & UINT32_MAX, -1 & UINT32_MAX)
         named = calls.keys() - {*UNNAMED, *OWNERS}
         denied += [calls[name] for name in UNNAMED]
-        argued += [(calls[name], FIRST_AT, pids) for name in sorted(named)]
-        argued += [(calls[name], SECOND_AT, values) for name, values in OWNERS.items()]
+        argued += [(calls[name], ARG0_OFFSET, pids) for name in sorted(named)]
+        argued += [(calls[name], ARG1_OFFSET, values) for name, values in OWNERS.items()]
     code = [
-        (LOAD, 0, 0, ARCH_AT),
-        (EQUAL, 1, 0, AUDIT_ARCH[machine]),
-        (RETURN, 0, 0, REFUSE),
-        (LOAD, 0, 0, NUMBER_AT),
-        *_unless(AT_LEAST, X32),
+        (BPF_LOAD, 0, 0, ARCH_OFFSET),
+        (BPF_JEQ, 1, 0, AUDIT_ARCH[machine]),
+        (BPF_RET, 0, 0, REFUSE),
+        (BPF_LOAD, 0, 0, NR_OFFSET),
+        *_unless(BPF_JGE, X32),
     ]
     for number in denied:
-        code += _unless(EQUAL, number)
+        code += _unless(BPF_JEQ, number)
     for number, argument, values in argued:
-        refused = [one for value in values for one in _unless(EQUAL, value)]
-        code += [(EQUAL, 0, len(refused) + 2, number), (LOAD, 0, 0, argument), *refused]
-        code.append((RETURN, 0, 0, ALLOW))
+        refused = [one for value in values for one in _unless(BPF_JEQ, value)]
+        code += [(BPF_JEQ, 0, len(refused) + 2, number), (BPF_LOAD, 0, 0, argument), *refused]
+        code.append((BPF_RET, 0, 0, ALLOW))
     code += [
-        (EQUAL, 0, 3, SYS_PRLIMIT[machine]),
-        (LOAD, 0, 0, FIRST_AT),
-        (EQUAL, 1, 0, 0),
-        (RETURN, 0, 0, REFUSE),
-        (RETURN, 0, 0, ALLOW),
+        (BPF_JEQ, 0, 3, SYS_PRLIMIT[machine]),
+        (BPF_LOAD, 0, 0, ARG0_OFFSET),
+        (BPF_JEQ, 1, 0, 0),
+        (BPF_RET, 0, 0, REFUSE),
+        (BPF_RET, 0, 0, ALLOW),
     ]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
 def _unless(compare: int, value: int) -> list[tuple[int, int, int, int]]:
-    return [(compare, 0, 1, value), (RETURN, 0, 0, REFUSE)]
+    return [(compare, 0, 1, value), (BPF_RET, 0, 0, REFUSE)]
 
 
 def filter_calls(libc: Any, code: bytes) -> None:
-    """Filter this process's system calls, and print where that is impossible.
+    """Filter this process's system calls; print why if that is impossible.
 
-    Speculation stays as fast as it is, which the kernels of some containers do not know.
+    SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the processor's speculation, which some kernels would turn
+    off for a filtered process; the kernels of some containers do not know the flag.
     """
     instructions = ctypes.create_string_buffer(code)
     pointer = struct.pack("@HP", len(code) // 8, ctypes.addressof(instructions))
     number = SYS_SECCOMP[platform.machine()]
-    if all(libc.syscall(number, SET_MODE_FILTER, flags, pointer) for flags in (SPEC_ALLOW, 0)):
+    if all(
+        libc.syscall(number, SET_MODE_FILTER, flags, pointer)
+        for flags in (FILTER_FLAG_SPEC_ALLOW, 0)
+    ):
         why = os.strerror(ctypes.get_errno())
         print(f"caovan: cannot filter the engine's system calls: {why}", file=sys.stderr)
 
@@ -291,9 +295,9 @@ def _allow(libc: Any, ruleset: int, path: str, rights: int) -> None:
     except OSError:
         return
     try:
-        kept = rights if stat.S_ISDIR(os.fstat(place).st_mode) else rights & OF_A_FILE
+        kept = rights if stat.S_ISDIR(os.fstat(place).st_mode) else rights & FILE_RIGHTS
         rule = struct.pack("=Qi", kept, place)
-        if kept and libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, rule, 0) < 0:
+        if kept and libc.syscall(LANDLOCK_ADD_RULE, ruleset, PATH_BENEATH, rule, 0) < 0:
             number = ctypes.get_errno()
             if number != errno.EBADFD:
                 raise OSError(number, os.strerror(number), path)

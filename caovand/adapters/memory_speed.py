@@ -73,7 +73,7 @@ def _machine(host: Host) -> dict[str, Any]:
 
 
 def copied(threads: int) -> float:
-    """GB/s of the quickest of ROUNDS copies by so many threads at once."""
+    """GB/s of the quickest of ROUNDS copies by `threads` threads at once."""
     size = min(BUFFER_MIB, MAX_MIB // (2 * threads)) << 20
     buffers = [[ctypes.create_string_buffer(size) for _ in range(2)] for _ in range(threads)]
     for pair in buffers:

@@ -52,7 +52,7 @@ def memory_cgroup(membership: str, root: Path = ROOT) -> Path | None:
 
 
 def oom_kills(cgroup: Path) -> int | None:
-    """Count the processes of a cgroup that the kernel killed for memory; None if unknown.
+    """Count the processes in a cgroup that the OOM killer has killed; None if unknown.
 
     Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
     """

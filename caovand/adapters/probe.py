@@ -2,7 +2,7 @@
 
 The versions cost 0.2 s and are asked each time. The details need the engine imported (8 s and more,
 half a minute from a cold disk): they are kept in a file named by a fingerprint of the environment.
-Who cannot wait so long has them asked by a process of its own, which keeps them for the next time.
+A caller that cannot wait that long leaves it to a process of its own, which keeps the answers.
 """
 
 from __future__ import annotations

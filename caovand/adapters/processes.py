@@ -160,7 +160,10 @@ def outputs(process: Process) -> set[str]:
 
 
 def reap(found: Iterable[Process], session: int) -> list[Process]:
-    """Wait for the dead among these that are our children, but for the first process; those."""
+    """Reap those of these processes that are dead children of ours, except the session's first.
+
+    Returns those.
+    """
     us = os.getpid()
     dead = [p for p in found if p.zombie and p.parent == us and p.pid != session]
     for process in dead:

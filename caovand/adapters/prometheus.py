@@ -27,7 +27,7 @@ RATE = 20  # new ones a second from one address
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
 END = b"\r\n\r\n"
-FRESH_S = 1.0  # how long the text of a format serves every scrape
+FRESH_S = 1.0  # how long a rendered page is reused for further scrapes
 OPEN_METRICS = "application/openmetrics-text"
 
 
@@ -82,7 +82,12 @@ class Server:
         self._texts: dict[str, bytes] = {}
         self._stale_at = float("-inf")
         self._door = Door(
-            listener, self._serve, peer_address, most=MAX_CONNECTIONS, each=EACH, rate=RATE
+            listener,
+            self._serve,
+            peer_address,
+            max_connections=MAX_CONNECTIONS,
+            max_per_peer=EACH,
+            rate_per_peer=RATE,
         )
 
     def start(self) -> None:

@@ -33,7 +33,7 @@ class Distrusted(Exception):
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Untrusted:
     """Why others can change the file at a path; `uid` is None for a group or everybody."""
 
     path: Path
@@ -65,7 +65,7 @@ class User:
         }
 
 
-def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -> Doubt | None:
+def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -> Untrusted | None:
     """Why users other than `owners` could replace this path, None if they cannot.
 
     Every folder and link on the way counts. With `groups` a group may write too: its owner chose
@@ -75,17 +75,17 @@ def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -
     try:
         for place, seen in _way(path):
             if seen.st_uid not in owners:
-                return Doubt(place, f"belongs to uid {seen.st_uid}", seen.st_uid)
+                return Untrusted(place, f"belongs to uid {seen.st_uid}", seen.st_uid)
             if stat.S_ISLNK(seen.st_mode):
                 continue
             # In a sticky folder only a file's owner can replace it.
             closed = stat.S_ISDIR(seen.st_mode) and bool(seen.st_mode & stat.S_ISVTX)
             if seen.st_mode & stat.S_IWOTH and not closed:
-                return Doubt(place, "can be changed by everybody")
+                return Untrusted(place, "can be changed by everybody")
             if seen.st_mode & stat.S_IWGRP and not (closed or groups or seen.st_gid in own):
-                return Doubt(place, f"can be changed by group {seen.st_gid}")
+                return Untrusted(place, f"can be changed by group {seen.st_gid}")
     except OSError as problem:
-        return Doubt(Path(problem.filename or path), f"cannot be checked: {problem.strerror}")
+        return Untrusted(Path(problem.filename or path), f"cannot be checked: {problem.strerror}")
     return None
 
 
@@ -158,7 +158,7 @@ def _is_ours(folder: str) -> bool:
     return os.path.isabs(folder) and doubt(Path(folder)) is None
 
 
-def _doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Doubt | None:
+def _doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Untrusted | None:
     """The first doubt about the file that names an interpreter, and the files it reads first."""
     places = ([named_by] if named_by else []) + list(_parts(Path(python)))
     return next((found for place in places if (found := doubt(place, owners))), None)
@@ -182,7 +182,7 @@ def _parts(python: Path) -> Iterator[Path]:
         yield from site.iterdir()
 
 
-def _refusal(python: str, found: Doubt) -> Distrusted:
+def _refusal(python: str, found: Untrusted) -> Distrusted:
     remedy = "chown it to root and `chmod go-w` it, or run this as the user who owns it"
     return Distrusted(f"run {python} as root", str(found), remedy)
 

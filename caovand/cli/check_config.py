@@ -12,7 +12,7 @@ from pathlib import Path
 from caovand.adapters import config_file
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import Exit
-from caovand.cli.survey import SYSTEM_CONFIG, daemon_config, look, running
+from caovand.cli.survey import SYSTEM_CONFIG, daemon_config, inspect, running
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, ConfigError
 
@@ -51,7 +51,7 @@ def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
     words = config.engine.extra_args
     if not words:
         return (), ""
-    machine = look(config, patience_s=PATIENCE_S, source=file)
+    machine = inspect(config, patience_s=PATIENCE_S, source=file)
     if machine.engine is None or machine.half_asked:
         why = machine.engine_problem or "the engine is still being asked for them; run this again"
         return (), f"[engine] extra_args are not checked: {why}"

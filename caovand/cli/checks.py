@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from rich.text import Text
 
@@ -17,12 +18,18 @@ COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 def report(found: Sequence[CheckResult], *, as_json: bool) -> Exit:
     """Print the results; FAILED if any of them is FAIL."""
-    ok = all(finding.verdict != "FAIL" for finding in found)
+    described = document(found)
     if as_json:
-        print(json.dumps({"ok": ok, "checks": [asdict(finding) for finding in found]}))
+        print(json.dumps(described))
     else:
         _show(found)
-    return Exit.DONE if ok else Exit.FAILED
+    return Exit.DONE if described["ok"] else Exit.FAILED
+
+
+def document(found: Sequence[CheckResult]) -> dict[str, Any]:
+    """The results as plain values for JSON."""
+    ok = all(finding.verdict != "FAIL" for finding in found)
+    return {"ok": ok, "checks": [asdict(finding) for finding in found]}
 
 
 def _show(found: Sequence[CheckResult]) -> None:

@@ -74,7 +74,7 @@ class Client:
         return _result(reply)
 
     def _ask(self, path: Path, request: Request, answer_s: float) -> Reply | None:
-        """Ask over ZeroMQ; None where no answer came in time."""
+        """Ask over ZeroMQ; None if no answer came in time."""
         self._check(path)
         link = self._context.socket(zmq.DEALER)
         try:
@@ -94,7 +94,7 @@ class Client:
         return None
 
     def _ask_shortly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
-        """Send one line and read one; None where none came in time."""
+        """Send one line and read one; None if none came in time."""
         deadline = time.monotonic() + answer_s
         while (left_s := deadline - time.monotonic()) > 0:
             line, reason = self._line(path, request, left_s)

@@ -9,7 +9,7 @@ import platform
 import pwd
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from caovand.cli.alternatives import alternatives
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
-from caovand.cli.planned import make, remembered_here, tuned_here
+from caovand.cli.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     Machine,
@@ -43,7 +43,7 @@ from caovand.cli.survey import (
     configuration,
     daemon_config,
     engine_processes,
-    look,
+    inspect,
     running,
 )
 from caovand.cli.verb import Group, Verb
@@ -57,6 +57,7 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.confinement import readable_keys
 from caovand.daemon.inspection import read_model
+from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -103,35 +104,48 @@ def run(args: argparse.Namespace) -> int:
     _add_options(own)
     own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
     options, words = own.parse_known_args(args.words)
+    found = findings(options.config, options.inventory, words, args.runtime)
+    return report(found, as_json=options.json)
+
+
+def findings(
+    file: Path | None,
+    saved: Path | None = None,
+    words: Sequence[str] = (),
+    runtime: Path | None = None,
+) -> tuple[CheckResult, ...]:
+    """Everything the doctor finds, for a configuration file or the daemon's.
+
+    `saved` is an inventory to check instead of this machine, `words` a model and vLLM's flags,
+    `runtime` the folder of the daemon's sockets. Raises CommandError.
+    """
     path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
-    status = {} if options.inventory else running(args.runtime)
-    source = options.config or daemon_config(status)
+    status = {} if saved else running(runtime)
+    source = file or daemon_config(status)
     config = configuration(source, path)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
-    pid, mode = status.get("engine_pid"), chosen_mode(status, options.inventory)
+    pid, mode = status.get("engine_pid"), chosen_mode(status, saved)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = look(config, options.inventory, pid, PATIENCE_S, source or SYSTEM_CONFIG)
+        machine = inspect(config, saved, pid, PATIENCE_S, source or SYSTEM_CONFIG)
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
-    if in_gguf and not options.inventory and machine.host.memory_gb_s is None:
+    if in_gguf and not saved and machine.host.memory_gb_s is None:
         own_cache = own_directories(os.environ, os.getuid()).cache
         machine = replace(machine, host=memory_speed.known(machine.host, measure_in=own_cache))
     cache = cache_of(status)
-    if not options.inventory:
+    if not saved:
         free_mib = host.read_host(cache).cache_free_mib
         machine = replace(machine, host=replace(machine.host, cache_free_mib=free_mib))
     living = engine_processes(pid) if pid else frozenset()
-    facts = gather(config, machine, seen, options.inventory, mode, cache, living)
+    facts = gather(config, machine, seen, saved, mode, cache, living)
     engine = chosen_engine(config)
     checks = engine.planning.checks(facts)
-    here = () if options.inventory else _of_this_machine(config, status)
+    here = () if saved else _of_this_machine(config, status)
     if config.cluster.role == "worker":
-        found = (*checks, _planned_by(config.cluster.head), *here)
-    else:
-        found = (*checks, *_alternatives(engine, facts, checks), *here)
-    return report(found, as_json=options.json)
+        return (*checks, _planned_by(config.cluster.head), *here)
+    return (*checks, *_alternatives(engine, facts, checks), *here)
 
 
 def _planned_by(head: str) -> CheckResult:
@@ -240,7 +254,7 @@ def gather(
         return facts
     inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
     try:
-        found = make(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
+        found = plan_for(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
     except CommandError as problem:
         return replace(facts, plan_problem=problem.message)
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
@@ -282,21 +296,41 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
 
 
 def _orphans() -> tuple[tuple[int, str], ...]:
-    """vLLM's processes whose parent is gone: no `vllm serve` holds them any more."""
+    """Engine processes that neither their server nor caovan supervises any more."""
     table = {process.pid: process for process in processes.every()}
-    return tuple(
-        (process.pid, process.name)
-        for process in table.values()
-        if process.name.startswith("VLLM::") and not process.zombie and orphan(process, table)
-    )
+    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
+    found = orphans(table, commands)
+    return tuple((one.pid, one.name) for one in found if not one.zombie)
 
 
-def orphan(process: processes.Process, table: dict[int, processes.Process]) -> bool:
-    """Whether no process outside vLLM's own holds this one any more."""
+def orphans(
+    table: Mapping[int, processes.Process], commands: Mapping[int, str]
+) -> Iterator[processes.Process]:
+    """The processes, by pid and with their command lines, that have outlived their engine."""
+    patterns = [registry.engine_of(kind).dependents for kind in registry.MODULES]
+    dependents = [
+        pid
+        for pid, command in commands.items()
+        if any(pattern.match(command) for pattern in patterns)
+    ]
+    for pid in dependents:
+        if _is_orphan(table[pid], table, dependents):
+            yield table[pid]
+
+
+def _is_orphan(
+    process: processes.Process,
+    table: Mapping[int, processes.Process],
+    dependents: Collection[int],
+) -> bool:
+    """Whether neither this process nor the first of its engine has a parent that started it."""
     parent = table.get(process.parent)
-    while parent is not None and parent.name.startswith("VLLM::"):
+    while parent is not None and parent.pid in dependents:
         process, parent = parent, table.get(parent.parent)
-    return parent is None or parent.pid == 1 or parent.session != process.session
+    if parent is None or parent.pid == 1:
+        return True
+    # The first process of a session has a parent in another one.
+    return process.pid != process.session != parent.session
 
 
 def _unreadable(folder: Path) -> str:

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(answer: Mapping[str, Any], bars: str = BARS, ago: float = 0.0) -> Iterator[str]:
-    """The history for people; it ends so many seconds `ago`."""
+    """The history for people; it ends `ago` seconds ago."""
     begin, step = answer["since"] // answer["step_s"] * answer["step_s"], answer["step_s"]
     slots = range(begin, answer["until"], step)
     yield f"from {_moment(begin)} to {_moment(answer['until'])}, {_step(step)} per column"

@@ -19,7 +19,7 @@ from caovand.cli.survey import (
     add_config,
     configuration,
     daemon_config,
-    look,
+    inspect,
     running,
 )
 from caovand.cli.verb import Group, Verb
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """inventory."""
     source = args.config or daemon_config({} if args.inventory else running(args.runtime))
     config = configuration(source)
-    machine = look(config, args.inventory, source=source or SYSTEM_CONFIG)
+    machine = inspect(config, args.inventory, source=source or SYSTEM_CONFIG)
     kind, engines = chosen_engine(config).name, dict(machine.engines)
     if machine.engine is not None:
         engines = {kind: machine.engine, **engines}
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 def _others(config: Config, source: Path) -> dict[str, EngineInfo]:
     """The engines of other kinds that are installed here."""
     kinds = [kind for kind in registry.MODULES if kind != chosen_engine(config).name]
-    seen = {kind: look(with_engine(config, kind), source=source).engine for kind in kinds}
+    seen = {kind: inspect(with_engine(config, kind), source=source).engine for kind in kinds}
     return {kind: engine for kind, engine in seen.items() if engine is not None}
 
 

@@ -40,7 +40,7 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
         return OverNodes(inventory)
     why = UNASKED
     try:
-        answer = _asked(runtime) if ask else {}
+        answer = _ask_head(runtime) if ask else {}
         joined = _joined(answer)[: len(assumed)]
     except CommandError as problem:
         answer, why = {}, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
@@ -64,7 +64,7 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)
 
 
-def _asked(runtime: Path | None) -> Mapping[str, Any]:
+def _ask_head(runtime: Path | None) -> Mapping[str, Any]:
     """What the head's daemon knows; nothing from one that is no head."""
     with client_for(runtime) as client:
         answer = client.ask("cluster", answer_s=1.0)

@@ -20,7 +20,7 @@ from caovand.cli.console import console
 from caovand.cli.drawing import COLOURS, LEGEND, cells
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.over_nodes import over_nodes
-from caovand.cli.planned import Planned, make, remembered_here, tuned_here
+from caovand.cli.planned import Planned, plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     add_config,
@@ -28,7 +28,7 @@ from caovand.cli.survey import (
     chosen_mode,
     configuration,
     daemon_config,
-    look,
+    inspect,
     read_first,
     running,
 )
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
 
     def plan(config: Config) -> Planned:
         model = None if args.inventory else read_first(config)
-        machine = look(
+        machine = inspect(
             config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
         )
         inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
-        made = make(
+        made = plan_for(
             config, over.inventory, mode, kept, cache_of(daemon), records, no_rdma=over.no_rdma
         )
         if not over.warning or chosen_engine(config).nodes is None or not made.inventory.others:
@@ -99,13 +99,13 @@ def run(args: argparse.Namespace) -> int:
         offered = [{"text": other.text, "remedy": other.remedy} for other in others]
         print(json.dumps({**found.as_json(), "alternatives": offered}))
     else:
-        show(found, console())
+        print_plan(found, console())
         for other in others:
             console().print(Text(f"instead: {other.text}; {other.remedy}"))
     return Exit.FAILED if found.refusal else Exit.DONE
 
 
-def show(found: Planned, console: Console) -> None:
+def print_plan(found: Planned, console: Console) -> None:
     """The plan for people."""
     table = Table("setting", "value", "from", "why", box=None, pad_edge=False)
     settings = {**found.plan.settings, **found.plan.env}
@@ -178,7 +178,7 @@ def _place(rank: RankForecast) -> str:
 
 
 def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
-    """What a card holds, never longer than the card; what does not go in is said behind it."""
+    """What a card holds, never longer than the card; what does not fit follows as text."""
     parts = {**dict(memory.parts), "others": float(occupancy.in_use(gpu))}
     return _bar(f"GPU {gpu.index}", parts.items(), gpu.total_mib)
 

@@ -66,7 +66,7 @@ def tuned_here(saved: Path | None) -> Mapping[str, Record]:
     return found[0] if found else {}
 
 
-def make(
+def plan_for(
     config: Config,
     machine: Inventory,
     mode: Mode | None,

@@ -1,6 +1,6 @@
 """`caovan-vllm-serve MODEL [vLLM flags]`: what people type as `vllm serve`, planned and supervised.
 
-The flags given are verbatim and win; everything else is planned. The daemon then runs in the
+The flags are passed verbatim and win; everything else is planned. The daemon then runs in the
 foreground with sockets of its own, named by the port, so that it meets no other. With --exec
 there is no supervision: the process becomes vLLM.
 """
@@ -26,9 +26,9 @@ from caovand.cli import own_daemon
 from caovand.cli.console import console
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.plan import show
-from caovand.cli.planned import Planned, make, remembered
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, look
+from caovand.cli.plan import print_plan
+from caovand.cli.planned import Planned, plan_for, remembered
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.verb import Group, Verb
 from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.facts.inventory import version_numbers
@@ -49,7 +49,7 @@ WITHOUT_FOLDER = (
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 EVERYWHERE = "0.0.0.0"
-"""Where `vllm serve` listens unless told otherwise."""
+"""Where `vllm serve` listens by default."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
     "Serve a model with vLLM: your flags win, everything else is planned for this machine."
@@ -98,27 +98,27 @@ def run(args: argparse.Namespace) -> int:
         trust.require(python, namer)
     except trust.Distrusted as problem:
         raise CommandError(Exit.FAILED, str(problem)) from None
-    machine = look(Config(engine=engine), None, None, None, namer)
+    machine = inspect(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
     vllm = None if in_gguf else known  # the other engine's flags are others
     order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
-    alone = args.exec or "--exec" in args.words
-    if alone and in_gguf:
+    unsupervised = args.exec or "--exec" in args.words
+    if unsupervised and in_gguf:
         fact = (
             f"cannot become vLLM with {order.config.model.path}: another engine serves GGUF files"
         )
         raise CommandError(Exit.USAGE, fact, "leave --exec out")
-    mode = None if alone else remembered_mode(order)
+    mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
     config = keyed(order, places.state)
-    kept = None if alone else remembered(places.state)
-    found = make(config, machine.with_model(config), mode, kept, places.cache)
+    kept = None if unsupervised else remembered(places.state)
+    found = plan_for(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
-    show(found, out)
+    print_plan(found, out)
     if order.note:
         out.print(Text(order.note))
-    if alone:
+    if unsupervised:
         become_engine(found, order)
     become_daemon(order, out)
     return Exit.FAILED
@@ -146,7 +146,7 @@ def read(
         check_values(command_line.values(found))
     except Unplannable as problem:
         raise CommandError(Exit.USAGE, str(problem)) from None
-    model, rest = _model(found)
+    model, rest = _split_model(found)
     given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
     server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
@@ -166,7 +166,9 @@ def read(
     return Order(config, secrets)
 
 
-def _model(found: tuple[command_line.Flag, ...]) -> tuple[str, tuple[command_line.Flag, ...]]:
+def _split_model(
+    found: tuple[command_line.Flag, ...],
+) -> tuple[str, tuple[command_line.Flag, ...]]:
     """The model, and the flags without it: the first word, `--model`, or any word of no flag."""
     for name in ("", "model"):
         for flag in found:
@@ -214,7 +216,7 @@ def become_engine(found: Planned, order: Order) -> None:
         resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
     share_caches(found, own_places(order).cache)
     sys.stderr.flush()
-    argv = alone(found.command.argv)
+    argv = without_folder(found.command.argv)
     own = trust.own_environ(os.environ)
     own["PATH"] = processes.inherited(own, argv[0])["PATH"]
     env = {**own, **found.command.env, **order.secrets}
@@ -232,7 +234,7 @@ def share_caches(found: Planned, cache: Path) -> None:
                 safe_files.lead(Path(place), Path(folder))
 
 
-def alone(argv: Sequence[str]) -> tuple[str, ...]:
+def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
     """The engine's command line, without the current folder in Python's search path."""
     assert tuple(argv[1:3]) == SERVE[:2]
     return (argv[0], "-c", WITHOUT_FOLDER.format(module=SERVE[1]), *argv[3:])
@@ -283,7 +285,7 @@ def become_daemon(order: Order, out: Console) -> None:
 
 
 def write_config(state: Path, order: Order) -> Path:
-    """The configuration as a file for the daemon, the key beside it; both for us alone."""
+    """Write the configuration and the key as files for the daemon, readable by us alone."""
     key = order.secrets.get("VLLM_API_KEY")
     more = {} if key is None else {"api-key": key}
     return own_daemon.write(state, keyed(order, state), more)

@@ -94,8 +94,9 @@ def outlook(answer: Mapping[str, Any]) -> Iterator[Text]:
 def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
     """The mode, the model and the engine's process."""
     depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
-    now = answer["engine_mode"]
-    later = f"; from the next start, now {now}" if now and now != answer["mode"] else ""
+    now, later = answer["engine_mode"], ""
+    if now and now != answer["mode"]:
+        later = f"; applies from the next start (the engine runs with {now})"
     yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
     if answer["model"]:
         task = answer.get("task") or "generate"  # a daemon from before an upgrade has none
@@ -175,7 +176,7 @@ def _start(start: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def memory(compared: Mapping[str, Any]) -> str:
-    """What was forecast, beside what the engine says."""
+    """What the engine reports, next to what was forecast."""
     return "; ".join(
         f"{_figure(name)} {pair['reported']:,} (forecast {pair['forecast']:,})"
         for name, pair in compared.items()

@@ -47,8 +47,8 @@ MAX_INVENTORY_BYTES = 4 << 20
 class Machine:
     """Cards, host and engine; `engine_problem` says why there is no engine.
 
-    An engine that is `half_asked` has not told its flags, parsers and models in time. `engines` are
-    all that a saved inventory has, by kind.
+    An engine that is `half_asked` has not reported its flags, parsers and models in time.
+    `engines` are all that a saved inventory has, by kind.
     """
 
     gpus: tuple[Gpu, ...]
@@ -86,7 +86,7 @@ def model_of(config: Config) -> ModelCard:
 def read_first(config: Config) -> ModelCard | None:
     """Read the model before asking the engine, which may take half a minute; CommandError.
 
-    None where no such engine is here, which is found at once and is the first thing to be fixed.
+    None if no such engine is here, which is found at once and is the first thing to be fixed.
     """
     slow = chosen_engine(config).install.elsewhere is None
     if slow and os.path.exists(PlanRequest(config, None, os.environ).python):
@@ -116,19 +116,19 @@ def configuration(path: Path | None, model: str | None = None) -> Config:
     return replace(config, model=replace(config.model, path=model))
 
 
-def look(
+def inspect(
     config: Config,
     saved: Path | None = None,
     engine_pid: int | None = None,
     patience_s: float | None = None,
     source: Path | None = None,
 ) -> Machine:
-    """This machine, or the one in a saved inventory; an engine it does not name is looked for.
+    """Inspect this machine, or read a saved inventory, whose engine is looked for if it names none.
 
-    `source` is the configuration's file: root runs an engine that another names as that other.
-
-    The memory of the daemon's own engine counts as free: a plan is for its successor. An engine
-    never asked before takes its time; `patience_s` bounds it.
+    `saved` is the inventory's file. `engine_pid` is the daemon's own engine, whose memory counts as
+    free, since a plan is for its successor. `patience_s` bounds the questions to an engine that was
+    never probed before. `source` is the configuration's file: if another user's, root runs the
+    engine it names as that user.
     """
     if saved is not None:
         gpus, seen, engines = read_saved(saved)
@@ -200,7 +200,7 @@ def cache_of(daemon: Mapping[str, Any]) -> Path:
 
 
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
-    """What `caovanctl mode` chose, None where the file decides.
+    """What `caovanctl mode` chose, None if the file decides.
 
     Without a daemon it is what the one before remembered; of another machine nothing is known.
     """

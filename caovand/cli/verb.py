@@ -39,7 +39,7 @@ class Group(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """One verb; `run` returns the exit status, and is None where one of `package` must follow."""
+    """One verb; `run` returns the exit status, and is None if one of `package` must follow."""
 
     name: str
     help: str

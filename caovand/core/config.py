@@ -88,8 +88,10 @@ class ServerSection:
         " none.",
         private=True,
     )
-    tool_call_parser: str | None = key(None, 'vLLM tool-call parser; "none" for no tool calls.')
-    reasoning_parser: str | None = key(None, 'vLLM reasoning parser; "none" for none.')
+    tool_call_parser: str | None = key(
+        None, 'Tool-call parser of vLLM or SGLang; "none" for no tool calls.'
+    )
+    reasoning_parser: str | None = key(None, 'Reasoning parser of vLLM or SGLang; "none" for none.')
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,9 @@ class EngineSection:
     )
     plugin: bool = key(True, "Load the caovan kernels (they act on SM75 cards only).")
     extra_args: tuple[str, ...] = key(
-        (), "Flags for `vllm serve`, verbatim; they win over every setting.", private=True
+        (),
+        "Flags of the engine's server, verbatim; they win over every setting. Ollama takes none.",
+        private=True,
     )
     env: Pairs = key(
         (),

@@ -43,7 +43,7 @@ def _engine(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[st
     kind = config.engine.kind
     if kinds and kind is not None and kind not in kinds:
         hint = nearest(kind, kinds) or f"; kinds are {', '.join(kinds)}"
-        yield f'[engine] kind is "{kind}", which is no kind of engine{hint}'
+        yield f'[engine] kind is "{kind}", which is not a kind of engine{hint}'
         return
     known = rungs(config) if config.policy.ladder else ()
     for name in config.policy.ladder or ():

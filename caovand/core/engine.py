@@ -6,6 +6,7 @@ the only place that names one. All its functions are pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -192,7 +193,7 @@ class Nodes:
     """Adapts a spread plan to another node; raises Unplannable."""
     own: Callable[[Plan, Place], Plan]
     """Adapts a local plan to the node's place."""
-    sums: Callable[[Plan], bool]
+    all_reduces_over_link: Callable[[Plan], bool]
     """Whether such a plan adds up the results of layers over the link."""
     no_rdma: Callable[[Mapping[str, str]], str]
     """Why [engine] env keeps ranks from InfiniBand and RoCE, "" if it does not."""
@@ -353,6 +354,9 @@ class Engine:
     """The models that it keeps under names, None if [model] path is a file or folder."""
     at_home: tuple[str, ...] = ()
     """Folders in its user's HOME that it writes to, whatever its variables name."""
+    dependents: re.Pattern[str]
+    """Matches the beginning of a command line that only its server or caovan starts: a process
+    that has outlived both is an orphan."""
     writes: tuple[str, ...] = ()
     """Options that name a folder or file which it writes."""
     nodes: Nodes | None = None

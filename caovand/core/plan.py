@@ -66,32 +66,35 @@ class Unplannable(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything an engine start needs. A setting of None leaves its flag or variable out.
-
-    `env` are variables added to the engine's environment. `extra_args` are the operator's verbatim
-    flags, which win: the settings named in `verbatim` come from there, appear in `settings` only
-    for readers, and no rung may change them. `device` is the target of compiled code, "sm75" or
-    "cpu"; `engine` names the environment and its versions. `key` is a digest of the API key:
-    another key is another plan. `taken` are the ladder's steps, oldest first; `tried` the
-    identities of the plans that they replaced; `others_mib` the most memory that other programs
-    used on each card when a step was taken for lack of memory. `advice` lists changes that would
-    make the plan fit. `task` is what the model does, and so what is asked of it.
-    """
+    """Everything an engine start needs. A setting of None leaves its flag or variable out."""
 
     model: str
     settings: Mapping[str, Setting]
     env: Mapping[str, Setting]
+    """Variables added to the engine's environment."""
     extra_args: tuple[str, ...] = ()
+    """The operator's verbatim flags, which win."""
     taken: tuple[Taken, ...] = ()
+    """The ladder's steps, oldest first."""
     warnings: tuple[str, ...] = ()
     verbatim: frozenset[str] = frozenset()
+    """The settings that `extra_args` name: they are in `settings` for readers only, and no rung may
+    change them."""
     device: str = ""
+    """The target of compiled code, "sm75" or "cpu"."""
     engine: str = ""
+    """Names the environment and its versions."""
     key: str = ""
+    """A digest of the API key: another key is another plan."""
     advice: tuple[str, ...] = ()
+    """Changes that would make the plan fit."""
     tried: tuple[str, ...] = ()
+    """The identities of the plans that the steps replaced."""
     others_mib: Mapping[int, int] = field(default_factory=dict)
+    """The most memory that other programs used on each card when a step was taken for lack of
+    memory."""
     task: ModelTask = "generate"
+    """What the model does, and so what is asked of it."""
 
     def value(self, name: str) -> Any:
         """The decided value of a setting, None without one."""
@@ -148,7 +151,7 @@ class Plan:
         return free and (setting is None or setting.origin == "policy")
 
     @cached_property
-    def step_basis(self) -> str:
+    def step_time_key(self) -> str:
         """A digest of everything that changes the time of a step, except the speculative depth."""
         names = ("tensor_parallel_size", "kv_cache_dtype", "enforce_eager", "quantization", "dtype")
         seen = (
@@ -160,11 +163,11 @@ class Plan:
     def tuned(self, own: Plan) -> Plan | None:
         """This plan as the draft tuner's choice instead of the policy's `own` depth.
 
-        None where context or requests at once would be fewer, or a step another one altogether.
+        None if context or requests at once would be fewer, or a step another one altogether.
         """
         limits = ("max_model_len", "max_num_seqs")
         fewer = any(_is_less(self.value(name), own.value(name)) for name in limits)
-        if fewer or self.step_basis != own.step_basis:
+        if fewer or self.step_time_key != own.step_time_key:
             return None
         reason = f"[policy] tune chose depth {self.mtp} instead of {own.mtp}"
         drafts = Setting(self.value("speculative_config"), "policy", reason)

@@ -21,7 +21,7 @@ from caovand.core.health.observation import GpuSample
 
 KEPT = 120  # samples, of all cards together
 BACK_S = 60.0
-STUCK_S = 10.0  # memory of no known process that stays constant for so long will not be released
+STUCK_S = 10.0  # after which constant memory of no known process will not be released
 LOOK_S = 1.0
 SLOW_S = 20.0  # how long an answer of a driver that is well may take
 
@@ -62,7 +62,7 @@ class InUse:
     async def taken_since(self, before: Sequence[Gpu]) -> str:
         """Processes that took memory of the cards in use since `before`, as the driver reports.
 
-        Empty where our own processes cannot be told apart from others.
+        Empty if our own processes cannot be distinguished from others.
         """
         if self._besides is None:
             return ""
@@ -146,10 +146,10 @@ class Cards:
             slot.on_kernel_line(line)
 
 
-async def memory_back(
+async def wait_for_freed_memory(
     before: Sequence[Gpu], dead: Collection[int], hurry: Callable[[], bool]
 ) -> str:
-    """Wait until the memory of ended processes is free; return what is not, in words."""
+    """Wait until the memory of ended processes is free. Returns in words what is not."""
     clock = asyncio.get_running_loop().time
     begun = moved = clock()
     last: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
-"""A slot's clients behind the gateway: what it is told of the engine, and what it reports.
+"""A slot's clients behind the gateway: what it learns of the engine, and what it reports.
 
-Before a planned end of the engine the gateway is told that it drains, and begun answers have some
+Before a planned end of the engine the gateway learns that it drains, and begun answers have some
 seconds to finish.
 """
 
@@ -131,7 +131,7 @@ class Clients:
         return most and most + max(most // AHEAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
-        """How long until an engine serves, None where nobody knows."""
+        """How long until an engine serves, None if nobody knows."""
         plan = s.plan.identity if s.plan else ""
         at, whole_s = now(), self._slot.starts.remaining_s(plan, 0.0)
         if s.state is State.STARTING:

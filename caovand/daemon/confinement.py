@@ -40,7 +40,7 @@ def confinement(
     env: Mapping[str, str],
     model: str = "",
 ) -> Confinement | None:
-    """What an engine's program may reach; None where it is not to be confined.
+    """What an engine's program may reach; None if it is not to be confined.
 
     `model` is what it serves, if it serves.
     """

@@ -49,7 +49,7 @@ class PlanMemory:
     def document(self, living: Plan | None, fingerprint: str, mode: Mode) -> Any:
         """The steps that the next plan keeps: the living engine's, or those in the file.
 
-        The fingerprint in it decides whether they still hold. None where all is left out.
+        The fingerprint in it decides whether they still hold. None if all is left out.
         """
         if self._full:
             return None

@@ -34,7 +34,7 @@ from caovand.core.slot import ONLY
 from caovand.daemon import inspection, memories
 from caovand.daemon.all_reduce import check_all_reduce
 from caovand.daemon.canary import Canary, FirstAnswers
-from caovand.daemon.cards import InUse, memory_back
+from caovand.daemon.cards import InUse, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.confinement import CUDA_CACHE, confinement
 from caovand.daemon.figures import SlotFigures
@@ -299,7 +299,7 @@ class EngineRun:
             self._notice("noticed", text)
         if not left:
             await self._stale.remove()
-            missing = await memory_back(self._gpus, child.seen, hurry)
+            missing = await wait_for_freed_memory(self._gpus, child.seen, hurry)
             if missing:
                 self._notice("noticed", f"the engine ended, and its memory is not free: {missing}")
         return left

@@ -41,7 +41,7 @@ class Inspections:
         self._inspecting: Task | None = None
 
     def begin(self, action: Inspect) -> None:
-        """Begin an inspection instead of the one under way."""
+        """Begin an inspection, replacing the one under way."""
         cancel(self._inspecting)
         self._inspecting = self._tasks.begin(self._inspect(action))
 

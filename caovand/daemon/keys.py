@@ -23,8 +23,8 @@ SECRET_BYTES = 24
 KEPT_DAYS = 92
 MAX_DAY = 100_000
 MAX_ROWS = 300
-"""Of usage in one answer: it must fit a frame."""
-SAVE_S = 60.0
+"""The maximum number of rows of usage in one answer, which must fit a frame."""
+SAVE_EVERY_S = 60.0
 
 Counts = dict[str, list[int]]
 """Requests, tokens read and tokens written by each key's name."""
@@ -107,7 +107,7 @@ class Keys:
             self._unsaved = True
         for day in sorted(self._usage)[:-KEPT_DAYS]:
             del self._usage[day]
-        return self._unsaved and wall_clock.now() - self._saved_at >= SAVE_S
+        return self._unsaved and wall_clock.now() - self._saved_at >= SAVE_EVERY_S
 
     def save(self) -> None:
         """Write what was used; OSError if it cannot be."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Supervisor:
         self._begun_with = config
         self.notices: deque[Notice] = deque(maxlen=NOTICES)
         self.notifier = Notifier(environ)
-        self.publish: list[Any] = []
+        self.listeners: list[Callable[[Notice], None]] = []
         self.slots: dict[str, Slot] = {}
         self._log = log
         self._quit = False
@@ -273,7 +273,7 @@ class Supervisor:
         seq = self.notices[-1].seq + 1 if self.notices else 1
         entry = Notice(seq, wall_clock.now(), kind, text, data)
         self.notices.append(entry)
-        for listener in self.publish:
+        for listener in self.listeners:
             listener(entry)
         (self._log.error if kind == "failure" else self._log.info)(text)
 

@@ -83,7 +83,7 @@ class OwnServer:
         self._process = self._ready_at = None
 
     def describe(self) -> dict[str, Any] | None:
-        """What the status has of it, None where it is off."""
+        """What the status has of it, None if it is off."""
         if not self._listen:
             return None
         serves = self._ready_at is not None

@@ -14,7 +14,7 @@ from caovand.core.reporting.incident import document
 from caovand.core.secrets import hide
 
 LOG_LINES = 2000
-FILE_CHARACTERS = 8 << 20
+MAX_FILE_CHARACTERS = 8 << 20
 
 Request = Mapping[str, Any]
 Task = Callable[[Log, Request, Sequence[str]], Iterator[Any]]
@@ -41,7 +41,7 @@ def _incident(log: Log, request: Request, lines: Sequence[str]) -> Iterator[Any]
     kept = "".join(f"{line}\n" for line in lines[-LOG_LINES:])
     for name, text in {**request["texts"], "log.txt": kept}.items():
         if text:
-            yield name, hide(text[-FILE_CHARACTERS:], secrets)
+            yield name, hide(text[-MAX_FILE_CHARACTERS:], secrets)
 
 
 TASKS: Mapping[str, Task] = {"cause": _cause, "incident": _incident}

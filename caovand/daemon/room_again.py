@@ -20,8 +20,8 @@ class RoomAgain:
     ) -> bool:
         """Whether the full plan is worth a restart now.
 
-        That is so if the plan was degraded for lack of memory and serves stably, others use less
-        now (`besides`, None if unknown), and there was no request for `quiet_s`.
+        True if the plan was degraded for lack of memory and serves stably, others use less memory
+        now (`besides`, None if unknown), and no request came for `quiet_s`.
         """
         latest = track.recent[-1] if track.last else None
         if serving is None or latest is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -147,7 +148,7 @@ class Slot:
         if elsewhere is not None:
             return elsewhere
         used = self._planner.used(self.config)
-        others = occupancy.most(used, self.run.cards.others())
+        others = occupancy.maxima(used, self.run.cards.others())
         good = self._memory.plans.take_fallback()
         if good is not None:
             # Unless more memory becomes free, the full plan would fail again.
@@ -247,7 +248,7 @@ class Slot:
         return self._shared.history
 
     @property
-    def environ(self) -> Any:
+    def environ(self) -> Mapping[str, str]:
         """The daemon's environment."""
         return self._shared.environ
 

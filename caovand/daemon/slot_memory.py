@@ -57,7 +57,7 @@ class SlotMemory:
         return texts
 
     def make_folder(self) -> None:
-        """Make the folder; OSError, as of a full disk."""
+        """Create the folder. Raises OSError, for example if the disk is full."""
         if not self.made:
             memories.make(self._state, self._name)
             self.made = True

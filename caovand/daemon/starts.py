@@ -44,7 +44,7 @@ class Starts:
         return True
 
     def remaining_s(self, plan: str, elapsed_s: float) -> float | None:
-        """How long a start of this plan will take from now on; None where nobody knows."""
+        """How long a start of this plan will take from now on; None if nobody knows."""
         try:
             self._remind()
         except OSError:

@@ -22,7 +22,7 @@ from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MAX_MOVES, Record, begin, from_document, to_document
 
 FILE = "tuning.json"  # in the folder of the slot's state
-SAVE_S = 600.0
+SAVE_EVERY_S = 600.0
 WARM_STEPS = 50  # an engine's first steps compile kernels
 
 
@@ -76,7 +76,7 @@ class DraftTuner:
 
     def after(self, plan: Plan, decision: Decision) -> Decision:
         """The decision after a failure: a depth on trial gives way to the one before."""
-        record = self._records.get(plan.step_basis)
+        record = self._records.get(plan.step_time_key)
         ours = record is not None and record.trying and record.depth == plan.mtp
         if not ours or record is None or decision.excused or decision.verdict == "hold":
             return decision
@@ -125,7 +125,7 @@ class DraftTuner:
 
     def _measure(self, serving: Serving, before: Point, latest: Point) -> Record:
         """The plan's record, with the steps between two scrapes if they count."""
-        plan, basis = serving.plan, serving.plan.step_basis
+        plan, basis = serving.plan, serving.plan.step_time_key
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
         found = measured(before, latest, earlier, self._context)
@@ -137,7 +137,7 @@ class DraftTuner:
             return record
         record = replace(record.with_steps(plan.mtp, band, seen), used=wall_clock.now())
         self._records[basis] = record
-        if latest.at - self._saved_at > SAVE_S:
+        if latest.at - self._saved_at > SAVE_EVERY_S:
             self._saved_at = latest.at
             self._save()
         return record

@@ -91,7 +91,10 @@ class Watching:
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._polling = self._gave_up = self._over = self._shared = False
+        self._polling = False
+        self._gave_up = False
+        self._over = False
+        self._shared = False
         self._fault: Finding | None = None  # of its processes on a card, by the kernel
 
     def reconfigure(self, section: WatchSection) -> None:

@@ -12,7 +12,7 @@ from caovand.adapters.server_process import GATEWAY
 from caovand.gateway.facts import BODIES
 
 MEMORY_BYTES = 512 << 20
-"""Of address space, in addition to the bodies that may wait."""
+"""The limit of the address space, in addition to the bodies that may wait."""
 DESCRIPTORS = 16_384
 VICTIM = 300  # for the kernel's OOM killer: the engine and the daemon matter more
 BACKLOG = 1024

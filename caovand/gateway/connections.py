@@ -97,7 +97,7 @@ class _Connection(Admitted):
     def admit(self, transport: asyncio.Transport) -> bool:
         return self._connections.opened(transport, self)
 
-    def gone(self, transport: asyncio.Transport) -> None:
+    def on_lost(self, transport: asyncio.Transport) -> None:
         self._connections.closed(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:

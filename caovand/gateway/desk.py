@@ -78,7 +78,7 @@ class Ticket:
         self._abort = abort
 
     async def next(self, limit_s: float | None) -> Effect | None:
-        """The next decision, None where none comes within `limit_s`."""
+        """The next decision, None if none comes within `limit_s`."""
         while not self._effects:
             self._news.clear()
             try:
@@ -138,7 +138,7 @@ class Desk:
 
     @property
     def outlook(self) -> str:
-        """What a request that waits is told."""
+        """The message for a request that waits."""
         facts = self.facts
         waits_s = self._policy.expected_wait_s()
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
@@ -147,7 +147,7 @@ class Desk:
     def arrive(
         self, size: int, lane: Lane, record: Record, transport: asyncio.Transport | None = None
     ) -> Ticket:
-        """Take a request whose head is there; raises Refused."""
+        """Accept a request whose headers have arrived. Raises Refused."""
         self._last += 1
         ticket = self._tickets[self._last] = Ticket(self._last, lane, record, transport)
         arrived = Arrived(at=self.now(), number=ticket.number, size=size, lane=lane)
@@ -169,9 +169,9 @@ class Desk:
 
     def admit(self, key: ClientKey) -> None:
         """Count a request of this key; raises Refused if one of its limits is reached."""
-        if spent := self.quotas.admit(key, self.now(), wall_clock.now()):
-            problem = Problem("answer", spent.fact, "send it again later")
-            raise Refused(Fault(429, "key_limit", problem, spent.retry_after_s))
+        if limit := self.quotas.admit(key, self.now(), wall_clock.now()):
+            problem = Problem("answer", limit.fact, "send it again later")
+            raise Refused(Fault(429, "key_limit", problem, limit.retry_after_s))
 
     def spend(self, ticket: Ticket, used: Used) -> None:
         """Count the tokens of a request that was at the engine."""

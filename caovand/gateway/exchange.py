@@ -74,7 +74,7 @@ class _Head:
 
 
 class Exchange:
-    """Answers `request`, which has `ticket`, with what the engine says to `call`."""
+    """Answers `request`, which has `ticket`, with the engine's answer to `call`."""
 
     def __init__(
         self, desk: Desk, session: ClientSession, request: web.Request, ticket: Ticket, call: Call
@@ -88,19 +88,19 @@ class Exchange:
     async def run(self) -> web.StreamResponse:
         """Wait for an engine, and pass its answer on."""
         while True:
-            effect = await self._turn()
+            effect = await self._wait_for_turn()
             if isinstance(effect, Refuse):
-                return await self._end(protocol.fault_of(effect.why, effect.retry_after_s))
+                return await self._end_failed(protocol.fault_of(effect.why, effect.retry_after_s))
             if isinstance(effect, Release):
                 assert self._fault is not None
-                return await self._pass_whole(self._fault)
+                return await self._send_whole(self._fault)
             if isinstance(effect, Forward) and await self._attempt():
                 assert self._response is not None
                 return self._response
 
     # -- waiting ----------------------------------------------------------------------------
 
-    async def _turn(self) -> Effect:
+    async def _wait_for_turn(self) -> Effect:
         limit_s = FIRST_COMMENT_S if self._call.fields.stream else None
         while (effect := await self._ticket.next(limit_s)) is None:
             limit_s = COMMENT_S
@@ -113,17 +113,17 @@ class Exchange:
     async def _attempt(self) -> bool:
         """Send the request once; whether it was answered, or ended for good."""
         self._fault = None
-        got = await self._sent()
+        got = await self._request_engine()
         if got is None:
             return False
         try:
-            return await self._answer(got)
+            return await self._receive(got)
         finally:
             self._ticket.trying(None)
             got.close()
 
-    async def _sent(self) -> ClientResponse | None:
-        """The head of the engine's answer; None where there is none, and the policy knows."""
+    async def _request_engine(self) -> ClientResponse | None:
+        """Send the request; None if no answer begins, which the policy then knows."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # Which model a name means may have changed while the request waited.
         ticket.record.sent = self._desk.now()
@@ -170,7 +170,8 @@ class Exchange:
         ticket.trying(abort)
         return got
 
-    async def _answer(self, got: ClientResponse) -> bool:
+    async def _receive(self, got: ClientResponse) -> bool:
+        """Pass an answer on, or keep it back as the engine's fault; whether it was passed on."""
         desk, ticket = self._desk, self._ticket
         headers = {k: v for k, v in got.headers.items() if k.lower() not in OURS_TO_CLIENT}
         try:
@@ -178,12 +179,12 @@ class Exchange:
             head = _Head(got.status, headers, first)
             broken = got.content_type == STREAM and first.startswith(ERROR_EVENTS)
             if broken or (got.status >= 500 and got.status != 501):
-                rest = await self._rest(got, len(first))
+                rest = await self._read_rest(got, len(first))
                 self._fault = _Head(head.status, headers, first + rest)
             elif self._response is not None and not self._is_stream(head):
-                whole = _Head(head.status, headers, first + await self._rest(got, len(first)))
+                whole = _Head(head.status, headers, first + await self._read_rest(got, len(first)))
                 desk.tell(ticket, Begun)
-                await self._pass_whole(whole)
+                await self._send_whole(whole)
                 desk.tell(ticket, Done)
                 return True
         except (ClientError, OSError, asyncio.TimeoutError):
@@ -196,9 +197,9 @@ class Exchange:
             return False
         desk.tell(ticket, Begun)
         ticket.record.first = desk.now()
-        return await self._stream(got, head)
+        return await self._relay_metered(got, head)
 
-    async def _rest(self, got: ClientResponse, read: int) -> bytes:
+    async def _read_rest(self, got: ClientResponse, read: int) -> bytes:
         """The rest of a short answer."""
         pieces = []
         while read < MAX_FAULT_BYTES and (piece := await got.content.readany()):
@@ -206,14 +207,15 @@ class Exchange:
             read += len(piece)
         return b"".join(pieces)
 
-    async def _stream(self, got: ClientResponse, head: _Head) -> bool:
-        """Pass the answer on, chunk by chunk as they come."""
+    async def _relay_metered(self, got: ClientResponse, head: _Head) -> bool:
+        """Pass the answer on, and count what it used."""
         try:
-            return await self._pass(got, head)
+            return await self._relay(got, head)
         finally:
             self._desk.spend(self._ticket, self._meter.used(len(self._call.body)))
 
-    async def _pass(self, got: ClientResponse, head: _Head) -> bool:
+    async def _relay(self, got: ClientResponse, head: _Head) -> bool:
+        """Pass the answer on, chunk by chunk as they come."""
         response = await self._begin(head.status, head.headers, got.content_length)
         ticket, read, write = self._ticket, got.content.readany, response.write
         chunk, meter = head.first, self._meter.take
@@ -227,17 +229,17 @@ class Exchange:
             except (ClientError, OSError, asyncio.TimeoutError):
                 if not ticket.aborted:
                     self._desk.tell(ticket, Lost)
-                await self._cut()
+                await self._end_cut_off()
                 return True
         self._desk.tell(ticket, Done)
         await response.write_eof()
         return True
 
-    async def _cut(self) -> None:
+    async def _end_cut_off(self) -> None:
         """End an answer that had begun."""
         effect = await self._ticket.next(None)
         assert isinstance(effect, End)
-        await self._end(protocol.fault_of(effect.why, effect.retry_after_s))
+        await self._end_failed(protocol.fault_of(effect.why, effect.retry_after_s))
 
     # -- the client's side ------------------------------------------------------------------
 
@@ -260,8 +262,8 @@ class Exchange:
             await response.prepare(self._request)
         return self._response
 
-    async def _pass_whole(self, head: _Head) -> web.StreamResponse:
-        """Pass on a short answer; as an event where comments have gone out already."""
+    async def _send_whole(self, head: _Head) -> web.StreamResponse:
+        """Pass on a short answer; as an event if comments have gone out already."""
         if self._response is None or self._is_stream(head):
             response = await self._begin(head.status, head.headers)
             await response.write(head.first)
@@ -274,11 +276,11 @@ class Exchange:
         if not isinstance(document, dict) or "error" not in document:
             fact = f"the engine answered with HTTP {head.status}"
             fault = Fault(head.status, "engine_error", Problem("answer", fact, "check the request"))
-            return await self._end(fault)
-        return await self._last(protocol.wrapped(self._call.form, document))
+            return await self._end_failed(fault)
+        return await self._send_last(protocol.wrapped(self._call.form, document))
 
-    async def _end(self, fault: Fault) -> web.StreamResponse:
-        """End with an error: in the stream where one has begun, else as the whole answer."""
+    async def _end_failed(self, fault: Fault) -> web.StreamResponse:
+        """End with an error: in the stream if one has begun, else as the whole answer."""
         response, self._ticket.record.outcome = self._response, fault.code
         if response is None:
             raise Refused(fault)
@@ -287,9 +289,9 @@ class Exchange:
             if self._request.transport is not None:
                 self._request.transport.abort()
             return response
-        return await self._last(protocol.event(self._call.form, fault))
+        return await self._send_last(protocol.event(self._call.form, fault))
 
-    async def _last(self, event: bytes) -> web.StreamResponse:
+    async def _send_last(self, event: bytes) -> web.StreamResponse:
         assert self._response is not None
         await self._response.write(event)
         await self._response.write_eof()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from caovand.core.gateway.events import Engine, EngineIs
+from caovand.core.gateway.events import EngineIs, EngineState
 from caovand.core.gateway.keys import ClientKey, from_document
 from caovand.core.gateway.naming import Defaults, Naming
 from caovand.core.gateway.policy import GatewayRules
@@ -38,14 +38,14 @@ class Facts:
     @property
     def state(self) -> str:
         """The engine's state in a word."""
-        return self.engine.engine.value
+        return self.engine.state.value
 
 
 def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
     """The facts in the daemon's answer to the op `gateway`."""
     engine = EngineIs(
         at=at,
-        engine=Engine(document["engine"]),
+        state=EngineState(document["engine"]),
         generation=document["generation"],
         at_once=document["at_once"],
         expected_s=document["expected_s"],

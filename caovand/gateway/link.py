@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import daemon_socket
-from caovand.core.gateway.events import Engine
+from caovand.core.gateway.events import EngineState
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request
 from caovand.gateway.desk import Desk
@@ -51,7 +51,7 @@ class Link:
     async def _hear(self, desk: Desk, listed: Listed) -> None:
         while True:
             engine = desk.facts.engine
-            if engine.engine is Engine.SERVING and engine.generation != self._learned:
+            if engine.state is EngineState.SERVING and engine.generation != self._learned:
                 self._learned = engine.generation
                 self._learning = asyncio.ensure_future(self._learn(desk, listed))
             if facts := await self._next():

@@ -18,7 +18,7 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, 
 from caovand.adapters import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.body import Fields, fields
-from caovand.core.gateway.events import Complete, Engine, Grew
+from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
 from caovand.core.gateway.protocol import Fault, Form
@@ -137,7 +137,7 @@ class Gateway:
 
     async def _health(self, request: web.Request) -> web.Response:
         facts = self._desk.facts
-        status = 200 if facts.engine.engine is Engine.SERVING else 503
+        status = 200 if facts.engine.state is EngineState.SERVING else 503
         return web.json_response({"state": facts.state, **self._desk.counts}, status=status)
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -277,7 +277,7 @@ async def _fields(body: bytes) -> Fields:
 
 
 async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
-    """Serve on `listener` as long as the loop runs, once the daemon has said what it serves."""
+    """Serve on `listener` as long as the loop runs, once the daemon has reported what it serves."""
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)

@@ -54,5 +54,5 @@ def load(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise NoResult(f"read {path}", "it is not JSON", remedy) from problem
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise NoResult(f"read {path}", "it is no result of this release", remedy)
+        raise NoResult(f"read {path}", "it is not a result of this release", remedy)
     return document

@@ -132,7 +132,7 @@ class Streams:
                 shut(link)
 
     def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Told:
-        """Ask for one answer; the client disconnects after so many pieces of it, 0 for never.
+        """Ask for one answer; the client disconnects after `leave_after` pieces of it, 0 for never.
 
         `more` are fields of the request.
         """
@@ -194,7 +194,7 @@ class Streams:
             finally:
                 with self._lock:
                     self._open.discard(link)
-        raise AssertionError("the connection has no time limit")
+        raise AssertionError("connected() swallowed an exception")  # it never does: for mypy
 
     def _exchange(
         self,

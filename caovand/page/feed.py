@@ -164,7 +164,7 @@ class Feeds:
 
     @contextlib.contextmanager
     def reading(self, model: str, seen: str) -> Iterator[tuple[Reader, asyncio.Event] | None]:
-        """As Feed.reading; None where all seats are taken."""
+        """As Feed.reading; None if all seats are taken."""
         if not self._left:
             yield None
             return

@@ -30,7 +30,7 @@ REFUSED = (
     b"HTTP/1.1 411 Length Required\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(REFUSAL), REFUSAL)
 )
-"""To a body whose size no header says: the library would unpack any, and wait for one in chunks."""
+"""The answer to a body without Content-Length: the library would unpack any or await chunks."""
 LENGTH = re.compile(rb"(?i)\ncontent-length:[ \t]*(\d+)[ \t]*\r\n")
 
 Protocol = asyncio.Protocol
@@ -113,7 +113,7 @@ class _Guarded(Admitted):
     def admit(self, transport: asyncio.Transport) -> bool:
         return self._guard.opened(transport)
 
-    def gone(self, transport: asyncio.Transport) -> None:
+    def on_lost(self, transport: asyncio.Transport) -> None:
         self._guard.closed(transport)
 
     def data_received(self, data: bytes) -> None:

@@ -93,7 +93,7 @@ class Page:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
-            sys.exit(1)  # whatever is left is not worth much: the daemon starts another
+            sys.exit(1)  # other requests would fail halfway: the daemon starts another process
         except Exception:
             self._faults += 1
             if self._faults <= TRACES:
@@ -130,7 +130,7 @@ class Page:
     async def _wrong_token(self, request: web.Request) -> None:
         """Delay wrong tokens, so that guessing is slow; a right token never waits.
 
-        There is no count of them by address: behind a proxy everybody has the same.
+        They are not counted per address: behind a proxy, all clients share one.
         """
         self._streams(request)
         await asyncio.sleep(WRONG_TOKEN_S)

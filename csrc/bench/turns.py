@@ -1,4 +1,5 @@
-"""Is what vLLM's prefix cache gives a drafting hybrid what computing it anew gives? Needs a GPU.
+"""Does a drafting hybrid get the same result from vLLM's prefix cache as from recomputing? Needs a
+GPU.
 
     turns.py [--turns N] [--seeds N,N] [--limit SECONDS] [--weights copy|random|both] [--plain]
              [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE] [--drafts N]

@@ -510,6 +510,14 @@ def test_a_frame_beyond_the_limit_costs_its_sender_the_connection_only(folder: P
     run(test)
 
 
+def test_a_door_that_was_never_opened_closes_its_listener(folder: Path) -> None:
+    async def nothing(_link: socket.socket) -> None: ...
+
+    listener = door.unix_listener(folder / "one", 0o600, None)
+    door.Door(listener, nothing, door.peer_uid, max_connections=1, max_per_peer=1).close()
+    assert listener.fileno() == -1
+
+
 def test_bytes_that_are_no_zeromq_are_survived(folder: Path) -> None:
     async def test() -> None:
         async with serving(folder), Link(folder / "control") as good:

@@ -22,8 +22,8 @@ from caovand.adapters.confinement import Confinement, launching
 
 MACHINES = sorted(launch.DENIED)
 OFFSETS = {
-    launch.NUMBER_AT: "nr", launch.ARCH_AT: "arch",
-    launch.FIRST_AT: "first", launch.SECOND_AT: "second",
+    launch.NR_OFFSET: "nr", launch.ARCH_OFFSET: "arch",
+    launch.ARG0_OFFSET: "first", launch.ARG1_OFFSET: "second",
 }  # fmt: skip
 KNOWN = platform.machine() in launch.DENIED
 
@@ -48,11 +48,11 @@ def verdict(machine: str, abi: int = launch.SCOPE_ABI, keeper: int = 1, **call: 
     while True:
         kind, yes, no, value = code[at]
         at += 1
-        if kind == launch.LOAD:
+        if kind == launch.BPF_LOAD:
             register = call.get(OFFSETS[value], 0)
-        elif kind == launch.EQUAL:
+        elif kind == launch.BPF_JEQ:
             at += yes if register == value else no
-        elif kind == launch.AT_LEAST:
+        elif kind == launch.BPF_JGE:
             at += yes if register >= value else no
         else:
             return int(value)
@@ -88,8 +88,8 @@ def test_where_landlock_knows_no_signals_the_filter_keeps_them_from_the_daemon(
 
     for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
         for pid in (keeper, -keeper, -os.getpgid(0), -1):
-            assert refused(launch.SCOPE_ABI - 1, name, first=pid & launch.WORD)
-            assert not refused(launch.SCOPE_ABI, name, first=pid & launch.WORD)
+            assert refused(launch.SCOPE_ABI - 1, name, first=pid & launch.UINT32_MAX)
+            assert not refused(launch.SCOPE_ABI, name, first=pid & launch.UINT32_MAX)
         assert not refused(launch.SCOPE_ABI - 1, name, first=keeper + 1)
     for name, command in (("fcntl", 8), ("fcntl", 15), ("ioctl", 0x8901), ("ioctl", 0x8902)):
         assert refused(launch.SCOPE_ABI - 1, name, second=command)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.planned import make
+from caovand.cli.planned import plan_for
 from caovand.cli.survey import configuration as read
-from caovand.cli.survey import look
+from caovand.cli.survey import inspect
 from tests.cards.conftest import CARD, configuration, long_model, running, serves, shown
 from tests.daemon_process import Daemon, free_port
 
@@ -27,10 +27,10 @@ def too_small(long: Path, folder: Path) -> float:
     file = folder / "probe.toml"
     file.write_text(configured(long, free_port(), 0.5))
     config = read(file)
-    machine = look(config, None).with_model(config)
+    machine = inspect(config, None).with_model(config)
     for share in (thousandths / 1000 for thousandths in range(300, 49, -5)):
         policy = replace(config.policy, gpu_memory_utilization=share)
-        if make(replace(config, policy=policy), machine, None).plan.rungs:
+        if plan_for(replace(config, policy=policy), machine, None).plan.rungs:
             return share
     pytest.fail("no share of this card leaves room for a part of the context only")
 

@@ -670,7 +670,7 @@ def test_flags_that_the_engine_refuses_are_found(
     file, engine = tmp_path / "a.toml", CPU
     file.write_text('[engine]\nextra_args = ["--no-such-flag-at-all"]\n')
     machine = Machine((), HOST, replace(engine, flags=frozenset({"--port"})))
-    monkeypatch.setattr(check_config, "look", lambda *config, **how: machine)
+    monkeypatch.setattr(check_config, "inspect", lambda *config, **how: machine)
     said = ctl("check-config", str(file))
     assert (said.code, said.out) == (
         1,

@@ -33,7 +33,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
     def asked(*_: object, **__: object) -> Any:
         raise AssertionError("the engine was asked")
 
-    monkeypatch.setattr(plan_verb, "look", asked)
+    monkeypatch.setattr(plan_verb, "inspect", asked)
     monkeypatch.setattr(doctor, "_orphans", lambda: ())  # other tests' engines
 
     def write(text: str) -> list[str]:
@@ -79,7 +79,7 @@ def test_the_doctor_fails_an_empty_path(
     configured: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        doctor, "look", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
+        doctor, "inspect", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
     assert main(["doctor", *configured(""), "--json"]) == Exit.FAILED
     checks = json.loads(capsys.readouterr().out)["checks"]
@@ -96,7 +96,7 @@ def test_the_doctor_checks_the_caches_of_the_running_daemon(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        doctor, "look", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
+        doctor, "inspect", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
     cache = tmp_path / "of-the-daemon"
     answer = {"daemon": {"cache": str(cache)}, "mode_origin": "file", "mode": "auto"}

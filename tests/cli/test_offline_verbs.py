@@ -236,8 +236,8 @@ def test_a_plan_beside_a_daemon_is_of_its_file_and_mode(
     config.write_text(f'[model]\npath = "{tmp_path}"\n[policy]\nmode = "stable"\n')
     machine = survey.Machine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
-    monkeypatch.setattr(doctor, "look", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(doctor, "inspect", lambda *asked: machine)
     with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
         daemon = FakeDaemon(Path(folder))
         try:
@@ -267,7 +267,7 @@ def test_a_depth_that_nobody_chose_is_the_policy_s(
     beside = status(daemon={"version": "1", "pid": 7, "config": str(config)})
     monkeypatch.setattr(plan_verb, "running", lambda runtime: beside)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "look", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
     assert main(["plan", "--json"]) == Exit.DONE
     assert printed(capsys)["settings"]["speculative_config"]["origin"] == "policy"
 
@@ -777,22 +777,34 @@ def test_each_offline_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "example:" in capsys.readouterr().out
 
 
-def test_an_engine_core_whose_parent_is_gone_is_a_leftover() -> None:
-    def process(pid: int, parent: int, session: int, name: str) -> Process:
-        return Process(pid, 1, parent, session, 0, name)
-
-    table = {
-        p.pid: p
-        for p in (
-            process(1, 0, 1, "init"),
-            process(10, 1, 10, "vllm"),
-            process(11, 10, 10, "VLLM::EngineCor"),
-            process(12, 11, 10, "VLLM::Worker"),
-            process(21, 1, 20, "VLLM::EngineCor"),
-            process(22, 21, 20, "VLLM::Worker"),
-        )
+def test_a_process_that_has_outlived_its_engine_is_an_orphan_whichever_engine_it_is_of() -> None:
+    library = "/usr/local/lib/ollama/cuda_v13/llama-server --model m"
+    engine = "/srv/engines/llamacpp-11434.0.0-cuda/bin/llama-server -m m.gguf"
+    rows = {  # parent, session, command line; each engine first under its server, then without
+        1: (0, 1, "/sbin/init"),
+        5: (1, 5, "/usr/bin/python3 -m caovand"),
+        10: (1, 10, "vllm serve m"),
+        11: (10, 10, "VLLM::EngineCore"),
+        12: (11, 10, "VLLM::Worker_TP0"),
+        21: (1, 20, "VLLM::EngineCore"),
+        22: (21, 20, "VLLM::Worker_TP0"),
+        23: (5, 20, "VLLM::Worker_TP1"),  # caovan's: it adopts what its children leave
+        30: (5, 30, "python -m sglang.launch_server"),
+        31: (30, 30, "sglang::scheduler_TP0"),
+        41: (1, 40, "sglang::detokenizer"),
+        50: (1, 50, "/usr/local/bin/ollama serve"),
+        51: (50, 50, "/usr/local/bin/ollama runner --model m"),
+        52: (50, 50, library),
+        61: (1, 60, "ollama runner --model m"),
+        62: (1, 60, library),
+        70: (5, 70, engine),
+        71: (1, 71, "/usr/bin/llama-server -m m.gguf"),  # somebody's own service
+        81: (1, 81, engine),
     }
-    assert [pid for pid in (11, 12, 21, 22) if doctor.orphan(table[pid], table)] == [21, 22]
+    table = {pid: Process(pid, 1, parent, of, 0, "") for pid, (parent, of, _) in rows.items()}
+    commands = {pid: command for pid, (_, _, command) in rows.items()}
+    found = [one.pid for one in doctor.orphans(table, commands)]
+    assert found == [21, 22, 23, 41, 61, 62, 81]
 
 
 def test_the_manual_names_every_key_of_an_inventory_and_its_example_is_one() -> None:
@@ -877,7 +889,7 @@ def test_the_verbs_follow_the_running_daemon_s_file(
         asked.append((config.engine.python, source))
         return survey.Machine((), HOST, CUDA)
 
-    monkeypatch.setattr(inventory_verb, "look", look)
+    monkeypatch.setattr(inventory_verb, "inspect", look)
     monkeypatch.delenv(places.ROOT_VARIABLE, raising=False)
     with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
         daemon = FakeDaemon(Path(folder))

@@ -22,7 +22,7 @@ from rich.text import Text
 from caovand.cli import inventory, printing
 from caovand.cli import plan as plan_verb
 from caovand.cli.console import console
-from caovand.cli.planned import make
+from caovand.cli.planned import plan_for
 from caovand.cli.progress import Screen
 from caovand.core.config_parser import parse
 from caovand.core.facts.inventory_file import render
@@ -180,14 +180,14 @@ def test_cards_and_their_users_are_shown(
     )
     engine = replace(CUDA, **dict.fromkeys(("torch", "plugin", "flashinfer"), STRANGE))
     seen = inventory.Machine(gpus, HOST, engine)
-    monkeypatch.setattr(inventory, "look", lambda *_, **__: seen)
+    monkeypatch.setattr(inventory, "inspect", lambda *_, **__: seen)
     monkeypatch.setenv("COLUMNS", "400")
     said = ctl("inventory")
     assert said.code == 0
     assert_shown(said.out, times=4)
     monkeypatch.setattr(
         inventory,
-        "look",
+        "inspect",
         lambda *_, **__: replace(seen, engine=None, engine_problem=Problem("", STRANGE, "")),
     )
     assert_shown(ctl("inventory").out, times=3)
@@ -199,11 +199,11 @@ def test_a_plan_and_a_checkup_are_shown(
     monkeypatch.setenv("COLUMNS", "2000")
     path = QWEN_27B_AWQ.path + STRANGE
     config = parse({"model": {"path": path}, "engine": {"extra_args": ["--x", STRANGE]}})
-    found = make(config, machine(gpus=turing(2)), None)
+    found = plan_for(config, machine(gpus=turing(2)), None)
     found = replace(found, plan=replace(found.plan, warnings=(STRANGE,)))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        plan_verb.show(found, console())
+        plan_verb.print_plan(found, console())
     assert_shown(out.getvalue(), times=2)
     saved = tmp_path / "machine.json"
     gpus = tuple(replace(gpu, users=((7, "n[/x]", 9000),)) for gpu in turing(1))

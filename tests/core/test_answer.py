@@ -51,7 +51,7 @@ def test_each_change_names_key_option_and_value() -> None:
     ("failure", "heals", "how"),
     [
         ("bad-arguments", "no", "starting again cannot help; the state is FAILED until"),
-        ("gpu-lost", "waits", "waiting until it has passed"),
+        ("gpu-lost", "waits", "waiting until the cause has passed"),
         ("network", "yes", "waiting for the network: the same plan again"),
         ("illegal-access", "yes", "the same plan again, once; then CUDA graphs"),
         ("vram-busy", "waits", "the same plan again, up to 3 times, and on until it has passed"),

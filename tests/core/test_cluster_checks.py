@@ -215,7 +215,7 @@ def test_what_only_costs_speed(worker: dict[str, Any], text: str, remedy: str) -
 
 
 def test_cards_that_differ_hold_each_other_back_where_layers_are_summed_over_them() -> None:
-    (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), 0.0003, 0.01, sums=True)
+    (only,) = compare(HEAD, replace(WORKER, cards=(T4, A10)), 0.0003, 0.01, all_reduces=True)
     assert only.text.endswith(" on gpu2; the smallest sets the share of all")
     assert only.remedy == "use equal cards, for example by [engine] gpus"
 

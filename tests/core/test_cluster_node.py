@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.cluster.messages import LONGEST, MAX_BYTES, Report, encode_report
+from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT, Report, encode_report
 from caovand.core.cluster.node import (
     BadFacts,
     Card,
@@ -117,7 +117,7 @@ def test_equal_cards_are_one_entry_and_bad_counts_are_refused() -> None:
     for count in (0, 65, True, "2"):
         with pytest.raises(BadFacts, match=r"cards\[0\].count is"):
             read_shown_cards([{**entry, "count": count}])
-    with pytest.raises(BadFacts, match=r"cards\[1\].count is none, or leads to more than 64"):
+    with pytest.raises(BadFacts, match=r"cards\[1\].count is not positive, or makes more than 64"):
         read_shown_cards([{**entry, "count": 32}, {**entry, "count": 33}])
 
 
@@ -150,8 +150,8 @@ def test_the_largest_report_that_is_sent_is_also_taken() -> None:
             HEAD, cards=(card,) * 64, rdma=devices, model=model, model_folder="/" * 4096
         )
         report = Report(
-            "n" * 64, "b" * 16, to_document(facts), state="s" * LONGEST, failed="f" * 40,
-            finding=Finding("hang", "t" * LONGEST, "serving", captures={"text": "c" * LONGEST}),
+            "n" * 64, "b" * 16, to_document(facts), state="s" * MAX_TEXT, failed="f" * 40,
+            finding=Finding("hang", "t" * MAX_TEXT, "serving", captures={"text": "c" * MAX_TEXT}),
             ranks=tuple((f"PP1_TP{n}", 4194000 + n, n) for n in range(64)),
         )  # fmt: skip
         assert len(encode_report(report)) <= MAX_BYTES
@@ -227,7 +227,7 @@ NUMBER = "is not a whole number from 0 to 1099511627776"
         ({"cards": [{**CARD, "name": ""}]}, "cards[0].name is empty"),
         (
             {"cards": [{**CARD, "compute_capability": "sm75"}]},
-            'cards[0].compute_capability is not such as "7.5"',
+            'cards[0].compute_capability is not of the form "7.5"',
         ),
         ({"cards": [{**CARD, "free_mib": 15361}]}, "cards[0].free_mib is more than 15360"),
         ({"model": []}, "model is not a table of at most 2000 files"),

@@ -207,11 +207,11 @@ def test_tables_and_lists_are_frozen() -> None:
         ({"policy": {"ladder": ["?"]}}, 'names "?", which is not a rung; rungs are context, '),
         (
             {"engine": {"kind": "llamacp"}},
-            '[engine] kind is "llamacp", which is no kind of engine; did you mean "llamacpp"?',
+            '[engine] kind is "llamacp", which is not a kind of engine; did you mean "llamacpp"?',
         ),
         (
             {"engine": {"kind": "?"}, "policy": {"ladder": ["?"]}},
-            '[engine] kind is "?", which is no kind of engine; kinds are vllm, llamacpp',
+            '[engine] kind is "?", which is not a kind of engine; kinds are vllm, llamacpp',
         ),
         ({"engine": {"gpus": [0, 0]}}, "[engine] gpus names a card twice: [0, 0]"),
         ({"engine": {"gpus": []}}, "[engine] gpus must not be empty; leave the key out"),

@@ -33,8 +33,8 @@ def look_like(monkeypatch: pytest.MonkeyPatch, looks: Iterator[Gpu]) -> None:
     monkeypatch.setattr(cards.nvml, "read_gpus", lambda: (next(looks),))
 
 
-def memory_back(hurry: bool = False) -> str:
-    return asyncio.run(cards.memory_back([CARD], {1}, lambda: hurry))
+def freed(hurry: bool = False) -> str:
+    return asyncio.run(cards.wait_for_freed_memory([CARD], {1}, lambda: hurry))
 
 
 def always(gpu: Gpu) -> Iterator[Gpu]:
@@ -45,25 +45,25 @@ def always(gpu: Gpu) -> Iterator[Gpu]:
 def test_memory_that_comes_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([HELD, HELD, CARD])
     look_like(monkeypatch, looks)
-    assert memory_back() == ""
+    assert freed() == ""
     assert next(looks, None) is None
 
 
 def test_memory_that_never_comes_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "BACK_S", 0.05)
     look_like(monkeypatch, always(HELD))
-    assert memory_back() == "GPU 0: 9000 MiB are not back, still used by pid 1"
+    assert freed() == "GPU 0: 9000 MiB are not back, still used by pid 1"
 
 
 def test_memory_nobody_known_holds_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "STUCK_S", 0.05)
     look_like(monkeypatch, always(replace(HELD, users=())))
-    assert memory_back() == "GPU 0: 9000 MiB are not back"
+    assert freed() == "GPU 0: 9000 MiB are not back"
 
 
 def test_a_daemon_that_ends_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     look_like(monkeypatch, always(HELD))
-    assert "not back" in memory_back(hurry=True)
+    assert "not back" in freed(hurry=True)
 
 
 def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from caovand.adapters.http import Endpoint
 from caovand.core.config import Config, ConfigError, GatewaySection, ModelSection
-from caovand.core.gateway.events import Engine
+from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
@@ -38,26 +38,26 @@ NEXT, BACKOFF, HOLD, FAIL = (Ending(what) for what in ("start", "backoff", "hold
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "drains", "engine", "another"),
+    ("snapshot", "drains", "state", "another"),
     [
-        (Snapshot(), False, Engine.GONE, False),
-        (Snapshot(State.STARTING), False, Engine.STARTING, False),
-        (Snapshot(State.SERVING), False, Engine.SERVING, False),
-        (Snapshot(State.BACKOFF), False, Engine.STARTING, False),
-        (Snapshot(State.HOLD), False, Engine.STARTING, False),
-        (Snapshot(State.FAILED), False, Engine.GONE, False),
-        (Snapshot(State.RECYCLING, ending=NEXT), True, Engine.DRAINING, True),
-        (Snapshot(State.RECYCLING, ending=BACKOFF), False, Engine.STARTING, True),
-        (Snapshot(State.RECYCLING, ending=HOLD), False, Engine.STARTING, True),
-        (Snapshot(State.RECYCLING, ending=FAIL), False, Engine.GONE, False),
-        (Snapshot(State.STOPPING, ending=Ending("stopped")), True, Engine.DRAINING, False),
-        (Snapshot(State.STOPPING, ending=Ending("quit")), False, Engine.GONE, False),
+        (Snapshot(), False, EngineState.GONE, False),
+        (Snapshot(State.STARTING), False, EngineState.STARTING, False),
+        (Snapshot(State.SERVING), False, EngineState.SERVING, False),
+        (Snapshot(State.BACKOFF), False, EngineState.STARTING, False),
+        (Snapshot(State.HOLD), False, EngineState.STARTING, False),
+        (Snapshot(State.FAILED), False, EngineState.GONE, False),
+        (Snapshot(State.RECYCLING, ending=NEXT), True, EngineState.DRAINING, True),
+        (Snapshot(State.RECYCLING, ending=BACKOFF), False, EngineState.STARTING, True),
+        (Snapshot(State.RECYCLING, ending=HOLD), False, EngineState.STARTING, True),
+        (Snapshot(State.RECYCLING, ending=FAIL), False, EngineState.GONE, False),
+        (Snapshot(State.STOPPING, ending=Ending("stopped")), True, EngineState.DRAINING, False),
+        (Snapshot(State.STOPPING, ending=Ending("quit")), False, EngineState.GONE, False),
     ],
 )
 def test_every_state_means_something_to_clients(
-    snapshot: Snapshot, drains: bool, engine: Engine, another: bool
+    snapshot: Snapshot, drains: bool, state: EngineState, another: bool
 ) -> None:
-    assert engine_of(snapshot, drains=drains) is engine
+    assert engine_of(snapshot, drains=drains) is state
     assert returns(snapshot) is another
 
 

@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
 
 
 @pytest.mark.long
-def test_a_lowered_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_made() -> None:
+def test_a_degraded_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being_made() -> None:
     used = 0
     for document in damaged(GOOD[degraded_plan.FILE]):
         usable = degraded.well_formed(document, HEALING)

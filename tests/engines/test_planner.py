@@ -621,7 +621,7 @@ def test_a_secret_is_never_in_the_settings() -> None:
     assert seen not in plan(engine={"extra_args": ["--api-key", "hunter2"]}).warnings
 
 
-def test_steps_of_the_ladder_are_kept_from_a_remembered_plan() -> None:
+def test_steps_of_the_ladder_are_kept_from_a_degraded_plan() -> None:
     lower = Setting(4096, "ladder", "the cache was short")
     before = plan()
     before = replace(

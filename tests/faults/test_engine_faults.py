@@ -240,7 +240,7 @@ def test_an_argument_that_vllm_refuses_is_not_tried_again(engine: Path, row: Beg
 
 
 @pytest.mark.exhaustive
-def test_a_broken_model_folder_is_the_operators_to_mend(
+def test_a_broken_model_folder_is_the_operators_to_fix(
     engine: Path, row: Begin, tmp_path: Path
 ) -> None:
     begun = row("model file cut short", VLLM)

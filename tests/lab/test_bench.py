@@ -398,7 +398,7 @@ def test_what_is_no_result_has_no_number(results: Path, ctl: Ctl) -> None:
         (results / "f1" / f"{name}.json").write_text(text)
     said = ctl("bench", "--list")
     assert len(said.out.splitlines()) == 4
-    assert said.err.count("is left out: it is no result of this release") == 3
+    assert said.err.count("is left out: it is not a result of this release") == 3
 
 
 def test_results_are_compared_by_their_numbers(results: Path, ctl: Ctl, tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_what_cannot_be_compared_is_a_problem(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("{}")
     (tmp_path / "hollow").write_text('{"format": 1}')
     for name, text in (
-        ("none", "No such file"), ("text", "not JSON"), ("other", "no result of this release"),
+        ("none", "No such file"), ("text", "not JSON"), ("other", "not a result of this release"),
         ("hollow", "lacks 'cells'"),
     ):  # fmt: skip
         assert text in refused(ctl, "bench", "--compare", a, str(tmp_path / name))

@@ -64,7 +64,7 @@ def serving(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
         def with_model(self, _: object) -> Any:
             return self
 
-    monkeypatch.setattr(fieldtest, "look", lambda *_, **__: Anything())
+    monkeypatch.setattr(fieldtest, "inspect", lambda *_, **__: Anything())
     monkeypatch.setattr(fieldtest, "check", lambda _: None)
     monkeypatch.setattr(fieldtest, "Work", lambda *_, **__: Any)
     return daemon

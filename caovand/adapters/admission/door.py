@@ -41,14 +41,15 @@ class CannotBind(Exception):
 class Door:
     """Runs `serve` for each connection to `listener` that it admits, closing it afterwards.
 
-    `most` connections are served at a time, `each` of one peer, as `who` tells them apart; of
-    those, `rate` a second from one peer (None: any number) and ten times that in all. Peers that
-    it `favours` have `spare` more, `each_favoured` of one, at any rate. `refusal` is sent to a
-    connection that is turned away. A connection opens `opens` descriptors in addition to its own.
+    `max_connections` are served at a time, `max_per_peer` of one peer, as `who` tells them apart;
+    one peer may open `rate_per_peer` a second (None: any number), all together ten times that.
+    A peer that `is_favoured` may have `max_per_favoured`, at any rate, and `reserved` connections
+    more are open to such peers. `refusal` is sent to a connection that is turned away. A connection
+    opens `descriptors_each` in addition to its own.
     """
 
     _promised: ClassVar[int] = 0
-    """Descriptors that connections of all doors have opened or may open, besides their own.
+    """Descriptors that connections of all doors have opened or may open, not counting their own.
 
     Counting what is open is not enough: a batch is admitted before the first of it opens any.
     """
@@ -59,19 +60,21 @@ class Door:
         serve: Serve,
         who: Who,
         *,
-        most: int,
-        each: int,
-        rate: int | None = None,
-        favours: Callable[[Hashable], bool] = lambda peer: False,
-        spare: int = 0,
-        each_favoured: int = 0,
+        max_connections: int,
+        max_per_peer: int,
+        rate_per_peer: int | None = None,
+        is_favoured: Callable[[Hashable], bool] = lambda peer: False,
+        reserved: int = 0,
+        max_per_favoured: int = 0,
         refusal: bytes = b"",
-        opens: int = 0,
+        descriptors_each: int = 0,
     ) -> None:
         self._listener, self._serve, self._who = listener, serve, who
-        self._most, self._each, self._rate = most, each, rate
-        self._favours, self._spare, self._each_favoured = favours, spare, each_favoured
-        self._refusal, self._opens = refusal, opens
+        self._max_connections, self._max_per_peer = max_connections, max_per_peer
+        self._rate_per_peer, self._is_favoured = rate_per_peer, is_favoured
+        self._reserved, self._max_per_favoured = reserved, max_per_favoured
+        self._refusal, self._descriptors_each = refusal, descriptors_each
+        self._loop: asyncio.AbstractEventLoop | None = None  # until it is started
         self._inside: Counter[Hashable] = Counter()
         self._recent: Counter[Hashable] = Counter()
         self._second = 0
@@ -83,16 +86,16 @@ class Door:
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accept nobody any more and end what is being served."""
+        """Stop accepting, and cancel what is being served."""
         if self._listener.fileno() >= 0:
-            with contextlib.suppress(AttributeError):  # it was never opened
+            if self._loop is not None:
                 self._loop.remove_reader(self._listener)
             self._listener.close()
         for task in list(self._tasks):
             task.cancel()
 
     def _accept(self) -> None:
-        turned_away = False
+        loop, turned_away = asyncio.get_running_loop(), False
         for _ in range(BATCH):
             try:
                 link, _address = self._listener.accept()
@@ -109,8 +112,8 @@ class Door:
                 continue
             if self._has_room(peer):
                 self._inside[peer] += 1
-                Door._promised += self._opens
-                task = self._loop.create_task(self._run(link))
+                Door._promised += self._descriptors_each
+                task = loop.create_task(self._run(link))
                 self._tasks.add(task)
                 # A task that is cancelled before it has begun runs no line of its own.
                 task.add_done_callback(partial(self._let_out, link, peer))
@@ -123,36 +126,39 @@ class Door:
             self._pause(PAUSE_S)
 
     def _pause(self, pause_s: float) -> None:
-        self._loop.remove_reader(self._listener)
-        self._loop.call_later(pause_s, self._resume)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        loop.call_later(pause_s, self._resume)
 
     def _resume(self) -> None:
         if self._listener.fileno() < 0:
             return
+        loop = asyncio.get_running_loop()
         try:
-            self._loop.add_reader(self._listener, self._accept)
+            loop.add_reader(self._listener, self._accept)
         except OSError:  # the kernel has no memory for it, or no watch left
-            self._loop.call_later(EXHAUSTED_S, self._resume)
+            loop.call_later(EXHAUSTED_S, self._resume)
 
     def _has_room(self, peer: Hashable) -> bool:
-        favoured = self._favours(peer)
-        most = self._most + self._spare if favoured else self._most
-        each = self._each_favoured if favoured else self._each
-        if self._inside.total() >= most or self._inside[peer] >= each:
+        favoured = self._is_favoured(peer)
+        in_all = self._max_connections + (self._reserved if favoured else 0)
+        of_peer = self._max_per_favoured if favoured else self._max_per_peer
+        if self._inside.total() >= in_all or self._inside[peer] >= of_peer:
             return False
-        if self._rate is not None and not favoured:
-            second = int(self._loop.time())
+        rate = self._rate_per_peer
+        if rate is not None and not favoured:
+            second = int(asyncio.get_running_loop().time())
             if second != self._second:
                 self._second = second
                 self._recent.clear()
-            spent = self._recent.total() >= 10 * self._rate or self._recent[peer] >= self._rate
-            if spent:
+            if self._recent.total() >= 10 * rate or self._recent[peer] >= rate:
                 return False
             self._recent[peer] += 1
         return self._may_open()
 
     def _may_open(self) -> bool:
-        return spare_descriptors() - Door._promised - self._opens > SPARE_DESCRIPTORS
+        free = spare_descriptors() - Door._promised
+        return free - self._descriptors_each > SPARE_DESCRIPTORS
 
     async def _run(self, link: socket.socket) -> None:
         # A client that went away, or does not read, is its own loss.
@@ -162,7 +168,7 @@ class Door:
     def _let_out(self, link: socket.socket, peer: Hashable, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         link.close()
-        Door._promised -= self._opens
+        Door._promised -= self._descriptors_each
         self._inside[peer] -= 1
         if not self._inside[peer]:
             del self._inside[peer]

@@ -93,12 +93,12 @@ class Control:
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
                         partial(client_uid, name),
-                        most=links,
-                        each=max(links // 2, 1),
-                        favours=lambda uid: uid in (0, os.geteuid()),
-                        spare=SPARE_LINKS,
-                        each_favoured=links + SPARE_LINKS,
-                        opens=OPENS,
+                        max_connections=links,
+                        max_per_peer=max(links // 2, 1),
+                        is_favoured=lambda uid: uid in (0, os.geteuid()),
+                        reserved=SPARE_LINKS,
+                        max_per_favoured=links + SPARE_LINKS,
+                        descriptors_each=OPENS,
                     )
                 )
             self._doors.append(
@@ -106,9 +106,9 @@ class Control:
                     unix_listener(folder / "status", 0o666, None),
                     Lines(self._reply, wire.OPEN_TO_ALL, trusted=False).serve,
                     peer_uid,
-                    most=MAX_STRANGERS,
-                    each=STRANGERS_EACH,
-                    rate=STRANGERS_RATE,
+                    max_connections=MAX_STRANGERS,
+                    max_per_peer=STRANGERS_EACH,
+                    rate_per_peer=STRANGERS_RATE,
                     refusal=BUSY,
                 )
             )
@@ -119,8 +119,8 @@ class Control:
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
                         partial(client_uid, name),
-                        most=SERVER_LINKS,
-                        each=SERVER_LINKS,
+                        max_connections=SERVER_LINKS,
+                        max_per_peer=SERVER_LINKS,
                     )
                 )
         except CannotBind:

@@ -57,8 +57,8 @@ def adapt(lock: Lock, site: Path) -> None:
 def fix_records(site: Path, wheels: Iterable[Path]) -> None:
     """Correct RECORD where a wheel's own lags behind its files (they were patched after it).
 
-    A file is only believed if it is the one in the wheel, whose sha256 the lock names. Told by the
-    size alone: to read everything would take minutes.
+    A file is only believed if it is the one in the wheel, whose sha256 the lock names. Only the
+    size is compared: to read everything would take minutes.
     """
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:

@@ -38,7 +38,7 @@ MARKER = "caovan-engine.json"
 LOCK_COPY = "caovan-lock.txt"
 STEPS = "caovan-steps.json"
 MAX_BYTES = 1 << 20
-"""Of a marker, a journal or a lock file."""
+"""The maximum size of a marker, a journal or a lock file."""
 _GRAVE = ".removing-"
 
 
@@ -114,7 +114,7 @@ def engines(root: Path) -> list[Engine]:
 
 
 def unfinished(root: Path) -> list[str]:
-    """Names of engines somebody began and did not end."""
+    """Names of engines whose installation was begun and never finished."""
     return [path.name for path in _folders(root) if read(path) is None and (path / STEPS).exists()]
 
 

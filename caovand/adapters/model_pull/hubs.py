@@ -101,7 +101,7 @@ def token(hub: Hub, environ: Mapping[str, str]) -> str:
     ):
         raise PullError(
             f"use {hub.token_variable}",
-            "its value is no token",
+            "its value is not a token",
             "copy the token again, without spaces and line ends",
         )
     return found

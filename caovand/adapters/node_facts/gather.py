@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand import __version__
 from caovand.adapters import model_folder, own_address, wall_clock
 from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
-from caovand.core.cluster.node import LONGEST, Card, NodeFacts, reportable
+from caovand.core.cluster.node import MAX_TEXT, Card, NodeFacts, reportable
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
@@ -192,4 +192,4 @@ def _model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
             f"{problem.filename or folder}: {problem.strerror}",
             f"run `chmod -R a+rX {folder}`" if closed else "check the disk",
         ) from problem
-    return str(folder), {one_line(name)[:LONGEST]: digest for name, digest in found.items()}
+    return str(folder), {one_line(name)[:MAX_TEXT]: digest for name, digest in found.items()}

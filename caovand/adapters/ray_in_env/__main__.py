@@ -35,7 +35,7 @@ JOIN_S = 120.0
 """From the start until all nodes must have joined."""
 LOOK_S = 0.2
 STORE_BYTES = 256 << 20
-"""Of Ray's object store: vLLM's ranks exchange nothing by it but their configuration."""
+"""The size of Ray's object store: vLLM's ranks exchange only their configuration through it."""
 MAX_FOLDER = 43
 """Ray puts a socket below its folder, in 64 bytes more, and a socket's path has at most 107."""
 PIECE_BYTES = 1 << 20
@@ -243,7 +243,7 @@ def wait_for(host: str, port: int) -> None:
 
 
 def make_folder() -> Path:
-    """A folder of our own, whose path Ray's sockets have room for.
+    """A private folder whose path leaves room for the names of Ray's sockets.
 
     In the temporary folder, which the daemon empties, or else one in /tmp of a name that the next
     launcher knows: one that was killed leaves it behind. A confined launcher makes none in a /tmp

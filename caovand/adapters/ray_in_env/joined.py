@@ -2,8 +2,8 @@
 
     ENGINE/bin/python joined.py ADDRESS,... CARDS SECONDS
 
-ADDRESS are the nodes, each of which has to offer so many CARDS. A line tells each change; the exit
-status is 1, and the last line says who is missing, where they do not come in time. RAY_ADDRESS is
+ADDRESS are the nodes, each of which has to offer CARDS cards. A line reports each change; the exit
+status is 1, and the last line names the missing, if they do not come in time. RAY_ADDRESS is
 where Ray is. It must not import anything of caovan.
 """
 

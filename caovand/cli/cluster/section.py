@@ -68,7 +68,7 @@ def read(path: Path, cannot: str) -> Document:
 class Entry:
     """A role in a cluster that a file is to have: its key, and the text with the section.
 
-    `text` is None where the file has that section already.
+    `text` is None if the file has that section already.
     """
 
     before: Document
@@ -132,7 +132,10 @@ def write(before: Document, text: str, cannot: str) -> None:
 def _edited(
     before: Document, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
 ) -> str:
-    """The edited text, of which the daemon's parser reads what it should, and nothing else new."""
+    """The edited text, once the daemon's parser has read the wanted section from it.
+
+    Raises CommandError if the file would not be valid, or something else in it has changed.
+    """
     text = edit(before.text)
     try:
         config = config_file.loads(text, before.path)

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import show_memory
-from caovand.cli.planned import Planned, make
+from caovand.cli.planned import Planned, plan_for
 from caovand.cli.survey import (
     SYSTEM_CONFIG,
     chosen_mode,
     configuration,
     daemon_config,
-    look,
+    inspect,
     running,
 )
 from caovand.core.model_source import gguf
@@ -33,12 +33,12 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
     daemon = {} if args.inventory else running(args.runtime)
     source = args.config or daemon_config(daemon)
     config = configuration(source, str(described))
-    seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    seen = inspect(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
     try:
         machine = seen.with_model(config)
         card = replace(machine.model, path=str(path))
         config = replace(config, model=replace(config.model, path=str(path)))
-        return make(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
+        return plan_for(config, replace(machine, model=card), chosen_mode(daemon, args.inventory))
     except CommandError as problem:
         text = str(problem).replace(str(described), name)
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
@@ -49,7 +49,7 @@ def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
     daemon = {} if args.inventory else running(args.runtime)
     source = args.config or daemon_config(daemon)
     config = configuration(source, found[0].files[0].path)
-    seen = look(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    seen = inspect(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
     cards = sum(gpu.free_mib for gpu in seen.gpus)
     return gguf.preferred(found, cards << 20, seen.host.available_mib << 20)
 

@@ -15,7 +15,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.cli.doctor import SERVICE_USER
 from caovand.cli.family import show
 from caovand.cli.model.shared import gib, world
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, file_to_edit, look
+from caovand.cli.survey import SYSTEM_CONFIG, configuration, file_to_edit, inspect
 from caovand.core.engine import Engine
 from caovand.engines import registry
 
@@ -40,12 +40,12 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
         raise PullError(f"pull {args.model}", problem.fact, problem.remedy)
     config = configuration(args.config, args.model)
     config = replace(config, engine=replace(config.engine, kind=engine.name))
-    machine = look(config, source=args.config or SYSTEM_CONFIG)
+    machine = inspect(config, source=args.config or SYSTEM_CONFIG)
     if machine.engine is None or not machine.engine.executable:
         fact, remedy = (
             (machine.engine_problem.fact, machine.engine_problem.remedy)
             if machine.engine_problem
-            else (f"{engine.title} is no program here", f"install {engine.title}")
+            else (f"{engine.title} is not installed here", f"install {engine.title}")
         )
         raise PullError(f"pull {args.model}", fact, remedy)
     environ = _environ(os.environ)

@@ -1,4 +1,4 @@
-"""The loop of the live screen: a thread asks once a second; keys and signals are not held up."""
+"""The loop of the live screen: a thread asks once a second; keys and signals never wait for it."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ from caovand.core.reporting import card_text
 
 LABEL = 12  # columns of what stands before a row's text
 MAX_COLUMNS = 50
-"""Of a sparkline: the daemon reads an engine every 5 s, so that each column has a reading."""
+"""The width of a sparkline: the daemon reads an engine every 5 s, so each column has a reading."""
 SPARK_NUMBERS = 31
 CURRENT_S = 15.0
 """How old the last reading may be: an engine is read every 5 s, and one that has ended no more."""
 CARD_NUMBERS = 46
 PROCESS_COLUMNS, MIN_COMMAND = 36, 20
-"""Of a process's row without HOST_COLUMNS and its command, and for that command."""
+"""The width of a process's row without HOST_COLUMNS and command, and the least for the command."""
 HOST_COLUMNS = (("CPU", 7), ("host MiB", 10), ("time", 7))
 LETTERS = {
     "weights": "W", "kv": "K", "states": "S", "context": "C", "activations": "A", "graphs": "G",
@@ -128,7 +128,7 @@ def cards(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
 def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str, float]:
     """A card's memory by part, in MiB: never more in use than the driver reports.
 
-    Where processes cannot be told apart, what is in use is one part.
+    If processes cannot be distinguished, what is in use is one part.
     """
     used = float(gpu["used_mib"])
     free = max(gpu["total_mib"] - used, 0.0)

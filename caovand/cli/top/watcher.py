@@ -99,7 +99,7 @@ class Watcher:
         )
 
     def _follow(self) -> None:
-        """Take the events that are new: an answer has as many as fit it, the oldest first."""
+        """Fetch all new events: an answer holds as many as fit, oldest first."""
         while answer := self._asked("events", since=self._seq):
             new = [entry for entry in answer["events"] if entry["seq"] > self._seq]
             if not new:

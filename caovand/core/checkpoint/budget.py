@@ -62,7 +62,7 @@ class Budget:
             raise TooLarge(f"its header and those before it have more than {MAX_BYTES >> 20} MiB")
 
     def json(self, data: bytes, max_values: int) -> Any:
-        """A document of at most so many values; raises BadHeader.
+        """A document of at most `max_values` values. Raises BadHeader.
 
         Each value but the first of a list or table has a comma before it.
         """

@@ -1,4 +1,4 @@
-"""Reads a model's config.json as vLLM does; multimodal wrappers nest the text model's."""
+"""Reads a model's config.json as Transformers does; multimodal wrappers nest the text model's."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def describe(
 
 
 def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weights, ...]:
-    """The weights that vLLM invents for this configuration with `--load-format dummy`."""
+    """The weights that an engine invents for this configuration when asked for dummy ones."""
     text = _text(config)
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
     gated, bits = bool(text.get("attn_output_gate")), _quantisation(config, text).bits
@@ -138,10 +138,10 @@ def _shared_experts(text: Mapping[str, Any]) -> int:
 
 def _dense_size(text: Mapping[str, Any]) -> int:
     """The width of the MLPs before, between or alongside experts; 0 for none."""
-    parts = number(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
-    named = bool(text.get("mlp_only_layers")) or bool(number(text, "first_k_dense_replace"))
-    beside = word(text, "model_type").startswith("gemma4")
-    if not (parts or named or beside):
+    between = number(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
+    before = bool(text.get("mlp_only_layers")) or bool(number(text, "first_k_dense_replace"))
+    alongside = word(text, "model_type").startswith("gemma4")
+    if not (between or before or alongside):
         return 0
     return number(text, "intermediate_size_mlp", "intermediate_size")
 
@@ -214,7 +214,7 @@ def _listed(names: Any, count: int) -> tuple[str, ...]:
 def context_limit(
     config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
 ) -> int:
-    """The most tokens vLLM allows: the positions, scaled by RoPE, limited by the tokenizer."""
+    """The most tokens engines allow: the positions, scaled by RoPE, limited by the tokenizer."""
     limits = [number(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     tokens = tokenizer.get("model_max_length")
@@ -277,11 +277,11 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
     unknown = sorted({kind for kind in layers if kind not in LAYER_NAMES.values()})
     notes: list[Problem] = []
     if absent:
-        fact = f"config.json lacks {', '.join(absent)}: vLLM uses its own defaults and the forecast"
+        fact = f"config.json lacks {', '.join(absent)}: the engine uses defaults and the forecast"
         notes.append(Problem("", f"{fact} is off", "write them into config.json"))
     if unknown:
         fact = f"config.json has layers of an unknown type ({reprlib.repr(unknown[0])})"
-        remedy = "compare it with vLLM's report after a start"
+        remedy = "compare it with the engine's report after a start"
         notes.append(Problem("", f"{fact}: the forecast has no cache for them", remedy))
     return notes
 

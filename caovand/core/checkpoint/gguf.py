@@ -215,7 +215,7 @@ class _Source:
         return found
 
     def text(self, longest: int) -> str:
-        """The next text, at most so many bytes of it."""
+        """The next text, of at most `longest` bytes."""
         length = self.number(10)
         if length > longest:
             raise BadGguf(f"its header has a text of {length} bytes where {longest} are expected")

@@ -26,9 +26,10 @@ WINDOWED: Mapping[str, tuple[int, bool]] = {
     "smallthinker": (4, True), "gemma-embedding": (6, False), "mellum": (4, False),
     "laguna": (4, True),
 }  # fmt: skip
-"""Of so many layers one attends to the whole context, the last or (True) the first: architectures
-whose files need not say it. Without a row here and without a pattern in the file, the window is not
-used, which forecasts too much memory rather than too little."""
+"""By architecture, one of how many layers attends to the whole context, and whether it is the first
+of them, else the last: for those whose files need not say it. Without a row here and without a
+pattern in the file, the window is not used, which forecasts too much memory rather than too little.
+"""
 EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
 """Architectures whose layers have attention and a recurrent state side by side."""
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})

@@ -13,7 +13,7 @@ LEFT_OUT = "-:"
 
 
 def gptq(config: Mapping[str, Any]) -> Gptq | None:
-    """How these weights were quantised; None where another method did it."""
+    """How these weights were quantised; None if another method did it."""
     if word(config, "quant_method").lower() != "gptq":
         return None
     exceptions = table(config, "dynamic")

@@ -52,13 +52,13 @@ def weights_by_shape(
     if bits == 8 * BYTES:
         packed = set()
     return tuple(
-        _stored(part, way, sizes, bits if part in packed and way != "replicated" else None)
+        _weights_of_part(part, way, sizes, bits if part in packed and way != "replicated" else None)
         for part, way, sizes in parts
         if sum(sizes)
     )
 
 
-def _stored(part: Part, way: Sharding, sizes: list[int], bits: float | None) -> Weights:
+def _weights_of_part(part: Part, way: Sharding, sizes: list[int], bits: float | None) -> Weights:
     """So many parameters of each layer, in the activation type or quantised to these bits."""
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:

@@ -36,7 +36,7 @@ def compare(
     round_trip_s: float,
     offset_s: float,
     link: Link | None = None,
-    sums: bool = False,
+    all_reduces: bool = False,
     ranks: int = 0,
     package: Package | None = None,
     tcp_only: bool = False,
@@ -44,18 +44,18 @@ def compare(
     """Everything that differs or is bad; one PASS if nothing is.
 
     `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
-    ahead of the head's. `link` is whether they reach each other; `sums`: layers will be summed over
-    it. `ranks` is how many each node will have, 0 where that is not planned yet.
-    `package` is what starts them, None where the engine does. `tcp_only`: NCCL goes over TCP
-    whatever these two have, since another node lacks it or the operator wants it so.
+    ahead of the head's. `link` is whether they reach each other, `all_reduces` whether the
+    plan adds up the results of layers over it. `ranks` is how many each node will have, 0 if that
+    is not planned yet. `package` is what starts them, None if the engine does. `tcp_only`: NCCL
+    uses TCP whatever these two have, since another node or the operator's settings require it.
     """
     found = (
         *software(head, worker, package),
         *model_files(head, worker),
-        *_cards(head, worker, sums),
+        *_cards(head, worker, all_reduces),
         *_peer_access(head, worker, ranks),
         *_network(head, worker),
-        *link_checks(head, worker, link, sums, tcp_only),
+        *link_checks(head, worker, link, all_reduces, tcp_only),
         *rdma(head, worker, tcp_only),
         *_shared_memory(head, worker),
         *_clock(head, worker, offset_s),
@@ -74,13 +74,13 @@ def agreed(results: Collection[CheckResult]) -> bool:
 
 
 def named_twice(name: str) -> CheckResult:
-    """That a second machine reports under a name."""
+    """That a second machine uses a name."""
     remedy = "set [cluster] name on one of them, and restart caovan there"
     return finding("FAIL", f"two machines call themselves {name}", remedy)
 
 
-def deaf(problem: Problem) -> CheckResult:
-    """That the head hears no worker."""
+def cannot_listen(problem: Problem) -> CheckResult:
+    """That the head cannot listen for workers."""
     return finding("FAIL", problem.message, problem.remedy)
 
 
@@ -90,7 +90,7 @@ def unread(name: str, fact: object) -> CheckResult:
     return finding("FAIL", f"cannot read what {who} reports: {fact}", SAME_CAOVAN)
 
 
-def _cards(head: NodeFacts, worker: NodeFacts, sums: bool) -> Iterator[CheckResult]:
+def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[CheckResult]:
     for node, other in ((head, worker), (worker, head)):
         if other.cards and not node.cards:
             text = f"{node.name} has no NVIDIA card, {other.name} has {_described(other)}"
@@ -106,12 +106,12 @@ def _cards(head: NodeFacts, worker: NodeFacts, sums: bool) -> Iterator[CheckResu
         )
     elif theirs != own:
         dealt = "each stage has layers by the memory and speed of its cards"
+        where = "" if all_reduces else " where layers are to be summed over the nodes"
         yield finding(
             "WARN",
             f"cards differ: {pair(head, theirs, worker, own)};"
-            f" {'the smallest sets the share of all' if sums else dealt}",
-            f"use equal cards{'' if sums else ' where layers are to be summed over the nodes'}, for"
-            " example by [engine] gpus",
+            f" {'the smallest sets the share of all' if all_reduces else dealt}",
+            f"use equal cards{where}, for example by [engine] gpus",
         )
 
 

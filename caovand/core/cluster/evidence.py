@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from caovand.core.cluster.messages import LONGEST, VERSION, dump, finding_from, load
+from caovand.core.cluster.messages import MAX_TEXT, VERSION, dump, finding_from, load
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import Finding
 
@@ -33,7 +33,7 @@ LINES = ("kernel", "stacks", "log")
 class Evidence:
     """What a node has of the start `start`, gathered `at`, its own wall-clock time for people.
 
-    `finding` is the failure there, None where its rank ended because of another node. `lacks` says
+    `finding` is the failure there, None if its rank ended because of another node. `lacks` says
     what could not be gathered and why.
     """
 
@@ -65,7 +65,7 @@ def gathered(
     return Evidence(
         start=start,
         at=report["at"][:NAME],
-        lacks=lacks[:LONGEST],
+        lacks=lacks[:MAX_TEXT],
         finding=_short(Finding(**report["finding"])) if failed else None,
         cards=_first(({name: one[name] for name in CARD} for one in samples), CARDS_BYTES),
         kernel=_last(kernel, KERNEL_BYTES),
@@ -94,12 +94,12 @@ def encode(evidence: Evidence) -> bytes:
 def read_frame(frame: bytes) -> Evidence:
     """The evidence in a frame. Raises BadDocument."""
     if not frame.startswith(MARK):
-        raise BadDocument("it is no evidence")
+        raise BadDocument("it is not evidence of a failure")
     found = load(frame[len(MARK) :], {*TEXTS, "finding", "cards", *LINES})
-    if not all(isinstance(found[name], str) and len(found[name]) <= LONGEST for name in TEXTS):
+    if not all(isinstance(found[name], str) and len(found[name]) <= MAX_TEXT for name in TEXTS):
         raise BadDocument("a text of the evidence is none, or too long")
     if not all(_is_lines(found[name]) for name in LINES):
-        raise BadDocument("a part of the evidence is no list of lines")
+        raise BadDocument("a part of the evidence is not a list of lines")
     cards, finding = found["cards"], found["finding"]
     if not isinstance(cards, list) or not all(map(_is_card, cards)):
         raise BadDocument("cards of the evidence are no list of samples")
@@ -116,7 +116,7 @@ def read_frame(frame: bytes) -> Evidence:
 def _short(finding: Finding) -> Finding:
     """The finding without what was captured in the log: its text says that."""
     phase, signature = finding.phase[:NAME], finding.signature[:NAME]
-    text = finding.text[:LONGEST]
+    text = finding.text[:MAX_TEXT]
     return replace(finding, text=text, phase=phase, signature=signature, captures={})
 
 

@@ -160,17 +160,17 @@ def _table(document: Any, names: set[str], where: str) -> dict[str, Any]:
 
 def _entries(found: Any, where: str) -> list[tuple[str, Any]]:
     if not isinstance(found, dict) or len(found) > MAX_TARGETS:
-        raise BadDocument(f"{where} is no table of at most {MAX_TARGETS}")
+        raise BadDocument(f"{where} is not a table of at most {MAX_TARGETS}")
     return [(_text(name, f"a name in {where}", MAX_NAME), value) for name, value in found.items()]
 
 
 def _text(value: Any, where: str, longest: int = MAX_TEXT) -> str:
     if not isinstance(value, str) or len(value) > longest or not value.isprintable():
-        raise BadDocument(f"{where} is no printable text of at most {longest} characters")
+        raise BadDocument(f"{where} is not a printable text of at most {longest} characters")
     return value
 
 
 def _port(value: Any, where: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 16:
-        raise BadDocument(f"{where} is no port")
+        raise BadDocument(f"{where} is not a port")
     return value

@@ -29,13 +29,17 @@ HOST_NETWORK = "run its container with the host's network (docker run --network=
 
 
 def link_checks(
-    head: NodeFacts, worker: NodeFacts, link: Link | None, sums: bool, tcp_only: bool
+    head: NodeFacts,
+    worker: NodeFacts,
+    link: Link | None,
+    all_reduces: bool,
+    tcp_only: bool,
 ) -> Iterator[CheckResult]:
-    """What is wrong with a link; `sums` and `tcp_only` as in `checks.compare`."""
+    """What is wrong with a link; `all_reduces` and `tcp_only` as in `checks.compare`."""
     if link is not None:
         yield from _closed_ways(head, worker, link)
     if not over_rdma(head, worker, tcp_only):
-        yield from _slow(head, worker, sums)
+        yield from _slow(head, worker, all_reduces)
 
 
 def _closed_ways(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
@@ -205,17 +209,17 @@ def _opening(node: NodeFacts, *peers: str) -> str:
     return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
 
 
-def _slow(head: NodeFacts, worker: NodeFacts, sums: bool) -> Iterator[CheckResult]:
+def _slow(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[CheckResult]:
     """Interfaces that are slower than the ranks need."""
-    need = SUMS_BYTES_S if sums else PIPELINE_BYTES_S
+    need = SUMS_BYTES_S if all_reduces else PIPELINE_BYTES_S
     for node in (head, worker):
         if 0 < slowest_bytes_s((node,)) < need:
-            waits = "all-reduces of every layer wait" if sums else "long prompts wait"
+            waits = "all-reduces of every layer wait" if all_reduces else "long prompts wait"
             yield finding(
                 "WARN",
                 f"{node.interface} of {node.name} runs at {rate(node.speed_mbit * MBIT)}: {waits}"
                 " for the link",
-                f"connect the nodes by {'10 Gbit/s' if sums else '1 Gbit/s'} or more, set [cluster]"
-                " interface to that link's on each, and restart caovan there",
+                f"connect the nodes by {'10 Gbit/s' if all_reduces else '1 Gbit/s'} or more, set"
+                " [cluster] interface to that link's on each, and restart caovan there",
                 node,
             )

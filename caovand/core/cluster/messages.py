@@ -26,7 +26,7 @@ EACH_S = 1.0
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
 MAX_GPUS = 1024  # far more than a machine has
-LONGEST, MAX_NAME = 2048, 64  # characters of a text, and of a name that is only shown
+MAX_TEXT, MAX_NAME = 2048, 64  # characters of a text, and of a name that is only shown
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def decode_report(frame: bytes) -> Report:
     facts, ranks, finding = (document[name] for name in ("facts", "ranks", "finding"))
     sizes = document["sizes"]
     if not isinstance(facts, dict):
-        raise BadDocument("facts is no table")
+        raise BadDocument("facts is not a table")
     if not isinstance(ranks, list) or len(ranks) > 64 or not all(map(_is_rank, ranks)):
-        raise BadDocument("ranks is no list of names, pids and cards")
+        raise BadDocument("ranks is not a list of names, pids and cards")
     if not isinstance(sizes, dict) or len(sizes) > 64 or any(len(name) > 64 for name in sizes):
-        raise BadDocument("sizes is no short table")
+        raise BadDocument("sizes is not a short table")
     found = {name: _typed(document, name, kind) for name, kind in _REPORT.items()}
     return Report(
         **found,
@@ -162,7 +162,7 @@ _REPORT: Mapping[str, type] = {
 
 def _short(value: Any) -> Any:
     """A reason may be longer than a message takes: the sender's own status has all of it."""
-    return value[:LONGEST] if isinstance(value, str) else value
+    return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
 def _typed(document: Mapping[str, Any], name: str, kind: type) -> Any:
@@ -171,8 +171,8 @@ def _typed(document: Mapping[str, Any], name: str, kind: type) -> Any:
         value = float(value)
     fits = type(value) is kind
     if not fits or (kind is float and not math.isfinite(value)):
-        raise BadDocument(f"{name} is no {kind.__name__}")
-    if kind is str and len(value) > LONGEST:
+        raise BadDocument(f"{name} is not of type {kind.__name__}")
+    if kind is str and len(value) > MAX_TEXT:
         raise BadDocument(f"{name} is too long")
     return value
 
@@ -188,7 +188,7 @@ def _is_rank(found: Any) -> bool:
 
 def _is_capture(found: tuple[Any, Any]) -> bool:
     name, value = found
-    return len(name) <= 64 and isinstance(value, str) and len(value) <= LONGEST
+    return len(name) <= 64 and isinstance(value, str) and len(value) <= MAX_TEXT
 
 
 def finding_from(found: Any) -> Finding:
@@ -197,13 +197,13 @@ def finding_from(found: Any) -> Finding:
     if not isinstance(found, dict) or set(found) != {*names, "captures", "line"}:
         raise BadDocument("finding has other parts")
     if not all(isinstance(found[name], str) for name in names):
-        raise BadDocument("a part of finding is no text")
+        raise BadDocument("a part of finding is not a text")
     captures, line = found["captures"], found["line"]
     if found["failure"] not in FAILURES or type(line) is not int:
         raise BadDocument("finding is of an unknown failure")
     if not isinstance(captures, dict) or not all(map(_is_capture, captures.items())):
-        raise BadDocument("captures of finding is no table of short texts")
-    return Finding(**{**found, "text": found["text"][:LONGEST]})
+        raise BadDocument("captures of finding is not a table of short texts")
+    return Finding(**{**found, "text": found["text"][:MAX_TEXT]})
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
@@ -218,7 +218,7 @@ def load(frame: bytes, names: set[str]) -> dict[str, Any]:
     try:
         document = json.loads(frame)
     except (ValueError, RecursionError) as problem:
-        raise BadDocument("it is no JSON") from problem
+        raise BadDocument("it is not JSON") from problem
     if not isinstance(document, dict) or document.get("v") != VERSION:
         raise BadDocument(f"it is not of version {VERSION}: nodes must have the same caovan")
     if set(document) != {"v", *names}:

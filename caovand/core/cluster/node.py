@@ -19,12 +19,13 @@ from caovand.core.facts.inventory import Gpu, Node
 from caovand.core.facts.occupancy import IN_HOST_MEMORY, unoccupied
 from caovand.core.printable import one_line
 
-LONGEST = 256
-"""Characters of a text."""
+MAX_TEXT = 256
+"""The maximum length of a text in characters."""
 MAX_PATH = 4096
 MAX_FILES = 2000
 MODEL_BYTES = 192 << 10
-"""Of the digests of a model's files as JSON: a larger report would end the connection."""
+"""The maximum size of the digests of a model's files as JSON: a larger report would end the
+connection."""
 DIGEST_BYTES = 64 + len('"":"",')
 MAX_CARDS = 64
 MAX_DEVICES = 64
@@ -68,55 +69,61 @@ class Card:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node: what must be equal on all of them, and how the others reach it.
-
-    `cards` are those that its configuration lets ranks use, in the order in which they are taken.
-    `engine` is its kind, such as "vllm", and `version` its release; `python` is the engine's.
-    `torch`, `cuda` (that torch was built for), `nccl`, `ray`, `flashinfer`, `plugin` and `driver`
-    are empty where there is none. `nvcc` says whether FlashInfer's kernels can be compiled here,
-    `jit_cache` is the release of those that came prebuilt, and `kernels` are those that were built
-    here, such as "sm90 sampling". `address` is what it uses towards the head, on `interface`.
-    `speed_mbit` is what that one's link was negotiated at, in Mbit/s, 0 where it has no such
-    figure. `listens_at` is where its ranks listen: `address`, unless [engine] env takes the
-    interface from them, which leaves them what the host's name means. `firewall` is the one that is
-    on here, as far as caovan can see. `rdma` has the link layer, "InfiniBand" or "Ethernet", of
-    each device that NCCL can use; `memlock_mib` is what a process may lock, None without a limit.
-    `p2p` says whether each card reaches the memory of each other one, None where that is unknown.
-    `ram_mib` is the host's memory, `shm_free_mib` free in /dev/shm. `model` has the digest of each
-    file in `model_folder`; both are empty for a model that is not on this machine yet. `clock` is
-    Unix time in seconds when the facts were gathered.
-    """
+    """One node: what must be equal on all of them, and how the others reach it."""
 
     name: str
     caovan: str
     engine: str
+    """Its kind, such as "vllm"."""
     version: str
+    """The engine's release."""
     torch: str
+    """Its release. This and the next ones, down to `plugin`, are empty if there is none."""
     cuda: str
+    """The CUDA that torch was built for."""
     nccl: str
     ray: str
     flashinfer: str
     plugin: str
     nvcc: bool
+    """Whether FlashInfer's kernels can be compiled here."""
     jit_cache: str
+    """The release of FlashInfer's prebuilt kernels."""
     kernels: tuple[str, ...]
+    """Those that were built here, such as "sm90 sampling"."""
     python: str
+    """The engine's."""
     driver: str
+    """Empty without one."""
     cards: tuple[Card, ...]
+    """Those that its configuration lets ranks use, in the order in which they are taken."""
     address: str
+    """What it uses towards the head, on `interface`."""
     interface: str
     mtu: int
     speed_mbit: int
+    """The negotiated speed of the interface's link in Mbit/s, 0 if it reports none."""
     listens_at: str
+    """Where its ranks listen: `address`, or the host name's address if [engine] env takes the
+    interface from them."""
     firewall: str
+    """The active one, as far as caovan can see."""
     rdma: Mapping[str, str]
+    """The link layer, "InfiniBand" or "Ethernet", of each device that NCCL can use."""
     memlock_mib: int | None
+    """What a process may lock, None without a limit."""
     p2p: bool | None
+    """Whether each card reaches the memory of every other one, None if unknown."""
     ram_mib: int
+    """The host's memory."""
     shm_free_mib: int
+    """What is free in /dev/shm."""
     model_folder: str
+    """Empty for a model that is not on this machine yet."""
     model: Mapping[str, str]
+    """The digest of each file in `model_folder`."""
     clock: float
+    """Unix time in seconds when the facts were gathered."""
 
 
 def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> Node:
@@ -181,7 +188,7 @@ def _shown(alike: list[Card]) -> dict[str, Any]:
 def read_shown_cards(document: Any) -> tuple[Card, ...]:
     """The cards in what is `shown`; BadFacts for anything else."""
     if not isinstance(document, list):
-        raise BadFacts("cards", "is no list")
+        raise BadFacts("cards", "is not a list")
     found: list[Card] = []
     for at, entry in enumerate(document):
         where = f"cards[{at}]"
@@ -189,10 +196,12 @@ def read_shown_cards(document: Any) -> tuple[Card, ...]:
         table = _table(whole, where, SHOWN_NAMES)
         count = _whole(table.pop("count"), f"{where}.count")
         if not 0 < count <= MAX_CARDS - len(found):
-            raise BadFacts(f"{where}.count", f"is none, or leads to more than {MAX_CARDS} cards")
+            raise BadFacts(
+                f"{where}.count", f"is not positive, or makes more than {MAX_CARDS} cards"
+            )
         occupied = table.pop(OCCUPIED)
         if not isinstance(occupied, list) or len(occupied) not in (0, count):
-            raise BadFacts(f"{where}.{OCCUPIED}", "is no list of a figure for each card")
+            raise BadFacts(f"{where}.{OCCUPIED}", "is not a list of a figure for each card")
         card = _card({**table, "free_mib": table["memory_mib"]}, where)
         found += [_occupied(card, mib, where) for mib in occupied or [0] * count]
     return tuple(found)
@@ -233,7 +242,7 @@ def _table(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
         raise BadFacts(where, "is not a table")
     for key in value:
         if key not in names:
-            shown = one_line(key[:LONGEST]) if isinstance(key, str) else "a key"
+            shown = one_line(key[:MAX_TEXT]) if isinstance(key, str) else "a key"
             raise BadFacts(shown, f"is unknown in {where}")
     for name in names:
         if name not in value:
@@ -241,7 +250,7 @@ def _table(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value[name] for name in names}
 
 
-def _text(value: Any, where: str, longest: int = LONGEST) -> str:
+def _text(value: Any, where: str, longest: int = MAX_TEXT) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise BadFacts(where, f"is not a text of at most {longest} characters")
     if one_line(value) != value:
@@ -303,7 +312,7 @@ def _card(value: Any, where: str) -> Card:
     capability = _text(table["compute_capability"], f"{where}.compute_capability")
     match = CAPABILITY.fullmatch(capability)
     if match is None:
-        raise BadFacts(f"{where}.compute_capability", 'is not such as "7.5"')
+        raise BadFacts(f"{where}.compute_capability", 'is not of the form "7.5"')
     memory_mib = _whole(table["memory_mib"], f"{where}.memory_mib")
     free_mib = _whole(table["free_mib"], f"{where}.free_mib")
     if free_mib > memory_mib:

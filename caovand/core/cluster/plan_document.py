@@ -35,10 +35,10 @@ def plan_from(document: Any) -> Plan:
         raise BadDocument("plan has other parts")
     texts = {name: document[name] for name in TEXTS}
     if not all(isinstance(text, str) for text in texts.values()):
-        raise BadDocument("a part of plan is no text")
+        raise BadDocument("a part of plan is not a text")
     lists = {name: document[name] for name in (*TUPLES, "verbatim")}
     if not all(map(_is_texts, lists.values())):
-        raise BadDocument("a part of plan is no list of texts")
+        raise BadDocument("a part of plan is not a list of texts")
     taken = document["taken"]
     if not isinstance(taken, list) or not all(map(_is_taken, taken)):
         raise BadDocument("plan has rungs that cannot be read")
@@ -58,7 +58,7 @@ def _settings_to(settings: Mapping[str, Setting]) -> dict[str, Any]:
 
 def _settings_from(found: Any) -> dict[str, Setting]:
     if not isinstance(found, dict):
-        raise BadDocument("settings is no table")
+        raise BadDocument("settings is not a table")
     settings = {}
     for name, entry in found.items():
         if not isinstance(entry, list) or len(entry) != 3:

@@ -21,7 +21,7 @@ KEPT = "#~"
 _MARKER = re.compile(rf"^({re.escape(BEGIN)}|{re.escape(END)})(?=\r?$)", re.M)
 _HEADER = re.compile(r"^[ \t]*\[[ \t]*cluster[ \t]*\][ \t]*(?:#.*)?\r?$", re.M)
 _NEXT = re.compile(r"^[ \t]*\[", re.M)
-_KEY = re.compile(r"^[ \t]*[^#\s].*$", re.M)
+_SETTING_LINE = re.compile(r"^[ \t]*[^#\s].*$", re.M)
 
 
 class BrokenBlock(Exception):
@@ -87,5 +87,5 @@ def _section(text: str) -> tuple[int, int] | None:
         return None
     following = _NEXT.search(text, header.end())
     stop = following.start() if following else len(text)
-    ends = [header.end(), *(key.end() for key in _KEY.finditer(text, header.end(), stop))]
+    ends = [header.end(), *(key.end() for key in _SETTING_LINE.finditer(text, header.end(), stop))]
     return header.start(), ends[-1]

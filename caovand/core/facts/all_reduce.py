@@ -14,7 +14,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu
 NCCL, CUSTOM = "NCCL", "custom all-reduce"
 """What may sum, by the names in findings."""
 KEPT = 16
-LONGEST = 1000  # characters
+MAX_TEXT = 1000  # characters
 Verdict = Literal["right", "wrong", "hung", "unclear"]
 
 
@@ -22,7 +22,7 @@ Verdict = Literal["right", "wrong", "hung", "unclear"]
 class AllReduce:
     """How a plan sums: over how many cards, with which settings.
 
-    `custom` is Python that binds `custom` to the engine's own all-reduce, or to None where it would
+    `custom` is Python that binds `custom` to the engine's own all-reduce, or to None if it would
     not be used; "" where the plan has none. `device` and `group` are known to it.
     """
 
@@ -76,4 +76,4 @@ def read(entry: Any) -> Sums | None:
     number = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
     if not number or not isinstance(by, str) or not isinstance(text, str):
         return None
-    return Sums(entry["verdict"], float(at or 0), by[:LONGEST], text[:LONGEST])
+    return Sums(entry["verdict"], float(at or 0), by[:MAX_TEXT], text[:MAX_TEXT])

@@ -29,11 +29,11 @@ class DoctorFacts:
     """Everything the checks read; a fact that could not be found out is a problem.
 
     `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
-    (None where it is another machine's), `own_port` whether that is the daemon's own engine alone,
+    (None if it is another machine's), `own_port` whether that is the daemon's own engine alone,
     `plan_problem` why there is no plan; an engine is
     `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
     `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth,
-    `tokens_s` its modelled speed, None where that is not modelled. `sums` is the
+    `tokens_s` its modelled speed, None if that is not modelled. `sums` is the
     result of the last all-reduce check. `link_errors` are PCIe errors that were corrected since
     boot, by card.
     """

@@ -21,14 +21,7 @@ def version_numbers(text: str | None) -> tuple[int, ...]:
 class Gpu:
     """One NVIDIA card as reported by NVML; memory in MiB.
 
-    Each part of a partitioned card (MIG) is a Gpu with the card's index and a uuid that begins with
-    "MIG-"; `mig` without such a uuid is a card whose parts are unknown.
-    `users` are the processes that use its memory: (pid, name, MiB); MiB is 0 if the driver does not
-    report it. `pcie` is the link's highest generation and its lanes. `bus` is its PCI address.
-    `p2p` are the indices of the cards whose memory it reaches directly, None if that is unknown.
-    `memory_gb_s` is what its memory clock and bus allow, `multiprocessors` their number and
-    `clock_mhz` their highest clock; None where the driver does not report them. The memory of a
-    `unified` card is the host's, of which `free_mib` leaves the host its reserve.
+    Each part of a partitioned card (MIG) is a Gpu with the card's index.
     """
 
     index: int
@@ -37,19 +30,30 @@ class Gpu:
     total_mib: int
     free_mib: int
     uuid: str = ""
+    """Begins with "MIG-" for a part of a partitioned card."""
     nvlink: tuple[int, ...] = ()
+    """The indices of the cards it is linked to."""
     driver: str = ""
     cuda: str = ""
     persistence: bool | None = None
     pcie: tuple[int, int] | None = None
+    """The link's highest generation, and its lanes."""
     mig: bool = False
+    """Whether it is partitioned; without a uuid that begins with "MIG-", its parts are unknown."""
     users: tuple[tuple[int, str, int], ...] = ()
+    """The processes that use its memory: (pid, name, MiB); 0 MiB if the driver reports none."""
     bus: str = ""
+    """The PCI address."""
     p2p: tuple[int, ...] | None = None
+    """The indices of the cards whose memory it reaches directly, None if unknown."""
     memory_gb_s: float | None = None
+    """What its memory clock and bus allow, None if the driver does not report them."""
     multiprocessors: int | None = None
+    """How many it has, None if the driver does not report it."""
     clock_mhz: int | None = None
+    """The multiprocessors' highest clock, None if the driver does not report it."""
     unified: bool = False
+    """Whether its memory is the host's, of which `free_mib` leaves the host its reserve."""
 
 
 def device_name(gpu: Gpu) -> str:
@@ -59,76 +63,78 @@ def device_name(gpu: Gpu) -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """The machine; memory in MiB, `cpus` the physical cores this process may use.
-
-    `memory_gb_s` is how fast all of them together read and write memory, None if not measured.
-    `architecture` is the kernel's name for the processor, `instructions` those of its vector
-    extensions that engines have code for, by the kernel's names. `numa_nodes` is how many parts
-    of it have memory of their own.
-    """
+    """The machine; memory in MiB."""
 
     ram_mib: int
     available_mib: int
     swap_mib: int
     shm_mib: int
     cpus: int
+    """The physical cores that this process may use."""
     wsl: bool = False
     open_files: int = 0
     cache_free_mib: int | None = None
     shm_free_mib: int | None = None
     memory_gb_s: float | None = None
+    """How fast all `cpus` together read and write memory, None if not measured."""
     architecture: str = ""
+    """The kernel's name for the processor."""
     instructions: tuple[str, ...] = ()
+    """Its vector extensions that engines have code for, by the kernel's names."""
     numa_nodes: int = 1
+    """How many parts of the machine have memory of their own."""
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the probe, run by the engine's own Python, found there.
-
-    `version` is the engine's own, such as "0.32.0+cpu".
-    `flags` are the options of its parser, as typed (`--max-model-len`, `-tp`), empty if not asked;
-    `switches` those of them that take no value. `choices` are the values an option is limited to,
-    such as KV cache types. `nvcc` is the compiler that FlashInfer would run, `cuda_home` the
-    environment's own toolkit, `jit_cache` the release of FlashInfer's prebuilt kernels, `kernels`
-    what was built here for cards such as "sm75". `cxx` is the C++ compiler that nvcc needs,
-    `python_h` the header that Triton's launchers need, None where there is none, "" where it was
-    not asked. `gdn_interface` is the plugin's own "pass" or "fail: why", `operators` those it would
-    replace; `states` says likewise whether it keeps states right where hybrids draft. `executable`
-    is the server, of an engine that is a program. `nccl` and `ray` are releases of packages.
-    `decodes_sound` is whether a package is there that reads files of sound, None if not asked.
-    """
+    """What the probe, run by the engine's own Python, found there."""
 
     python: str
     version: str
+    """The engine's own, such as "0.32.0+cpu"."""
     torch: str
     build: Literal["cuda", "cpu"]
     flashinfer: str | None = None
     plugin: str | None = None
     flags: frozenset[str] = frozenset()
+    """The options of its parser, as typed (`--max-model-len`, `-tp`), empty if not probed."""
     switches: frozenset[str] = frozenset()
+    """Those of the flags that take no value."""
     deprecated: frozenset[str] = frozenset()
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The values that an option is limited to, such as KV cache types."""
     tool_parsers: frozenset[str] = frozenset()
     reasoning_parsers: frozenset[str] = frozenset()
     architectures: frozenset[str] = frozenset()
     python_version: str = ""
     cuda: str | None = None
     nvcc: str | None = None
+    """The compiler that FlashInfer would run."""
     cuda_home: str | None = None
+    """The environment's own toolkit."""
     cxx: str | None = ""
+    """The C++ compiler that nvcc needs; None if there is none, "" if not probed."""
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The kernels that were built here, for cards such as "sm75"."""
     jit_cache: str | None = None
+    """The release of FlashInfer's prebuilt kernels."""
     compiler: str | None = None
     python_h: str | None = ""
+    """The header that Triton's launchers need; None if there is none, "" if not probed."""
     gdn_interface: str = ""
+    """Whether the plugin knows this vLLM's GDN interface: "pass" or "fail: why"."""
     operators: tuple[str, ...] = ()
+    """The operators that the plugin would replace."""
     library_problem: str = ""
     states: str = ""
+    """Whether the plugin keeps states right where hybrids draft: "pass" or "fail: why"."""
     executable: str = ""
+    """The server, of an engine that is a program."""
     nccl: str | None = None
+    """The release of the package; `ray` likewise."""
     ray: str | None = None
     decodes_sound: bool | None = None
+    """Whether a package reads files of sound, None if not probed."""
 
     def knows(self, architecture: str) -> bool:
         """Whether its models include this one; assumed so if it was not asked."""
@@ -190,7 +196,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ stored the weights: with `act_order` a group's weights are not neighbours, and in a
+    """How GPTQ stored the weights: with `act_order` a group's weights are not adjacent, and in a
     `mixed` checkpoint some modules are stored differently."""
 
     bits: int
@@ -201,31 +207,18 @@ class Gptq:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A model as its folder describes it, without reading the weights.
-
-    `architecture` is empty for a model that is not on this machine yet. `layer_types` are
-    "full_attention", "sliding_attention", "linear_attention" and "mamba"; `chat_template` is its
-    text. Without `limit_known` the configuration does not give `max_model_len`, and this is vLLM's
-    default where Transformers has none either. `global_kv_heads` and `global_head_dim` are those of
-    full attention if it differs from the windowed one (else 0). `latent` is the size of a token's
-    compressed key-value pair (MLA) in elements; `rope_elements` that of the tables of sines and
-    cosines; `group_size` how many quantised weights of one output share a scale, `block_size` how
-    many outputs do (block fp8); `spared` are the parts kept as floats ("attention", "shared
-    experts", "MLP"). `shared_size` and `dense_size` are the widths of the MLPs alongside a model's
-    experts, 0 without them; `dense_layers` have an MLP instead of experts. The last `kv_shared`
-    layers read the caches of earlier ones (Gemma 3n). `negative_scale` is the first tensor with a
-    negative scale, empty without one, None where no scales were read. `notes` name oddities of the
-    folder that leave it usable. `gguf` describes a model in GGUF files; `path` is then the first.
-    `one_step` is whether a whole prompt must be processed in one step (layers of type
-    "encoder_attention", whose tokens attend to later ones and need no cache, and some poolings).
-    """
+    """A model as its folder describes it, without reading the weights."""
 
     path: str
+    """The folder, or the first of the GGUF files."""
     architecture: str
+    """Empty for a model that is not on this machine yet."""
     model_type: str
     layer_types: tuple[str, ...]
+    """By layer: "full_attention", "sliding_attention", "linear_attention", "mamba" or another."""
     max_model_len: int
     limit_known: bool = True
+    """Whether the configuration gives `max_model_len`; else it is vLLM's default."""
     mtp_layers: int = 0
     hidden_size: int = 0
     intermediate_size: int = 0
@@ -234,35 +227,52 @@ class ModelCard:
     kv_heads: int = 1
     head_dim: int = 0
     global_kv_heads: int = 0
+    """The key-value heads of full attention if it differs from the windowed one, else 0."""
     global_head_dim: int = 0
+    """The width of a head of full attention if it differs from the windowed one's, else 0."""
     sliding_window: int = 0
     kv_shared: int = 0
+    """How many of the last layers read the caches of earlier ones (Gemma 3n)."""
     latent: int = 0
+    """The size of a token's compressed key-value pair (MLA) in elements."""
     mla: LatentAttention | None = None
     rope_elements: int = 0
+    """The size of the tables of sines and cosines in elements."""
     linear: LinearAttention | None = None
     mamba: LinearAttention | None = None
     dtype: str = "bfloat16"
     quantization: str | None = None
     group_size: int = 0
+    """How many quantised weights of one output share a scale."""
     block_size: int = 0
+    """How many outputs share a scale (block fp8)."""
     spared: frozenset[str] = frozenset()
+    """The parts kept as floats: "attention", "shared experts", "MLP"."""
     gptq: Gptq | None = None
     negative_scale: str | None = None
+    """The first tensor with a negative scale, empty without one, None if no scales were read."""
     experts: int = 0
     experts_per_token: int = 0
     expert_size: int = 0
     shared_size: int = 0
+    """The width of the experts that process every token, 0 without them."""
     dense_size: int = 0
+    """The width of the MLPs before, between or alongside a model's experts, 0 without them."""
     dense_layers: int = 0
+    """How many layers have an MLP instead of experts."""
     vision: bool = False
     chat_template: str | None = None
+    """The text of the template, not its file."""
     weights: tuple[Weights, ...] = ()
     folder: bool = True
     notes: tuple[Problem, ...] = ()
+    """Oddities of the folder that leave the model usable."""
     gguf: Gguf | None = None
+    """Describes a model in GGUF files."""
     task: ModelTask = "generate"
     one_step: bool = False
+    """Whether a whole prompt must be processed in one step: layers of type "encoder_attention",
+    whose tokens attend to later ones and need no cache, and some poolings."""
 
     @property
     def hybrid(self) -> bool:
@@ -281,15 +291,13 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Node:
-    """Another machine that serves the model with this one: its cards, and what is free of them.
-
-    A card's index is its place among them; who uses the rest of its memory is not known. `ram_mib`
-    is its host's memory, None where that is taken to be as large as here.
-    """
+    """Another machine that serves the model with this one."""
 
     name: str
     gpus: tuple[Gpu, ...]
+    """Its cards, by their place among them; who uses the rest of their memory is not known."""
     ram_mib: int | None = None
+    """Its host's memory, None if it is assumed to be as large as here."""
 
 
 @dataclass(frozen=True)

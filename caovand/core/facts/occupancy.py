@@ -69,7 +69,7 @@ def by_card(occupancy: Occupancy) -> Used:
     return found
 
 
-def most(*samples: Used) -> Used:
+def maxima(*samples: Used) -> Used:
     """The maximum of these samples, for each card."""
     cards = {card for sample in samples for card in sample}
     return {card: max(sample.get(card, 0) for sample in samples) for card in cards}
@@ -81,7 +81,7 @@ def has_room_again(before: Used, now: Used) -> bool:
 
 
 def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy | None:
-    """The memory of other processes; None if ours cannot be told apart from theirs.
+    """The memory of other processes; None if ours cannot be distinguished from them.
 
     In a container the driver reports the host's pids, among which ours are not found.
     """
@@ -92,7 +92,7 @@ def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy 
 
 
 def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
-    """The card that a process has the most memory of; None where the driver does not tell.
+    """The card that a process has the most memory of; None if the driver does not tell.
 
     It may have a little of other cards, too, whose memory it reaches.
     """

@@ -42,7 +42,7 @@ class Known:
     """What is known of one engine: its first process, and its processes when last seen.
 
     `session` is the pid of the first process and `start` its start: nothing older is the engine's.
-    `grouped` are the pids in its cgroup, None where it has none.
+    `grouped` are the pids in its cgroup, None if it has none.
     """
 
     session: int
@@ -105,7 +105,7 @@ def _place(
             continue
         if engine.grouped and process.pid in engine.grouped:
             return place
-        # A number of a session that has ended may have come to a later engine: that one's it is.
+        # The number of an ended session may be reused: of several engines, it is the latest one's.
         if process.session == engine.session and (
             in_session is None or engines[in_session].start < engine.start
         ):

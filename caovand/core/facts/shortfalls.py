@@ -18,7 +18,7 @@ _OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 
 
 def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
-    """That the driver knows no CUDA as new as is wanted; None where it does, or is unknown."""
+    """That the driver knows no CUDA as new as is wanted; None if it does, or is unknown."""
     has = gpus[0].cuda if gpus else ""
     if not has or not wanted or _major(has) >= _major(wanted):
         return None

@@ -35,7 +35,7 @@ def follow(rounds: tuple[Round, ...], samples: Iterable[GpuSample]) -> tuple[Rou
 
 
 def series(rounds: Sequence[Round], now: float) -> dict[str, Any]:
-    """A list for each card and figure, None where it is unknown; `card_age_s` falls."""
+    """A list for each card and figure, None if it is unknown; `card_age_s` falls."""
     known = [one for one in rounds if one.at > now - RECENT_S]
     indices = sorted({index for one in known for index in one.cards})
     nothing = (None,) * len(FIGURES)

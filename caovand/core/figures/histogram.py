@@ -38,7 +38,7 @@ class Histogram:
         return Histogram(self.bounds, counts, self.sum + other.sum)
 
     def since(self, before: Histogram) -> Histogram | None:
-        """What came after `before`; None where anything is less than it was."""
+        """What came after `before`; None if anything is less than it was."""
         if not before.bounds:
             return self
         if before.bounds != self.bounds:

@@ -20,7 +20,7 @@ def by_card(
 ) -> list[dict[str, Any]]:
     """One entry a card: what `ours` have, in parts, and what others have, in MiB.
 
-    `engine` and `others` are None where the driver does not tell processes apart. `engine_pids`
+    `engine` and `others` are None if the driver does not tell processes apart. `engine_pids`
     are those of `ours` on the card.
     """
     found = []

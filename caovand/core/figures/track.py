@@ -20,7 +20,7 @@ QUANTILES = {
     "token_p50_s": ("token_s", 0.5),
     "token_p99_s": ("token_s", 0.99),
 }
-"""By their names in the history: of which histogram, and what share does not exceed them."""
+"""By name in the history: the histogram, and the share of its values below the quantile."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ class Stage(Enum):
     BEGUN = "begun"
 
 
-class Engine(str, Enum):
-    """What the daemon says of its engine.
+class EngineState(str, Enum):
+    """What an engine is doing, as the daemon reports it.
 
     STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
     finish. GONE: none serves, and none will before somebody acts.
@@ -64,14 +64,14 @@ class OfRequest(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineIs(Event):
-    """The daemon speaks of its engine; each has a `generation` of its own.
+    """The daemon reports its engine's state; each engine has a `generation` of its own.
 
     `at_once` is how many requests it answers at a time, None if that is unknown; `expected_s` how
     long a start is expected to take from now on. `returns` is whether another engine follows one
     that drains.
     """
 
-    engine: Engine
+    state: EngineState
     generation: int
     at_once: int | None = None
     expected_s: float | None = None
@@ -136,7 +136,7 @@ class Left(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Spent(Event):
-    """A request of `lane` has cost so many tokens more than expected."""
+    """A request of `lane` has cost `tokens` more than expected."""
 
     lane: Lane
     tokens: float

@@ -19,8 +19,8 @@ from caovand.core.gateway.events import (
     Done,
     Effect,
     End,
-    Engine,
     EngineIs,
+    EngineState,
     Event,
     Faulted,
     Forward,
@@ -42,14 +42,20 @@ from caovand.core.gateway.requests import Cut, OpenRequest
 from caovand.core.gateway.suspects import Suspects
 
 CONFIRM_S = 5.0
-"""How long the daemon has to report that an engine died which broke a connection or faulted."""
-CUT_S = 30.0  # and how long one that cut off a begun answer
+"""How long the daemon has to report the death of an engine that broke a connection or faulted."""
+CUT_S = 30.0
+"""How long it has to report the death of one that cut off an answer after it had begun."""
 RECONNECT_S = 1.0
-ALONE_S = 30.0  # a suspect is alone this long at most
-ALONE_BEGUN_S = 5.0  # and this long after its answer has begun
-MAX_PATIENCE_S = 60.0  # others pass a suspect for so long
+"""The pause after a failed connection before the engine gets requests again."""
+ALONE_S = 30.0
+"""The maximum time for which a suspect has the engine to itself."""
+ALONE_BEGUN_S = 5.0
+"""The maximum from the beginning of its answer on."""
+MAX_PATIENCE_S = 60.0
+"""How long other requests may overtake a suspect."""
 MAX_ATTEMPTS = 3
-RETRY_S = 30  # for a client to come again where nobody knows when an engine serves
+RETRY_S = 30
+"""When a client should come again if nobody knows when an engine will serve."""
 SMOOTHING = 0.1
 
 
@@ -67,7 +73,7 @@ class Policy:
 
     def __init__(self, rules: GatewayRules) -> None:
         self.rules = rules
-        self.engine = EngineIs(at=0.0, engine=Engine.STARTING, generation=0)
+        self.engine = EngineIs(at=0.0, state=EngineState.STARTING, generation=0)
         self._requests: dict[int, OpenRequest] = {}
         self._queue = FairQueue()  # those that wait, suspects apart
         self._suspects_waiting: list[int] = []
@@ -116,7 +122,7 @@ class Policy:
 
     def _arrive(self, event: Arrived) -> None:
         waits_s = self.expected_wait_s()
-        if self.engine.engine is Engine.GONE or self._ends_for_good:
+        if self.engine.state is EngineState.GONE or self._ends_for_good:
             self._refuse(event.number, Why.NO_ENGINE)
         elif len(self._requests) - len(self._at_engine) >= self.rules.max_waiting:
             self._refuse(event.number, Why.QUEUE_FULL)
@@ -177,7 +183,7 @@ class Policy:
         if self._known.is_killer(event.digest, event.at):
             self._remove(request)
             self._refuse(request.number, Why.KILLER)
-        elif self.engine.engine is Engine.GONE or self._ends_for_good:
+        elif self.engine.state is EngineState.GONE or self._ends_for_good:
             self._remove(request)
             self._refuse(request.number, Why.NO_ENGINE)
         else:
@@ -223,15 +229,15 @@ class Policy:
 
     @property
     def _ends_for_good(self) -> bool:
-        return self.engine.engine is Engine.DRAINING and not self.engine.returns
+        return self.engine.state is EngineState.DRAINING and not self.engine.returns
 
     def _hear(self, event: EngineIs) -> None:
         before, self.engine = self.engine, event
-        lives = event.engine in (Engine.SERVING, Engine.DRAINING)
+        lives = event.state in (EngineState.SERVING, EngineState.DRAINING)
         if not lives or event.generation != before.generation:
-            self._engine_ended(event.at, planned=before.engine is Engine.DRAINING)
+            self._engine_ended(event.at, planned=before.state is EngineState.DRAINING)
             self._doubtful_until = -math.inf
-        if event.engine is Engine.GONE or self._ends_for_good:
+        if event.state is EngineState.GONE or self._ends_for_good:
             for number in [*self._suspects_waiting, *self._queue]:
                 self._remove(self._requests[number])
                 self._refuse(number, Why.NO_ENGINE)
@@ -277,7 +283,7 @@ class Policy:
         self._cut = [one for one in self._cut if at - one.at < CUT_S]
         for request in [self._requests[number] for number in self._at_engine]:
             # One that drains will end: what it no longer answers is the next one's.
-            drains = self.engine.engine is Engine.DRAINING
+            drains = self.engine.state is EngineState.DRAINING
             if request.broken and not drains and at - request.since >= CONFIRM_S:
                 self._settle(request, at)
         if self._alone is not None:
@@ -306,7 +312,7 @@ class Policy:
     def _pump(self, at: float) -> None:
         """Forward what may go now."""
         engine = self.engine
-        while engine.engine is Engine.SERVING and at >= self._doubtful_until:
+        while engine.state is EngineState.SERVING and at >= self._doubtful_until:
             if self._alone is not None or (number := self._next(at)) is None:
                 return
             request = self._requests[number]
@@ -336,7 +342,7 @@ class Policy:
     def expected_wait_s(self) -> float | None:
         """How long a request that comes now is expected to wait, None if nobody knows."""
         engine = self.engine
-        if engine.engine is not Engine.SERVING:
+        if engine.state is not EngineState.SERVING:
             return engine.expected_s
         if engine.at_once is None:
             return 0.0

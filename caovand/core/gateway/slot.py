@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from caovand.core.gateway.events import Engine
+from caovand.core.gateway.events import EngineState
 from caovand.core.lifecycle.state import Snapshot, State
 
 _EXPECTED = {State.STARTING, State.BACKOFF, State.HOLD}
 
 
-def engine_of(s: Snapshot, *, drains: bool) -> Engine:
+def engine_of(s: Snapshot, *, drains: bool) -> EngineState:
     """The engine as the gateway sees it; with `drains` the living one finishes its answers."""
     if s.state is State.SERVING:
-        return Engine.SERVING
+        return EngineState.SERVING
     if s.ending is not None and drains:
-        return Engine.DRAINING
-    return Engine.STARTING if s.state in _EXPECTED or returns(s) else Engine.GONE
+        return EngineState.DRAINING
+    return EngineState.STARTING if s.state in _EXPECTED or returns(s) else EngineState.GONE
 
 
 def returns(s: Snapshot) -> bool:

@@ -15,10 +15,10 @@ MINUTE_S = 60.0
 DAY_S = 86_400
 TAIL_BYTES = 4096
 BYTES_PER_TOKEN = 4
-WRITTEN = 256
-"""Tokens that an answer has until more is known of it, or as many as the request allows."""
-_READ = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
-_WRITTEN = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
+ASSUMED_ANSWER_TOKENS = 256
+"""Tokens an answer is expected to have, unless its request allows fewer."""
+_PROMPT_TOKENS = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
+_ANSWER_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Used:
 
 def expected(body_bytes: int, max_tokens: int | None) -> float:
     """The tokens that a request with such a body is expected to cost."""
-    written = WRITTEN if max_tokens is None else min(max_tokens, WRITTEN)
+    assumed = ASSUMED_ANSWER_TOKENS
+    written = assumed if max_tokens is None else min(max_tokens, assumed)
     return body_bytes / BYTES_PER_TOKEN + written
 
 
@@ -55,7 +56,7 @@ class Meter:
 
     def used(self, body_bytes: int) -> Used:
         """What the request used, whose body had this size."""
-        read, written = _READ.findall(self._tail), _WRITTEN.findall(self._tail)
+        read, written = _PROMPT_TOKENS.findall(self._tail), _ANSWER_TOKENS.findall(self._tail)
         if read:  # an embedding writes nothing
             return Used(int(read[-1]), int(written[-1]) if written else 0, False)
         by_size = self._events or math.ceil(self._bytes / BYTES_PER_TOKEN)
@@ -63,8 +64,8 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """A limit of a key is reached, as a fact; `retry_after_s` is when it no longer is."""
+class LimitReached:
+    """A limit of a key that a request would exceed, as a fact, and when it no longer would."""
 
     fact: str
     retry_after_s: int
@@ -77,7 +78,7 @@ class Quotas:
         self._minutes: dict[str, deque[float]] = {}
         self._day, self._tokens = 0, dict[str, int]()
 
-    def admit(self, key: ClientKey, at: float, unix: float) -> Spent | None:
+    def admit(self, key: ClientKey, at: float, unix: float) -> LimitReached | None:
         """Count a request of this key, unless one of its limits is reached."""
         self._turn(unix)
         recent = self._minutes.setdefault(key.name, deque())
@@ -85,11 +86,11 @@ class Quotas:
             recent.popleft()
         if key.rpm is not None and len(recent) >= key.rpm:
             fact = f"the key {key.name} may send {key.rpm} requests a minute"
-            return Spent(fact, max(math.ceil(recent[-key.rpm] + MINUTE_S - at), 1))
+            return LimitReached(fact, max(math.ceil(recent[-key.rpm] + MINUTE_S - at), 1))
         limit = key.tokens_per_day
         if limit is not None and self._tokens.get(key.name, 0) >= limit:
             fact = f"the key {key.name} has used its {limit} tokens of this day (UTC)"
-            return Spent(fact, max(math.ceil(DAY_S - unix % DAY_S), 1))
+            return LimitReached(fact, max(math.ceil(DAY_S - unix % DAY_S), 1))
         if key.rpm is not None:
             recent.append(at)
         return None
@@ -113,7 +114,7 @@ class Quotas:
 
 
 class Ledger:
-    """What the keys have used, by day, until the daemon has been told."""
+    """What the keys have used, by day, until the daemon has confirmed it."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], list[int]] = {}

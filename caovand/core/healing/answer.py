@@ -31,7 +31,7 @@ Certainty = Literal["certain", "likely", "effect", "unknown"]
 Heals = Literal["yes", "waits", "no", "depends"]
 _FAILED = "the state is FAILED until you change something"
 _DEFAULTS = Plan("", {}, {}, device="cuda")
-"""For a log that does not show its arguments: the engine's own."""
+"""The plan assumed for a log that does not show the engine's arguments: its defaults."""
 MAX_STEPS = 3  # rungs that a forecast of the ladder names
 
 _SURE: Mapping[str, Certainty] = {

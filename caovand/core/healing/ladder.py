@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from caovand.core.config import PolicySection
-from caovand.core.facts.occupancy import Used, most
+from caovand.core.facts.occupancy import Used, maxima
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.rung import Healing, Rung, Step
 from caovand.core.plan import Plan, Setting, Taken
@@ -170,7 +170,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if is_final(finding, rules.healing):
         return Decision("fail", text="starting again cannot help")
     if kind == "hold":
-        return Decision("hold", text="waiting until it has passed", excused=True)
+        return Decision("hold", text="waiting until the cause has passed", excused=True)
     if kind == "retry":
         text = f"waiting for {reaction.waits_for}: the same plan again"
         return Decision("again", text=text, excused=True)
@@ -265,5 +265,5 @@ def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding, rules: LadderRu
         env={**plan.env, **env},
         taken=(*plan.taken, _use(rung, step)),
         tried=(*plan.tried, plan.identity),
-        others_mib=most(plan.others_mib, rules.others_mib) if of_memory else plan.others_mib,
+        others_mib=maxima(plan.others_mib, rules.others_mib) if of_memory else plan.others_mib,
     )

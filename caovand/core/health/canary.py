@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,10 +33,10 @@ TOKENS = 16
 # moves by a whole step, which is worth several such roundings.
 MARGIN, COARSE_MARGIN = 1.0, 2.0
 NOT_JSON = "not JSON compliant"
-"""What Python's json says of NaN, and so the server of an answer that has it."""
+"""Part of the error that Python's json raises for NaN, and so of a server's for such an answer."""
 KEPT = 32
-"""So many plans' answers, the newest."""
-LONGEST = 256  # characters of a token
+"""How many plans' answers are kept, the newest."""
+MAX_TEXT = 256  # characters of a token
 SUREST = 100.0  # nats; a margin above says no more
 
 
@@ -72,7 +72,7 @@ def read(body: str, most: int = TOKENS) -> Greedy | None:
     """
     try:
         found = json.loads(body)["choices"][0]["logprobs"]
-        tokens = tuple(str(token)[:LONGEST] for token in found["tokens"])
+        tokens = tuple(str(token)[:MAX_TEXT] for token in found["tokens"])
         logprobs, tops = found["token_logprobs"], found["top_logprobs"]
         # Some servers write NaN as null.
         if not all(isinstance(one, (int, float)) and math.isfinite(one) for one in logprobs):
@@ -137,7 +137,7 @@ def from_document(document: Any) -> dict[str, Greedy] | None:
         if not isinstance(entry, list) or len(entry) != 2:
             return None
         tokens, margins = entry
-        if not (_all(tokens, _is_token) and _all(margins, _is_margin)):
+        if not (_is_list_of(tokens, _is_token) and _is_list_of(margins, _is_margin)):
             return None
         if not 0 < len(tokens) == len(margins) <= TOKENS:
             return None
@@ -145,12 +145,12 @@ def from_document(document: Any) -> dict[str, Greedy] | None:
     return found
 
 
-def _all(found: Any, fits: Any) -> bool:
-    return isinstance(found, list) and all(map(fits, found))
+def _is_list_of(found: Any, is_item: Callable[[Any], bool]) -> bool:
+    return isinstance(found, list) and all(map(is_item, found))
 
 
 def _is_token(found: Any) -> bool:
-    return isinstance(found, str) and len(found) <= LONGEST
+    return isinstance(found, str) and len(found) <= MAX_TEXT
 
 
 def _is_margin(found: Any) -> bool:

@@ -31,7 +31,7 @@ class Drafting:
     fallen: tuple[float, ...] = ()
 
     def after(self, drafted: float, accepted: float) -> Drafting:
-        """With one more interval, in which so many tokens were drafted and accepted."""
+        """Add an interval with the numbers of tokens that were drafted and accepted in it."""
         if drafted < FEWEST_DRAFTS:
             return replace(self, barren=0) if accepted > 0 else self
         share = max(accepted, 0.0) / drafted

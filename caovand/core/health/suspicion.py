@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-CALM_S = 3600.0  # no early test for so long after one hit an engine that was merely slow
+CALM_S = 3600.0  # without an early test, after one hit an engine that was merely slow
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Suspicion:
         return replace(self, since=None, reason="", refused_at=at)
 
     def postpone(self, answer_by: float) -> Suspicion:
-        """Wait for the answer until `answer_by` at least."""
+        """Wait for the answer until at least `answer_by`."""
         return replace(self, answer_by=max(self.answer_by, answer_by))
 
     def clear(self, at: float) -> Suspicion:

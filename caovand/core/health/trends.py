@@ -56,10 +56,10 @@ def _decoding_rate(began: Progress, now: Progress) -> float | None:
 def _compared(trend: Trend, rate: float) -> tuple[Trend, tuple[str, ...]]:
     usual = median(trend.rates) if len(trend.rates) >= FEWEST_RATES else None
     if usual is None or rate >= usual * SLOW_SHARE:
-        told = trend.slow >= SLOW_INTERVALS and usual is not None
+        was_reported = trend.slow >= SLOW_INTERVALS and usual is not None
         kept = (*trend.rates, rate)[-HISTORY:]
         text = f"decoding is back at {rate:.1f} tokens/s a request"
-        return replace(trend, rates=kept, slow=0), ((text,) if told else ())
+        return replace(trend, rates=kept, slow=0), ((text,) if was_reported else ())
     # Slow intervals stay out of the history that they are compared with.
     trend = replace(trend, slow=trend.slow + 1)
     if trend.slow != SLOW_INTERVALS:

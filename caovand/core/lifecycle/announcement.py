@@ -23,7 +23,7 @@ class Announcement:
 
 
 def announcement(before: Snapshot, after: Snapshot) -> Announcement | None:
-    """The announcement of `after`; None where nothing changed that concerns people."""
+    """The announcement of `after`; None if nothing changed that concerns people."""
     if after.state is not before.state:
         return _new_state(before, after)
     if after.state is State.HOLD and after.reason != before.reason:

@@ -90,7 +90,7 @@ def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
 
 
 def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
-    """No other engine can run beside what is left: wait until it is gone."""
+    """No other engine can run while processes of this one are left: wait until they are gone."""
     return _hold_unended(s, event.at, event.finding, rules)
 
 
@@ -123,7 +123,7 @@ def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) 
 
 
 def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
-    """A changed configuration is tried next; an unchanged one brings back nothing given up."""
+    """A changed configuration is tried next; an unchanged one restores nothing the ladder took."""
     return (replace(s, ending=Ending("start")) if event.changed else s), ()
 
 

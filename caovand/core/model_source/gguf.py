@@ -18,7 +18,7 @@ USUAL = ("Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "UD-Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_
 WHOLE = ("BF16", "F16", "F32")
 """Types that are not quantised: eight bits answer the same, in half the memory."""
 CARD_SHARE = 0.75
-"""Of the cards' free memory, for weights; the rest is for caches and compute buffers."""
+"""The share of the cards' free memory for weights; caches and compute buffers need the rest."""
 HOST_SHARE = 0.7
 PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """A file's path, where the model is split over several."""

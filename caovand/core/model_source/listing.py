@@ -15,7 +15,7 @@ from caovand.core.printable import one_line
 
 MAX_FILES = 10_000
 MAX_BYTES = 1 << 41
-"""Of one file: 2 TiB, ten times the largest checkpoint there is."""
+"""The maximum size of one file: 2 TiB, ten times the largest checkpoint there is."""
 MAX_PART = 200  # bytes of a file's or folder's name, with room for what we append
 DEEPEST = 8
 TRUNCATED = 3000
@@ -31,7 +31,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
 class BadListing(Exception):
-    """Why this is no list of a model's files."""
+    """Why this is not a list of a model's files."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def digest(text: Any) -> Digest:
     """A hash as `str` writes it; BadListing for anything else."""
     kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
     if kind not in _HEX or not _HEX[kind].fullmatch(value):
-        raise BadListing("a file's hash is none")
+        raise BadListing("a file's hash is not a SHA-256 or git digest")
     return Digest(kind, value)
 
 
@@ -125,7 +125,7 @@ def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
 def of_hugging_face(document: Any) -> Listing:
     """The answer to /api/models/NAME/revision/REVISION?blobs=true."""
     if not isinstance(document, Mapping):
-        raise BadListing("it is no table")
+        raise BadListing("it is not a table")
     commit = document.get("sha")
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise BadListing("it names no commit")

@@ -13,7 +13,7 @@ from caovand.core.model_source import listing
 from caovand.core.model_source.listing import BadListing, RemoteFile
 
 VERSION = 1
-LONGEST = 512  # characters of a text in it
+MAX_TEXT = 512  # characters of a text in it
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read(document: Any) -> Manifest:
     if not isinstance(document, Mapping) or document.get("version") != VERSION:
         raise BadListing("it is of another version")
     texts = [document.get(key) for key in ("name", "endpoint", "revision", "commit", "pulled_at")]
-    if not all(isinstance(text, str) and len(text) <= LONGEST for text in texts):
+    if not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in texts):
         raise BadListing("a text is missing")
     name, endpoint, revision, commit, pulled_at = (str(text) for text in texts)
     files = document.get("files")

@@ -58,7 +58,7 @@ def follow(
     event: Event,
     launches: AbstractSet[str],
 ) -> Course | None:
-    """The course after a step of the machine; None where no start is under way or was finished."""
+    """The course after a step of the machine; None if no start is under way or was finished."""
     if after.state is not State.STARTING:
         serves = after.state is State.SERVING and before.state is State.STARTING
         return course.enter("", event.at, launches) if course and serves else None
@@ -89,7 +89,7 @@ def earlier(starts: Sequence[Start], plan: str) -> Start | None:
 
 
 def remaining_s(starts: Sequence[Start], plan: str, elapsed_s: float) -> float | None:
-    """How long a start of this plan will take from now on; None where nobody knows.
+    """How long a start of this plan will take from now on; None if nobody knows.
 
     A start that already takes longer than the last one is a different one.
     """
@@ -128,7 +128,7 @@ def to_document(starts: Sequence[Start]) -> dict[str, Any]:
 
 
 def from_document(document: Any) -> tuple[Start, ...] | None:
-    """The starts in a document; None where it has not the form of one."""
+    """The starts in a document; None if it has not the form of one."""
     listed = document.get("starts") if isinstance(document, dict) else None
     if not isinstance(listed, list) or len(listed) > KEPT:
         return None

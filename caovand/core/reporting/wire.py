@@ -20,7 +20,7 @@ from typing import Any
 VERSION = 1
 MAX_BYTES = 64 * 1024
 MAX_LINE_BYTES = 1 << 20
-"""Of an answer to a request that is a line."""
+"""The maximum size of an answer to a request that is a line."""
 OPEN_TO_ALL = frozenset({"status", "version", "wait", "recent"})
 """What any user may ask, as a line: ZeroMQ's handshake would take longer than the answer."""
 

@@ -18,7 +18,7 @@ DEEPEST = 8  # an operator's own depth may be deeper than those that are modelle
 BANDS = (0, 8 << 10, 32 << 10)
 """The shortest context of each band, in tokens."""
 KEPT_STEPS = 20_000
-"""Of more, the older ones count less: what people ask for changes."""
+"""Above this many steps the older ones count less: what people ask for changes."""
 LARGEST = 1e12
 _LESS_THAN_ONE = 0.5  # counts are whole, their differences as floats nearly so
 
@@ -64,7 +64,7 @@ def band_of(context: float) -> int:
 def context_after(earlier: float | None, before: Point, after: Point) -> float | None:
     """Tokens of the request that is alone, or of the last that was; `earlier` is this at `before`.
 
-    Of several prompts that came since then it is the mean. None where it is not known: another one
+    Of several prompts that came since then it is the mean. None if it is not known: another one
     was there, the prompt came before the first scrape, or one of several prompts, not all short, is
     still under way. The share of the cache in use says less: in a hybrid model it counts states as
     well, more with each draft.
@@ -85,7 +85,7 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
 def measured(
     before: Point, after: Point, earlier: float | None, context: float | None
 ) -> tuple[int, Seen] | None:
-    """The band and the steps between two scrapes of one engine; None where nothing counts.
+    """The band and the steps between two scrapes of one engine; None if nothing counts.
 
     The contexts are those of `context_after` at both. Steps of a request that was under way before
     count if both are of one band: else some of them may be of another one.

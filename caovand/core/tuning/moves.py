@@ -1,7 +1,7 @@
 """The draft tuner's decisions: what to suggest, where to move, and when a move must wait.
 
 A move is a change of depth, which costs a restart; another depth is on trial until enough of its
-steps were measured, and given up if it was not faster.
+steps were measured, and abandoned if it was not faster.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from caovand.core.tuning.record import MAX_MOVES, Record
 WORTH = 0.02  # a smaller gain is not worth a restart
 COOL_DOWN_S = 3600.0
 REST_S = 7 * 86400.0
-"""In which there are at most MAX_MOVES moves."""
+"""The period in which there are at most MAX_MOVES moves."""
 MAX_TRIAL_S, MAX_TRIAL_STEPS = 3 * 86400.0, 5 * ENOUGH_STEPS
-"""After which a depth is left that met too few requests to compare: other contexts, never alone."""
+"""Limits of a trial: a depth that met too few comparable requests by then (other contexts, never
+alone) is abandoned."""
 TRIAL = (1, 3)
 """Depths that show, together with another one, what a draft costs."""
 

@@ -17,7 +17,7 @@ def may_tune(plan: Plan) -> bool:
 
 def depth_for(plan: Plan, policy: PolicySection, records: Mapping[str, Record]) -> int | None:
     """The depth that was chosen instead of the policy's in `plan`, None for that one."""
-    record = records.get(plan.step_basis)
+    record = records.get(plan.step_time_key)
     if policy.tune != "apply" or record is None or not may_tune(plan):
         return None
     return record.depth if record.own == plan.mtp != record.depth else None

@@ -12,9 +12,10 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.reporting.wire import MAX_BYTES
 
 ROOM_BYTES = MAX_BYTES - 1024
-"""Of an answer: the rest is the frame around it, and the line about what is left out."""
+"""The room in an answer for nodes and findings; the frame and the line about omissions take the
+rest."""
 CHECKS_BYTES = 4096
-"""What nodes that are not here leave for the findings."""
+"""The part of it that absent nodes must leave to the findings."""
 HERE = ("here", "joined")
 BARE: Mapping[str, Any] = {
     "facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}, "network": "",

@@ -96,7 +96,7 @@ class Head(Part):
         try:
             link = await self._opened()
         except ProblemError as problem:
-            self._workers.deaf = checks.deaf(problem.problem)
+            self._workers.deaf = checks.cannot_listen(problem.problem)
             raise
         self._workers.deaf = None
         return link
@@ -157,7 +157,7 @@ class Head(Part):
                 self._fail("node-lost", f"node {name}: its operator stopped it")
 
     def _contest(self, rival: Member) -> None:
-        """Hear a worker whose name another one has, or the head."""
+        """Report a worker that uses the name of another one, or of the head."""
         if self._workers.contest(rival):
             self._slot.notice("cluster", in_words(checks.named_twice(rival.report.name)))
             self._changed.wake()
@@ -165,7 +165,7 @@ class Head(Part):
             self._changed.wake()  # so that both answer
 
     def _check_presence(self) -> None:
-        """Wait for nobody who is away, and end a start that has lost a worker."""
+        """Stop waiting for workers that are away, and end a start that has lost one."""
         members = self._workers.by_name
         boots = {name: one.report.boot for name, one in members.items() if not one.away}
         self._links.keep(boots)

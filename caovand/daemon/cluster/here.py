@@ -113,7 +113,7 @@ class Ranks:
         self._by_log: dict[int, str] = {}
 
     def refresh(self) -> None:
-        """Read the titles again, at most every RANKS_S."""
+        """Read the process titles again, at most once in RANKS_S."""
         if now() < self._next or (self._reading is not None and not self._reading.done()):
             return
         self._next = now() + RANKS_S

@@ -55,7 +55,7 @@ class Links:
         self._reports: dict[str, Reached] = {}
         self._heard = Changed()
         self.turn = asyncio.Lock()
-        """Held by whoever checks: the port is one, and so is the probe."""
+        """The lock of whoever checks: there is one port, and one probe."""
 
     # -- what is known ----------------------------------------------------------------------
 
@@ -218,13 +218,13 @@ class Links:
 class Comparison:
     """What workers are compared with: `own` are the head's facts, None before it has any.
 
-    `sums`, `ranks` and `package` are as in `checks.compare`; `configured` is why the configuration
-    keeps NCCL from InfiniBand, "" if it does not.
+    `all_reduces`, `ranks` and `package` are as in `checks.compare`; `configured` is why the
+    configuration keeps NCCL from InfiniBand, "" if it does not.
     """
 
     own: NodeFacts | None
     links: Links
-    sums: bool
+    all_reduces: bool
     ranks: int
     package: Package | None
     configured: str
@@ -247,15 +247,15 @@ class Comparison:
                     one.round_trip_s,
                     one.offset_s,
                     self.links.of(name, one.report.boot),
-                    sums=self.sums,
+                    all_reduces=self.all_reduces,
                     ranks=self.ranks,
                     package=self.package,
                     tcp_only=tcp_only,
                 )
                 found += [(name, result) for result in results]
-        return [*found, *self._between(members)]
+        return [*found, *self._between_workers(members)]
 
-    def _between(self, members: Mapping[str, Member]) -> list[tuple[str, CheckResult]]:
+    def _between_workers(self, members: Mapping[str, Member]) -> list[tuple[str, CheckResult]]:
         """What is wrong between workers, each with the one to do without: that with more links
         that fail."""
         facts = {name: one.facts for name, one in members.items() if one.facts}

@@ -201,7 +201,7 @@ class Changed:
         self._event.set()
 
     async def within(self, seconds: float) -> None:
-        """Wait for a change, at most so long."""
+        """Wait for a change, for at most `seconds`."""
         # Before Python 3.12 wait_for forgets that it was cancelled if a change came as well.
         timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
         try:

@@ -28,17 +28,16 @@ from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
 
 REFRESH_S = 10.0
-"""How long a start waits for workers that inspect anew what is free of their cards."""
+"""How long a start waits for workers that inspect again how much memory of their cards is free."""
 INSPECTING = frozenset({State.RECYCLING, State.STARTING})
-"""States of a worker without a rank that does so: the next one is HOLD, with what it found."""
+"""States of a worker that inspects: the next one is HOLD, with what it found."""
 WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
-"""What holds a start until something of another node is different."""
+"""Failures that hold a start until something changes on another node."""
 
 
 class Quorum:
-    """How many nodes serve: all `nodes`, or fewer, at least `least`, once others were missing long.
-
-    `wait_s` is how long. Numbers include the head.
+    """How many nodes serve: all `nodes`, or at least `least` once the others have been missing for
+    `wait_s`. Numbers include the head.
     """
 
     def __init__(self, nodes: int, least: int, wait_s: float) -> None:
@@ -50,23 +49,23 @@ class Quorum:
         """Whether only all of them serve."""
         return self._least >= self.nodes
 
-    def waits(self, here: int) -> bool:
-        """Whether a start that so many nodes can take part in has to wait for the others."""
+    def must_wait(self, here: int) -> bool:
+        """Whether a start has to wait for more nodes than the `here` that can take part in it."""
         if here >= self.nodes:
             return False
         if self._since is None:
             self._since = now()
         return here < self._least or not self._long(self._since)
 
-    def chosen(self, count: int) -> None:
-        """A start takes so many: with all of them, what will be missing is missing from then on.
+    def on_start(self, count: int) -> None:
+        """Note that a start takes `count` nodes: with all of them, the wait begins anew.
 
-        Before that a check may still show that one of them cannot take part.
+        Before a start, a check may still show that one of them cannot take part.
         """
         if count >= self.nodes:
             self._since = None
 
-    def is_back(self, worker: Member) -> bool:
+    def justifies_restart(self, worker: Member) -> bool:
         """Whether a worker has been here long enough for a restart that takes it in."""
         return self._long(worker.since)
 
@@ -94,7 +93,7 @@ class Selection:
         self._gone = gone
         self._refused: Problem | None = None  # why the engine here cannot serve over nodes
         self._short = False  # whether the last attempt had too few nodes
-        self._no_rdma, self._sums = "", False
+        self._no_rdma, self._all_reduces = "", False
         self._each = 0  # ranks of each node, as last planned
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
@@ -124,7 +123,7 @@ class Selection:
         link = link and replace(link, rdma=not self._no_rdma)
         plan, endpoint = await coming.plan(self.team.nodes, link)
         if self.team.count == 1:
-            self._sums = False
+            self._all_reduces = False
             return plan, endpoint
         assert self.facts is not None
         try:
@@ -134,7 +133,7 @@ class Selection:
             )  # fmt: skip
         except Unplannable as problem:
             raise unplannable(problem) from problem
-        self._sums, self._each = nodes.sums(spread), len(spread.cards or ())
+        self._all_reduces, self._each = nodes.all_reduces_over_link(spread), len(spread.cards or ())
         return spread, endpoint
 
     async def _inspect(self, coming: NextPlan) -> Inventory:
@@ -165,7 +164,7 @@ class Selection:
             checked.update((name, one.report.boot) for name, one in fit.items())
             await self._check(fit.values())
             why = self._ready()
-        self.quorum.chosen(self.team.count)
+        self.quorum.on_start(self.team.count)
         self._no_rdma = self._why_no_rdma(self.team.ranks)
         return why
 
@@ -184,7 +183,7 @@ class Selection:
     def _ready(self) -> str:
         """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
         chosen, why, failure = self._next()
-        if self.quorum.waits(1 + len(chosen)):
+        if self.quorum.must_wait(1 + len(chosen)):
             self._short = True
             raise Obstacle(failure, f"cannot start: {why}", hold=True)
         self.team = Team(chosen)
@@ -246,7 +245,7 @@ class Selection:
             return
         if snapshot.state is State.HOLD:
             # Only if nodes were too few: any other reason is inspected again in its own time.
-            if self._short and not self.quorum.waits(1 + len(self._next().workers)):
+            if self._short and not self.quorum.must_wait(1 + len(self._next().workers)):
                 self._short = False
                 self.try_again()
         elif runs and snapshot.state is State.SERVING and self.team.count < self.quorum.nodes:
@@ -257,7 +256,7 @@ class Selection:
             back = [
                 name
                 for name in chosen.keys() - self.team.ranks
-                if self.quorum.is_back(chosen[name])
+                if self.quorum.justifies_restart(chosen[name])
             ]
             if back and self._slot.idle():
                 text = f"node {', '.join(sorted(back))} is back"
@@ -272,7 +271,9 @@ class Selection:
         assert nodes is not None
         configured = nodes.no_rdma(dict(self._slot.config().engine.env))
         package = nodes.packages.get(self._executor)
-        return Comparison(self.facts, self._links, self._sums, self._each, package, configured)
+        return Comparison(
+            self.facts, self._links, self._all_reduces, self._each, package, configured
+        )
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
         """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""

@@ -86,7 +86,7 @@ class Worker(Part):
         link = self._link = await linked(self._connect, self._notices)
         try:
             while True:
-                self._reword()
+                self._update_wait_reason()
                 # Before it ends a rank: the living one has more evidence.
                 self._witness.follow(self._order, self._failed)
                 self._follow()
@@ -177,7 +177,7 @@ class Worker(Part):
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
-    def _reword(self) -> None:
+    def _update_wait_reason(self) -> None:
         """Update why this node waits for a silent head, once more is known of it."""
         if self._waits and self._lost and self._waits != self._silence:
             self._try_again()
@@ -255,7 +255,7 @@ class Worker(Part):
             self._ended()
 
     def _ended(self) -> None:
-        """Note that nothing of the rank is left here: the head may start another."""
+        """Note that no process of the rank is left here: the head may start another."""
         self._running = ""
         self._changed.wake()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from caovand.core.config import Config
@@ -86,4 +87,6 @@ ENGINE = Engine(
         works={"embed": works.EMBED, "score": works.RERANK},
     ),
     healing=HEALING,
+    # Its server is one process: only in an environment of caovan's is it surely caovan's.
+    dependents=re.compile(r"/(?:[^/\s]+/)*(?:current-)?llamacpp[^/\s]*/bin/llama-server\s"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from caovand.core.engine import Api, Arguments, Engine, Planning
@@ -78,5 +79,6 @@ ENGINE = Engine(
         exact=False,
     ),
     healing=HEALING,
+    dependents=re.compile(r"(?:[^/\s]*/)*(?:ollama runner|lib/ollama/(?:[^/\s]+/)?llama-server)\s"),
     models=NAMED_MODELS,
 )

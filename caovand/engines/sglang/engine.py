@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from caovand.core.config import Config
 from caovand.core.engine import Api, Arguments, Engine, Planning
@@ -72,4 +73,5 @@ ENGINE = Engine(
         constrained=lambda schema: {"json_schema": json.dumps(schema)},
     ),
     healing=HEALING,
+    dependents=re.compile("sglang::"),
 )

@@ -39,7 +39,7 @@ SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
 
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
-    """Every finding, in the order of CHECKS; root is not told to use sudo, which may be absent."""
+    """Every finding, in the order of CHECKS; root needs no sudo, which may be absent."""
     found = tuple(finding for check in CHECKS for finding in check(facts))
     if not facts.as_root:
         return found

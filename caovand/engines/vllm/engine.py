@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -147,5 +148,6 @@ ENGINE = Engine(
         works=WORKS,
     ),
     healing=HEALING,
+    dependents=re.compile("VLLM::"),
     nodes=NODES,
 )

@@ -17,7 +17,7 @@ from caovand.lab.bench.sized import Sized
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import record
 from caovand.lab.core.bench.progress import Progress
-from caovand.lab.core.bench.prompts import TooFewTexts
+from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.bench.record import Answered
 from caovand.lab.streamed import Refused, Streams
 
@@ -110,7 +110,7 @@ class Run:
             raise Cut(problem) from problem
         except WireError as problem:
             raise Cut(CommandError(Exit.FAILED, problem.message, problem.hint)) from problem
-        except TooFewTexts as error:
+        except TooLittleText as error:
             refusal = CommandError(Exit.FAILED, error.problem.message, error.problem.remedy)
             raise Cut(refusal) from error
 

@@ -36,7 +36,7 @@ def show(args: argparse.Namespace) -> int:
         if not rows:
             print(f"no result is kept below {state}; measure one with: caovanctl bench")
     for path in others:
-        print(f"note: {path} is left out: it is no result of this release", file=sys.stderr)
+        print(f"note: {path} is left out: it is not a result of this release", file=sys.stderr)
     return Exit.DONE
 
 

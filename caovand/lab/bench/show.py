@@ -10,7 +10,7 @@ from caovand.core.model_task import TITLES
 from caovand.lab.core.bench import compare, record
 from caovand.lab.core.bench.compare import Row, Spread
 
-HEAD = (
+COLUMNS = (
     "prompt", "at once", "prefill tok/s", "decode tok/s", "first token", "token p50", "p99",
     "tok/J",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     if task != "generate":
         asked = f"{TITLES[task]}: a prompt is answered at once, after the time to its first token"
     yield f"{asked}, seed {document['seed']}; {figures}"
-    yield _row(HEAD)
+    yield _row(COLUMNS)
     for cell in cells:
         yield _row(_figures(cell))
     yield from _drafts(cells)

@@ -32,7 +32,7 @@ class Sized:
         self._lengths: dict[int, int] = {}
 
     def prompt(self, length: int, number: int | None = None) -> str:
-        """The numbered prompt with so many tokens; by default one that was not sent yet."""
+        """The prompt of this number with `length` tokens; by default one that was not sent yet."""
         number = next(self._numbers) if number is None else number
         text = prompts.prompt(self.passages, self._salt, self._seed, number)
         if self._target.api.tokenize is not None:

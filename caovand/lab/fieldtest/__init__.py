@@ -21,7 +21,7 @@ from caovand.cli.survey import (
     add_config,
     configuration,
     daemon_config,
-    look,
+    inspect,
     running,
 )
 from caovand.cli.verb import Verb
@@ -60,9 +60,16 @@ def run(args: argparse.Namespace) -> int:
     # Check everything that could make the test fail before stopping the service.
     archive.check(target)
     pid = status.get("engine_pid")
-    check(Subject(config, look(config, None, pid, source=source).with_model(config), source, order))
+    check(
+        Subject(
+            config,
+            inspect(config, None, pid, source=source).with_model(config),
+            source,
+            order,
+        )
+    )
     with _engine_stopped(args, status, folder, screen):
-        machine = look(config, source=source).with_model(config)  # now with all of its memory
+        machine = inspect(config, source=source).with_model(config)  # now with all of its memory
         subject = Subject(config, machine, source, order)
         work = Work(folder, subject.described(), again=args.again)
         take(subject, work, screen)

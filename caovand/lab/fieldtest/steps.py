@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,8 +16,10 @@ from typing import Any
 from caovand import __version__
 from caovand.adapters import free_port
 from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli.checks import document
+from caovand.cli.doctor import findings
 from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import Planned, make
+from caovand.cli.planned import Planned, plan_for
 from caovand.cli.progress import Screen
 from caovand.core.config import Config
 from caovand.core.config_text import render
@@ -181,7 +182,7 @@ def _trials(subject: Subject) -> list[trials.Trial]:
 def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
     """The plan of a trial, or why it has none that runs."""
     try:
-        planned = make(config, subject.machine, None)
+        planned = plan_for(config, subject.machine, None)
     except CommandError as problem:
         return None, problem.message
     if planned.memory is not None and planned.memory.fits is False:
@@ -207,12 +208,12 @@ def _facts(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _doctor(source: Path) -> Any:
-    from caovand.cli.main import main  # noqa: PLC0415  it imports the verbs, this one too
-
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        main(["doctor", "--json", "--config", str(source)])
-    return json.loads(printed.getvalue() or '{"checks": []}')
+def _doctor(source: Path) -> dict[str, Any]:
+    try:
+        return document(findings(source))
+    except CommandError as problem:
+        print(f"caovanctl doctor: {problem}", file=sys.stderr)
+        return {"checks": []}
 
 
 def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from caovand.adapters.http import Unanswered
 from caovand.core.health.canary import Degenerate
-from caovand.lab.core.bench.prompts import TooFewTexts
+from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.soak.schedule import Kind, Limits, Work, draw_of, work
 from caovand.lab.core.soak.seen import Compared, Paced
 from caovand.lab.core.soak.verdict import EMPTY
@@ -22,7 +22,7 @@ SAID = 200
 BYTES = 4
 """Bytes in the longest character, and so its tokens at most: some tokenizers have one a byte."""
 MIN_TOKENS = 8
-"""An answer of so many tokens without any text counts as empty."""
+"""The number of tokens from which on an answer without any text counts as empty."""
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -109,7 +109,7 @@ class Clients:
             self._ledger.failed(problem)
         except Degenerate as problem:
             self._ledger.wrong("degenerate answer", str(problem))
-        except TooFewTexts as problem:
+        except TooLittleText as problem:
             self._ledger.wrong("no prompt", str(problem))
         except Exception as problem:  # ours: the main thread raises it
             self.crash = problem

@@ -79,7 +79,7 @@ class Soak:
         self.stopped = False
 
     def run(self) -> Seen:
-        """Learn the answers, then the soak itself; raises what the first requests raise."""
+        """Learn the reference answers, then soak. Raises what the first requests raise."""
         self._screen.say("taking the known answers while nothing else is asked")
         order = self._order
         self._clients = Clients(self._asking, self._limits(), order.seed, self._ledger)
@@ -173,7 +173,7 @@ class Soak:
         time.sleep(AFTER_FAILURE_S)
 
     def _learn(self) -> None:
-        """The known answers of the engine that serves: those of another start may differ."""
+        """Learn the reference answers from this start: another one may answer differently."""
         self._clients.known = self._asking.learn(self._clients.limits)
         self._clients.generation = self._watch.status["generation"]
 

@@ -35,7 +35,7 @@ export const english = {
   "task-token_classify": "rewards or labels of tokens", "task-transcription": "transcription",
   "last-start": "Last start", "mtp-off": "off", "mtp-depth": "MTP {depth}",
   "engine-pid": "pid {pid}, restarts {restarts}", "no-engine": "none runs",
-  "mode-from": "from {origin}", "mode-later": "from the next start; now {mode}",
+  "mode-from": "from {origin}", "mode-later": "applies from the next start (engine: {mode})",
   degraded: "Degraded plan", since: "since {moment}", warning: "Warning", warnings: "Warnings", refused: "Refused",
   failure: "Failure", "failed-before": "Last failure, {ago} ago", "in-a-row": "{n} in a row",
   remedy: "Action: {text}", obstacle: "In the way: {text}", incident: "Incident",

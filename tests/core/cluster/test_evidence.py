@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caovand.core.cluster import evidence
 from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, Evidence, gathered
-from caovand.core.cluster.messages import LONGEST, MAX_BYTES
+from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import FAILURES
 from tests.core.cluster.test_messages import documents, texts
@@ -54,7 +54,7 @@ def test_it_fits_a_message_and_comes_over_as_it_was_sent(one: Evidence) -> None:
 
 
 def test_the_largest_there_can_be_fits_a_message() -> None:
-    wide = "\U0001f4a5" * LONGEST  # 12 bytes of JSON each
+    wide = "\U0001f4a5" * MAX_TEXT  # 12 bytes of JSON each
     card = {**dict.fromkeys(CARD, 1), "throttled": wide, "fault": wide}
     finding = {**report()["finding"], "text": wide, "phase": wide, "signature": wide}
     text = "\n".join([wide] * 1000)

@@ -51,14 +51,14 @@ def test_any_other_part_is_refused_or_read(other: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"targets": {"n1": ["h", 1 << 16]}}, "port of probe is no port"),
-        ({"targets": {"n1": ["h", True]}}, "port of probe is no port"),
-        ({"targets": {"n1": ["h" * 257, 1]}}, "host of probe is no printable text"),
-        ({"targets": {"n1": ["a\nb", 1]}}, "host of probe is no printable text"),
+        ({"targets": {"n1": ["h", 1 << 16]}}, "port of probe is not a port"),
+        ({"targets": {"n1": ["h", True]}}, "port of probe is not a port"),
+        ({"targets": {"n1": ["h" * 257, 1]}}, "host of probe is not a printable text"),
+        ({"targets": {"n1": ["a\nb", 1]}}, "host of probe is not a printable text"),
         ({"targets": {"n1": ["h"]}}, "a target of probe is not a host and a port"),
-        ({"targets": {"n" * 257: ["h", 1]}}, "a name in targets of probe is no printable text"),
-        ({"targets": []}, f"targets of probe is no table of at most {MAX_TARGETS}"),
-        ({"token": 1}, "token of probe is no printable text"),
+        ({"targets": {"n" * 257: ["h", 1]}}, "a name in targets of probe is not a printable text"),
+        ({"targets": []}, f"targets of probe is not a table of at most {MAX_TARGETS}"),
+        ({"token": 1}, "token of probe is not a printable text"),
         ({"more": 1}, "probe has other parts"),
     ],
 )
@@ -70,10 +70,13 @@ def test_a_refusal_names_the_part(change: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"failures": {"n1": "x" * (MAX_TEXT + 1)}}, "a failure of reached is no printable text"),
-        ({"failures": None}, "failures of reached is no table"),
-        ({"port": -1}, "port of reached is no port"),
-        ({"seen": "a\x1b"}, "seen of reached is no printable text"),
+        (
+            {"failures": {"n1": "x" * (MAX_TEXT + 1)}},
+            "a failure of reached is not a printable",
+        ),
+        ({"failures": None}, "failures of reached is not a table"),
+        ({"port": -1}, "port of reached is not a port"),
+        ({"seen": "a\x1b"}, "seen of reached is not a printable text"),
     ],
 )
 def test_a_report_of_anything_else_is_refused(change: dict[str, Any], text: str) -> None:

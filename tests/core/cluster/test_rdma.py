@@ -48,7 +48,7 @@ def linked(
         replace(HEAD, rdma=head, speed_mbit=1000, **more),
         replace(WORKER, rdma=worker, speed_mbit=1000, **more),
     )
-    return compare(*nodes, 0.0003, 0.0, link, sums=True, tcp_only=tcp_only)
+    return compare(*nodes, 0.0003, 0.0, link, all_reduces=True, tcp_only=tcp_only)
 
 
 def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:

@@ -15,8 +15,8 @@ from caovand.core.gateway.events import (
     Done,
     Effect,
     End,
-    Engine,
     EngineIs,
+    EngineState,
     Event,
     Faulted,
     Forward,
@@ -57,9 +57,9 @@ class World:
     def take(self, make: Callable[..., Event], **more: Any) -> list[Effect]:
         return list(self.policy.take(make(at=self.at, **more)))
 
-    def engine(self, engine: Engine, **more: Any) -> list[Effect]:
-        self.generation += engine is Engine.SERVING
-        return self.take(EngineIs, engine=engine, generation=self.generation, **more)
+    def engine(self, state: EngineState, **more: Any) -> list[Effect]:
+        self.generation += state is EngineState.SERVING
+        return self.take(EngineIs, state=state, generation=self.generation, **more)
 
     def arrive(
         self, digest: bytes = b"", size: int = 10, lane: Lane = ANYBODY
@@ -79,7 +79,7 @@ class World:
 
 def serving(**more: Any) -> World:
     world = World()
-    world.engine(Engine.SERVING, **more)
+    world.engine(EngineState.SERVING, **more)
     return world
 
 
@@ -99,7 +99,7 @@ def test_a_request_goes_to_the_engine_at_once_and_is_forgotten_once_answered() -
 def test_requests_wait_in_order_for_an_engine_and_for_room_in_it() -> None:
     world = World()
     assert [world.arrive()[1] for _ in range(3)] == [[], [], []]
-    assert world.engine(Engine.SERVING, at_once=2) == [Forward(1, 1), Forward(2, 1)]
+    assert world.engine(EngineState.SERVING, at_once=2) == [Forward(1, 1), Forward(2, 1)]
     assert world.policy.waiting == 1
     assert world.take(Done, number=1) == [Forward(3, 1)]
 
@@ -115,7 +115,7 @@ def test_a_client_that_leaves_makes_room_wherever_its_request_is() -> None:
 def test_late_events_of_an_attempt_that_was_given_up_change_nothing() -> None:
     world = serving()
     number, _ = world.arrive()
-    world.engine(Engine.STARTING)
+    world.engine(EngineState.STARTING)
     for late in (Begun, Done, Lost, Faulted, Unsent):
         assert world.take(late, number=number) == []
     assert world.policy.stage(number) is Stage.WAITING
@@ -133,10 +133,10 @@ def test_keys_take_turns_at_an_engine_without_room_and_pay_for_what_they_really_
 def test_what_an_engine_took_with_it_is_not_paid_for() -> None:
     world, (a, b) = serving(at_once=1), (Lane("a"), Lane("b"))
     first, _ = world.arrive(lane=a)
-    world.engine(Engine.DRAINING)
-    world.engine(Engine.STARTING)
+    world.engine(EngineState.DRAINING)
+    world.engine(EngineState.STARTING)
     second, _ = world.arrive(lane=b)
-    assert world.engine(Engine.SERVING, at_once=1) == [Forward(first, 2)]
+    assert world.engine(EngineState.SERVING, at_once=1) == [Forward(first, 2)]
     assert world.take(Done, number=first) == [Forward(second, 2)]
 
 
@@ -150,9 +150,9 @@ def test_one_key_fills_half_of_the_queue_at_most() -> None:
     number, effects = world.arrive(lane=flood)
     assert effects == [Refuse(number, Why.KEY_FULL, RETRY_S)]
     assert world.arrive(lane=Lane("other"))[1] == []
-    world.engine(Engine.SERVING, at_once=1)
+    world.engine(EngineState.SERVING, at_once=1)
     assert world.arrive(lane=flood)[1] == [], "one is at the engine"
-    world.engine(Engine.STARTING)
+    world.engine(EngineState.STARTING)
     assert world.arrive(lane=flood)[1] != []
     for number in numbers[:2]:
         world.take(Left, number=number)
@@ -178,17 +178,17 @@ def test_the_bodies_are_bounded_by_bytes_also_where_they_grow() -> None:
     assert world.take(Grew, number=world.last, size=100) == []
     refused = [Refuse(world.last, Why.BYTES_FULL, RETRY_S)]
     assert world.take(Grew, number=world.last, size=101) == refused
-    world.engine(Engine.SERVING)
+    world.engine(EngineState.SERVING)
     world.take(Begun, number=first)
     assert world.arrive(size=1000)[1] != [], "the body of a begun answer is not kept"
 
 
 def test_a_wait_that_would_be_too_long_is_refused_at_once_and_says_when_to_come() -> None:
     world = World()
-    world.engine(Engine.STARTING, expected_s=100.5)
+    world.engine(EngineState.STARTING, expected_s=100.5)
     number, effects = world.arrive()
     assert effects == [Refuse(number, Why.WOULD_WAIT, 101)]
-    world.engine(Engine.STARTING, expected_s=99.0)
+    world.engine(EngineState.STARTING, expected_s=99.0)
     assert world.arrive()[1] == []
 
 
@@ -212,13 +212,13 @@ def test_nothing_waits_longer_than_the_bound() -> None:
 def test_where_no_engine_is_to_come_nothing_waits() -> None:
     world = World()
     first, _ = world.arrive()
-    assert world.engine(Engine.GONE) == [Refuse(first, Why.NO_ENGINE, RETRY_S)]
+    assert world.engine(EngineState.GONE) == [Refuse(first, Why.NO_ENGINE, RETRY_S)]
     second, effects = world.arrive()
     assert effects == [Refuse(second, Why.NO_ENGINE, RETRY_S)]
-    world.engine(Engine.STARTING)
+    world.engine(EngineState.STARTING)
     world.last += 1
     world.take(Arrived, number=world.last)
-    world.engine(Engine.GONE)
+    world.engine(EngineState.GONE)
     late = world.take(Complete, number=world.last, digest=b"")
     assert late == [Refuse(world.last, Why.NO_ENGINE, RETRY_S)]
 
@@ -230,12 +230,12 @@ def test_an_engine_that_drains_gets_nothing_new_and_finishes_what_it_has() -> No
     world = serving()
     first, _ = world.arrive()
     world.take(Begun, number=first)
-    world.engine(Engine.DRAINING)
+    world.engine(EngineState.DRAINING)
     second, effects = world.arrive()
     assert effects == []
     assert world.take(Done, number=first) == []
-    assert world.engine(Engine.STARTING) == []
-    assert world.engine(Engine.SERVING) == [Forward(second, 2)]
+    assert world.engine(EngineState.STARTING) == []
+    assert world.engine(EngineState.SERVING) == [Forward(second, 2)]
 
 
 def test_a_planned_end_makes_no_suspects() -> None:
@@ -243,17 +243,17 @@ def test_a_planned_end_makes_no_suspects() -> None:
     begun, _ = world.arrive()
     world.take(Begun, number=begun)
     others = [world.arrive()[0] for _ in range(2)]
-    world.engine(Engine.DRAINING)
-    ended = world.engine(Engine.STARTING)
+    world.engine(EngineState.DRAINING)
+    ended = world.engine(EngineState.STARTING)
     assert ended == [End(begun, Why.ENGINE_ENDED, RETRY_S), *map(Recall, others)]
-    assert world.engine(Engine.SERVING) == [Forward(number, 2) for number in others]
+    assert world.engine(EngineState.SERVING) == [Forward(number, 2) for number in others]
 
 
 def test_an_engine_that_drains_for_good_leaves_nobody_waiting() -> None:
     world = serving(at_once=1)
     first, _ = world.arrive()
     second, _ = world.arrive()
-    drained = world.engine(Engine.DRAINING, returns=False)
+    drained = world.engine(EngineState.DRAINING, returns=False)
     assert drained == [Refuse(second, Why.NO_ENGINE, RETRY_S)]
     assert world.policy.stage(first) is Stage.FORWARDED
 
@@ -266,10 +266,10 @@ def test_what_had_not_begun_when_an_engine_died_is_sent_again_one_at_a_time() ->
     begun, _ = world.arrive()
     world.take(Begun, number=begun)
     others = [world.arrive()[0] for _ in range(2)]
-    died = world.engine(Engine.STARTING)
+    died = world.engine(EngineState.STARTING)
     assert died == [End(begun, Why.ENGINE_ENDED, RETRY_S), *map(Recall, others)]
     fresh, _ = world.arrive()
-    assert world.engine(Engine.SERVING) == [Forward(others[0], 2)]
+    assert world.engine(EngineState.SERVING) == [Forward(others[0], 2)]
     assert world.take(Begun, number=others[0]) == []
     assert world.take(Done, number=others[0]) == [Forward(others[1], 2)]
     assert world.take(Done, number=others[1]) == [Forward(fresh, 2)]
@@ -279,10 +279,10 @@ def test_a_suspect_that_ends_a_second_engine_is_refused_and_so_is_its_like() -> 
     world = serving()
     killer, _ = world.arrive(b"k")
     bystander, _ = world.arrive(b"b")
-    world.engine(Engine.STARTING)
-    assert world.engine(Engine.SERVING) == [Forward(killer, 2)]
-    assert world.engine(Engine.STARTING) == [Refuse(killer, Why.KILLER)]
-    assert world.engine(Engine.SERVING) == [Forward(bystander, 3)]
+    world.engine(EngineState.STARTING)
+    assert world.engine(EngineState.SERVING) == [Forward(killer, 2)]
+    assert world.engine(EngineState.STARTING) == [Refuse(killer, Why.KILLER)]
+    assert world.engine(EngineState.SERVING) == [Forward(bystander, 3)]
     world.take(Done, number=bystander)
     again, effects = world.arrive(b"k")
     assert effects == [Refuse(again, Why.KILLER)]
@@ -296,24 +296,24 @@ def test_a_begun_answer_that_comes_again_after_a_death_is_tried_alone() -> None:
         world.take(Begun, number=killer)
         if cut_first:
             assert world.take(Lost, number=killer) == [End(killer, Why.ENGINE_ENDED, 1)]
-        world.engine(Engine.STARTING)
+        world.engine(EngineState.STARTING)
         other, _ = world.arrive(b"o")
         again, _ = world.arrive(b"k")
-        assert world.engine(Engine.SERVING) == [Forward(again, 2)]
+        assert world.engine(EngineState.SERVING) == [Forward(again, 2)]
         world.take(Begun, number=again)
         if cut_first:
             world.take(Lost, number=again)
-        world.engine(Engine.STARTING)
+        world.engine(EngineState.STARTING)
         assert world.arrive(b"k")[1] == [Refuse(world.last, Why.KILLER)]
-        assert world.engine(Engine.SERVING) == [Forward(other, 3)]
+        assert world.engine(EngineState.SERVING) == [Forward(other, 3)]
 
 
 def test_a_suspect_is_alone_for_a_limited_time() -> None:
     for begins, limit_s in ((False, ALONE_S), (True, ALONE_BEGUN_S)):
         world = serving()
         suspect, _ = world.arrive()
-        world.engine(Engine.STARTING)
-        world.engine(Engine.SERVING)
+        world.engine(EngineState.STARTING)
+        world.engine(EngineState.SERVING)
         if begins:
             world.take(Begun, number=suspect)
         other, effects = world.arrive()
@@ -325,9 +325,9 @@ def test_a_suspect_is_alone_for_a_limited_time() -> None:
 def test_others_pass_a_suspect_for_a_limited_time_then_it_has_its_turn() -> None:
     world = serving()
     world.arrive(b"k")
-    world.engine(Engine.STARTING)
+    world.engine(EngineState.STARTING)
     world.take(Left, number=1)
-    world.engine(Engine.SERVING)
+    world.engine(EngineState.SERVING)
     (busy, _), (suspect, waits), (passing, passes) = (world.arrive(d) for d in (b"", b"k", b""))
     assert waits == []
     assert passes == [Forward(passing, 2)]
@@ -342,8 +342,8 @@ def test_others_pass_a_suspect_for_a_limited_time_then_it_has_its_turn() -> None
 def test_a_request_is_no_suspect_any_more_once_it_was_answered_alone() -> None:
     world = serving()
     suspect, _ = world.arrive(b"s")
-    world.engine(Engine.STARTING)
-    world.engine(Engine.SERVING)
+    world.engine(EngineState.STARTING)
+    world.engine(EngineState.SERVING)
     world.take(Done, number=suspect)
     assert [world.arrive(d)[1] for d in (b"x", b"s")] == [[Forward(2, 2)], [Forward(3, 2)]]
 
@@ -366,8 +366,8 @@ def test_a_broken_connection_waits_for_the_daemon_s_word() -> None:
     assert world.take(Lost, number=number) == []
     other, effects = world.arrive()
     assert effects == [], "nothing more goes to an engine that may be dead"
-    assert world.engine(Engine.STARTING) == [Recall(number)]
-    assert world.engine(Engine.SERVING) == [Forward(number, 2)]
+    assert world.engine(EngineState.STARTING) == [Recall(number)]
+    assert world.engine(EngineState.SERVING) == [Forward(number, 2)]
     assert world.take(Done, number=number) == [Forward(other, 2)]
 
 
@@ -388,18 +388,20 @@ def test_a_fault_is_passed_on_if_the_engine_lives_and_sent_again_if_it_dies() ->
     assert world.arrive()[1] == [Forward(3, 1)], "others go on"
     assert world.after(CONFIRM_S) == [Release(first)]
     world.take(Faulted, number=second)
-    assert Recall(second) in world.engine(Engine.STARTING)
+    assert Recall(second) in world.engine(EngineState.STARTING)
 
 
 def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> None:
     world = serving()
     (first, _), (second, _) = world.arrive(), world.arrive()
-    world.engine(Engine.DRAINING)
+    world.engine(EngineState.DRAINING)
     world.take(Faulted, number=first)
     world.take(Lost, number=second)
     assert world.after(10 * CONFIRM_S) == []
-    assert world.engine(Engine.STARTING) == [Recall(first), Recall(second)]
-    assert world.engine(Engine.SERVING) == [Forward(first, 2), Forward(second, 2)], "no suspects"
+    assert world.engine(EngineState.STARTING) == [Recall(first), Recall(second)]
+    assert world.engine(EngineState.SERVING) == [Forward(first, 2), Forward(second, 2)], (
+        "no suspects"
+    )
 
 
 # -- any order of events ---
@@ -478,7 +480,7 @@ class Shell(World):
                 waits = self.policy.stage(number) is Stage.WAITING
                 assert not waits or self.at - since < RULES.hold_s, f"{number} starves"
         elif what == "engine":
-            self.turn(list(Engine)[which % 4], returns=which % 3 > 0)
+            self.turn(list(EngineState)[which % 4], returns=which % 3 > 0)
         elif what == "leave" and self.open:
             number = sorted(self.open)[which % len(self.open)]
             self.answer(number, "left")
@@ -499,13 +501,13 @@ class Shell(World):
             self.since[number] = self.at
             self.take(Faulted if what == "fault" else Unsent, number=number)
 
-    def turn(self, engine: Engine, *, returns: bool = True) -> None:
-        self.serves = engine is Engine.SERVING
-        self.engine(engine, at_once=3, returns=returns)
+    def turn(self, state: EngineState, *, returns: bool = True) -> None:
+        self.serves = state is EngineState.SERVING
+        self.engine(state, at_once=3, returns=returns)
 
     def finish(self) -> None:
         """An engine comes that answers all."""
-        self.turn(Engine.SERVING)
+        self.turn(EngineState.SERVING)
         for _ in range(200):
             for number in sorted(self.sent):
                 self.answer(number, "done")

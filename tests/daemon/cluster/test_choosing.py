@@ -179,7 +179,7 @@ def test_one_that_changes_again_and_again_holds_the_start(world: World) -> None:
     world.play(story)
 
 
-def test_what_fewer_nodes_do_not_mend_is_not_tried_each_second(
+def test_what_fewer_nodes_do_not_fix_is_not_tried_each_second(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:

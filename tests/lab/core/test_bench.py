@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.lab.core.bench import compare, prompts, ranks, record
-from caovand.lab.core.bench.prompts import TooFewTexts
+from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.bench.record import Answered
 from caovand.lab.corpus import texts
 
@@ -142,9 +142,9 @@ def test_uneven_text_is_fitted_too_and_too_little_is_refused() -> None:
 
     found, many = prompts.fitted(text, 5000, count)
     assert 4950 <= many == count(found) <= 5000
-    with pytest.raises(TooFewTexts, match="all texts together have"):
+    with pytest.raises(TooLittleText, match="all texts together have"):
         prompts.fitted(text, 10**6, count)
-    with pytest.raises(TooFewTexts, match="its beginning alone has more"):
+    with pytest.raises(TooLittleText, match="its beginning alone has more"):
         prompts.fitted(text, 3, lambda part: 50 + len(part))
 
 

@@ -1,6 +1,6 @@
 """What steps take: activations and the sampler at their peak, CUDA graphs, workspaces.
 
-Widths are elements a token. They were read from what PyTorch's allocator held at the peak of real
+Widths are elements a token. They were read from what PyTorch's allocator had at the peak of real
 steps; the starts in tests/samples/starts hold the sums. A pass is profiled without attention's own
 work, of which only what MLA sets aside counts.
 

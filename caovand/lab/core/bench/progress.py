@@ -30,8 +30,10 @@ class Progress:
         self._ended += 1
 
     def percent(self, first: int = 0, answered: int = 0) -> int:
-        """The share of all tokens, where so many requests of the round under way have their first
-        one, and so many are answered."""
+        """The share of all tokens that are done.
+
+        Of the round under way, `first` requests have their first token and `answered` all of them.
+        """
         tokens = [count * self._tokens for _, count in self._rounds]
         done = self._read(first) + sum(tokens[: self._ended]) + answered * self._tokens
         return 100 * done // (sum(self._prompts()) + sum(tokens))

@@ -18,7 +18,7 @@ CLOSE = 0.01  # a length this close to the one asked for is good enough
 Count = Callable[[str], int]
 
 
-class TooFewTexts(ProblemError):
+class TooLittleText(ProblemError):
     """A prompt would need more text than there is."""
 
 
@@ -64,7 +64,7 @@ def fitted(text: str, tokens: int, count: Count) -> tuple[str, int]:
             if found >= tokens * (1 - CLOSE):
                 break
             if at == len(text):
-                raise TooFewTexts(
+                raise TooLittleText(
                     f"make a prompt of {tokens:,} tokens",
                     f"all texts together have {found:,}",
                     "choose shorter --prompts",
@@ -78,7 +78,7 @@ def fitted(text: str, tokens: int, count: Count) -> tuple[str, int]:
             break
         at = min(guess, len(text))
     if not low_count:
-        raise TooFewTexts(
+        raise TooLittleText(
             f"make a prompt of {tokens:,} tokens",
             "its beginning alone has more",
             "choose longer --prompts",

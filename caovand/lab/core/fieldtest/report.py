@@ -8,7 +8,7 @@ from typing import Any
 
 from caovand.lab.core.bench import record
 
-HEAD = (
+COLUMNS = (
     "serving", "prompt", "at once", "prefill tok/s", "modelled", "decode tok/s", "modelled",
     "first token", "tok/J",
 )  # fmt: skip
@@ -26,8 +26,8 @@ def lines(facts: Document, kernels: Document | None, trials: Sequence[Document])
     yield from _kernels(kernels)
     yield "## Serving"
     yield ""
-    yield from _row(HEAD)
-    yield from _row(["---"] * len(HEAD))
+    yield from _row(COLUMNS)
+    yield from _row(["---"] * len(COLUMNS))
     for trial in trials:
         yield from _speeds(trial)
     yield ""

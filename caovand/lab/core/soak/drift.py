@@ -23,7 +23,7 @@ SLOWER = 0.06
 the middles of its first and last third."""
 SLOWER_LOADED = 0.25
 MAX_IN_A_THIRD = 16
-"""Values of a third, medians of neighbours: the exact test takes long for hundreds."""
+"""Values of a third, medians of adjacent ones: the exact test takes long for hundreds."""
 HEAT = 0.2
 """More of the samples throttled than in the first third: this explains slowness."""
 COLLAPSED = 0.5

@@ -21,7 +21,7 @@ CHANCE = 0.001
 STEADY = 1 / 3
 """Share of the whole slope that each half must have: a step, or a rise that ends, is no leak."""
 SPREADS = 2.0
-"""A leak grows by more than so many standard deviations of the points around the fitted line."""
+"""How many standard deviations of the points around the fitted line a leak exceeds."""
 NORMAL = 1.4826
 """Standard deviations of a normal distribution in one median deviation."""
 
@@ -55,7 +55,7 @@ def growth(points: Sequence[Point], least: float) -> Growth | None:
 
 
 def binned(points: Sequence[Point], most: int = BINS) -> list[Point]:
-    """Reduce a series to at most so many points, medians of equally many neighbours."""
+    """Reduce a series to at most `most` points, each the median of equally many adjacent ones."""
     size = max(math.ceil(len(points) / most), 1)
     groups = [points[n : n + size] for n in range(0, len(points), size)]
     return [(median(at for at, _ in one), median(value for _, value in one)) for one in groups]
