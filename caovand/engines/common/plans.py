@@ -54,7 +54,7 @@ def device(gpus: Sequence[Gpu], build: str = "cpu") -> str:
 
 
 def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
-    """Take the ladder's steps of a remembered plan of the same model again."""
+    """Take the ladder's steps of a degraded plan of the same model again."""
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
     return replace(

@@ -53,7 +53,7 @@ class FlagRow:
     A flag with a `secret` is shown to nobody: that is the shortest beginning of its name that vLLM
     takes, and `carrier` the variable that brings it to the engine instead. `wanted` are the values
     that are not refused before a start. What the planner and the forecast calculate with is of
-    `type`, also in a remembered plan. `unforeseen` says what it changes of memory if nothing can be
+    `type`, also in a degraded plan. `unforeseen` says what it changes of memory if nothing can be
     forecast with it.
     """
 

@@ -1,7 +1,7 @@
 """Sizing a plan: the candidate its settings amount to, and what may give way for the context.
 
 TurboQuant caches are never chosen here: k8v4 unpacks whole contexts next to the cache, and in
-the published runs it held no more tokens than an 8-bit one. An operator may still name them.
+the published runs it kept no more tokens than an 8-bit one. An operator may still name them.
 """
 
 from __future__ import annotations

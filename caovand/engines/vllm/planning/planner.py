@@ -233,7 +233,7 @@ def _drop_unknown(name: str, setting: Setting, partial: PartialPlan) -> Setting:
 
 
 def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
-    """The plan with the ladder's steps of a remembered plan of the same model taken again."""
+    """The plan with the ladder's steps of a degraded plan of the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
     kept = kept_steps(remembered.settings, plan.verbatim - {"additional_config"})
