@@ -22,7 +22,8 @@ CACHES = re.compile(
 """Variables of engines and their libraries that name a folder to write to."""
 OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
 AT_HOME = (".ccache", ".config/vllm", ".cupy", ".deep_gemm", ".nv", ".tilelang", ".triton")
-"""Where libraries write if no variable names a folder; none is made but the usual one."""
+"""Where libraries write if no variable names a folder; none is made but the usual one, unless
+XDG_CACHE_HOME names another."""
 USUAL = ".cache"
 PRIVATE = (".docker", ".git-credentials", ".gnupg", ".kube", ".password-store", ".pypirc", ".ssh")
 """What its user keeps at home for other programs than engines."""
@@ -57,8 +58,9 @@ def confinement(
         others = (*others, config.cluster.key_file)
     hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
-    own = tuple(_at_home(env, (USUAL, *engine.at_home)))
-    common = filter(os.path.isdir, _at_home(env, AT_HOME))
+    elsewhere = os.path.isabs(env.get("XDG_CACHE_HOME", ""))
+    own = tuple(_at_home(env, engine.at_home if elsewhere else (USUAL, *engine.at_home)))
+    common = filter(os.path.isdir, _at_home(env, (USUAL, *AT_HOME)))
     asked = _written(config.engine.extra_args, engine.writes)
     named = (value for name, value in env.items() if CACHES.search(name) and os.path.isabs(value))
     writable = (str(places.cache), *named, *own, *common, *OF_ALL, *asked, *config.engine.writable)

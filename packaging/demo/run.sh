@@ -54,6 +54,8 @@ python = "$engine/bin/python"
 TOML
     mv "$config.part" "$config"
 fi
+# What libraries keep where no variable names a folder stays in the demo, too.
+export XDG_CACHE_HOME="$place/cache/home"
 cat <<TEXT
 
 caovand starts in the foreground on a tiny model that knows one sentence.

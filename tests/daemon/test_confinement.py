@@ -51,6 +51,11 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         "/srv/run",
     }
     assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm"}
+    named = confinement(
+        engine, config, places, "/opt/engine/bin/python", {**env, "XDG_CACHE_HOME": "/srv/xdg"}
+    )
+    assert named is not None
+    assert set(named.writable) == set(found.writable) - {str(tmp_path / ".cache")} | {"/srv/xdg"}
 
 
 def test_one_folder_for_all_is_the_engines_too_and_nothing_is_confined_where_that_is_off(
