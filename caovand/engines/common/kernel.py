@@ -27,13 +27,15 @@ CARD_LOST = (
          r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"
          r"(?:severity=)?Uncorrect(?:ed|able) \(Fatal\)"),
 )  # fmt: skip
-# A fault of the program on the card, and one that stopped it there: an assertion in a kernel. 45
-# follows whatever ended a program, be it a kill from outside, and tells nothing.
+# A fault of the program on the card, and one that ended its work there, for whatever reason: an
+# assertion in a kernel is 43.
 XID_APP = signature("xid.app", "consequence", "illegal-access",
     r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31),")  # fmt: skip
 XID_STOPPED = signature("xid.stopped", "consequence", "launch-failure",
-    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>43),")  # fmt: skip
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>43|45),")  # fmt: skip
 OF_PROGRAM = (XID_APP, XID_STOPPED)
+CLEANUP = "45"
+"""The Xid that follows whatever ended a program, be it a kill from outside."""
 HOST_KILLED = signature("host.killed", "cause", "host-oom",
     r"(?:Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) "
     r"\((?P<name>[^)]*)")  # fmt: skip
@@ -65,6 +67,8 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
             continue
         if row not in OF_PROGRAM:
             return finding
+        if pids is not None and captures["xid"] == CLEANUP:
+            continue  # here, what ended it is seen
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.
         blamed = _XID_PID.search(line)
