@@ -53,9 +53,7 @@ def confinement(
         for place in (places.runtime, places.state, places.logs)
         if places.cache not in (place, *place.parents)
     )
-    others = (*filter(_can_be_hidden, _keys(config)), *_at_home(env, PRIVATE))
-    if config.cluster.role != "off":
-        others = (*others, config.cluster.key_file)
+    others = (*_hidden_keys(config), *_at_home(env, PRIVATE))
     hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
     elsewhere = os.path.isabs(env.get("XDG_CACHE_HOME", ""))
@@ -69,18 +67,15 @@ def confinement(
 
 def of_a_server(config: Config, places: Directories, readable: str = "") -> Confinement:
     """What the page or the gateway may reach: no file of ours but one that is named to it."""
-    keys = (
-        key
-        for key in _keys(config)
-        if os.path.exists(key) and key != readable and _can_be_hidden(key)
-    )
+    keys = (key for key in _hidden_keys(config) if os.path.exists(key) and key != readable)
     hidden = (*map(str, (places.runtime, places.state, places.cache, places.logs)), *keys)
     # Who is sooner chosen when memory runs out: a number that it writes of itself.
     return Confinement(hidden, (readable,) if readable else (), ("/proc/self",))
 
 
-def _keys(config: Config) -> tuple[str, ...]:
-    return (config.server.api_key_file, config.page.token_file, config.cluster.key_file)
+def _hidden_keys(config: Config) -> Iterator[str]:
+    yield config.cluster.key_file
+    yield from filter(_can_be_hidden, (config.server.api_key_file, config.page.token_file))
 
 
 def readable_keys(config: Config) -> list[str]:
