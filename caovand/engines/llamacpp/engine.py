@@ -88,5 +88,5 @@ ENGINE = Engine(
     ),
     healing=HEALING,
     # Its server is one process: only in an environment of caovan's is it surely caovan's.
-    dependents=re.compile(r"/(?:[^/\s]+/)*(?:current-)?llamacpp[^/\s]*/bin/llama-server\s"),
+    dependents=re.compile(r"\A\S*/(?:current-)?llamacpp[^/\s]*/bin/llama-server\s"),
 )

@@ -79,6 +79,6 @@ ENGINE = Engine(
         exact=False,
     ),
     healing=HEALING,
-    dependents=re.compile(r"(?:[^/\s]*/)*(?:ollama runner|lib/ollama/(?:[^/\s]+/)?llama-server)\s"),
+    dependents=re.compile(r"\A(?:\S*/)?(?:ollama runner|lib/ollama/(?:[^/\s]+/)?llama-server)\s"),
     models=NAMED_MODELS,
 )
