@@ -558,10 +558,10 @@ def test_a_command_that_does_not_exist_ends_at_once_and_says_so(engine: Engine) 
 
 def test_a_command_too_long_for_the_kernel_ends_at_once_and_says_so(engine: Engine) -> None:
     async def test() -> None:
-        started = engine.start("python", "x" * (1 << 21))
+        started = engine.start("sh", "x" * (1 << 21))
         assert await started.ended() == 126
         await started.end(1.0)
-        assert engine.lines == ["cannot execute python: Argument list too long"]
+        assert engine.lines == ["cannot execute sh: Argument list too long"]
 
     run(test)
 
