@@ -107,8 +107,9 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         restarts_in_step(two, before)
         why = "node n2: its rank was ended, as its configuration changed there"
         assert any(why in text for text in two.head.events())
-        environ = Path(f"/proc/{pids(two)[1]}/environ").read_bytes().split(b"\0")
-        assert b"ROLLED=1" in environ
+        # Its launcher has another environment, until it executes the engine.
+        environ = Path(f"/proc/{pids(two)[1]}/environ")
+        until(lambda: b"ROLLED=1" in environ.read_bytes().split(b"\0"), "the rank's variables")
         assert two.head.ctl("stop").returncode == 0
         two.worker.until_state("HOLD")
         two.until_nothing_runs(two.worker)
