@@ -56,11 +56,10 @@ def best_split(partial: PartialPlan) -> PartialPlan:
     )
     if partial.task in POOLING:
         # Its work is prompts, whose activations all cards of a split exchange in each layer.
-        for size in reversed(smaller):
-            fewer = _attempt(partial, Split(size))
-            if fewer and fewer.choice and fewer.choice.sound and not _is_rounded(fewer):
-                return _with_reason(fewer, partial, best)
-        smaller = []
+        attempts = (_attempt(partial, Split(size)) for size in reversed(smaller))
+        fewest = next((one for one in attempts if one and _is_sound_as_published(one)), None)
+        if fewest:
+            return _with_reason(fewest, partial, best)
     for size in smaller:
         if best and best.choice and best.choice.unbounded(partial.model):
             break
@@ -97,10 +96,11 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
     return replace(best, settings={**best.settings, "tensor_parallel_size": size})
 
 
-def _is_rounded(partial: PartialPlan) -> bool:
-    """Whether weights are stored in fewer bits than the checkpoint's, which no one asked for."""
-    found = partial.settings.get("quantization")
-    return found is not None and found.value is not None and found.origin == "policy"
+def _is_sound_as_published(partial: PartialPlan) -> bool:
+    """Whether it fits without host memory, and without fewer bits that nobody asked for."""
+    rounded = partial.settings.get("quantization")
+    ours = rounded is not None and rounded.value is not None and rounded.origin == "policy"
+    return partial.choice is not None and partial.choice.sound and not ours
 
 
 def _cost_of(split: Split, found: PartialPlan, best: PartialPlan) -> str:
