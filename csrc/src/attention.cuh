@@ -19,6 +19,7 @@
 #include <cuda_fp16.h>
 
 #include "caovan_sm75.h"
+#include "hadamard.cuh"
 #include "ptx.cuh"
 
 namespace caovan {
@@ -94,27 +95,6 @@ struct Query<kHalf, D> {
   float step;
 };
 
-// The transform of sums over a row that four lanes hold; lane l%4 has dimensions 32c + 8(l%4) + i.
-template <int N>
-__device__ __forceinline__ void hadamard(float (&x)[N], int lane) {
-#pragma unroll
-  for (int h = 1; h < N; h *= 2)
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (!(i & h)) {
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b;
-        x[i + h] = a - b;
-      }
-#pragma unroll
-  for (int mask = 1; mask < 4; mask *= 2)
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float other = __shfl_xor_sync(~0u, x[i], mask);
-      x[i] = lane & mask ? other - x[i] : x[i] + other;
-    }
-}
-
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -140,7 +120,8 @@ __device__ __forceinline__ void load_query(Query<F, D>& out, const caovan_attent
 #pragma unroll
       for (int i = 0; i < kRun; ++i) x[c * kRun + i] *= p.signs[d + i];
   }
-  if (F == kInt4) hadamard(x, lane);
+  // Lane l%4 has dimensions 32c + 8(l%4) + i.
+  if (F == kInt4) hadamard<4>(x, lane);
   float largest = 0.f;
 #pragma unroll
   for (int i = 0; i < D / 4; ++i) largest = fmaxf(largest, fabsf(x[i]));

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "caovan_sm75.h"
+#include "hadamard.cuh"
 #include "ptx.cuh"
 
 namespace caovan {
@@ -15,27 +16,6 @@ constexpr int kWarps = 4;
 
 __device__ __forceinline__ int rounded(float x, int least, int most) {
   return min(max(int(x >= 0.f ? x + 0.5f : x - 0.5f), least), most);
-}
-
-// The transform of sums over the warp's row.
-template <int N>
-__device__ __forceinline__ void hadamard(float (&x)[N], int lane) {
-#pragma unroll
-  for (int h = 1; h < N; h *= 2)
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (!(i & h)) {
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b;
-        x[i + h] = a - b;
-      }
-#pragma unroll
-  for (int mask = 1; mask < 32; mask *= 2)
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float other = __shfl_xor_sync(~0u, x[i], mask);
-      x[i] = lane & mask ? other - x[i] : x[i] + other;
-    }
 }
 
 template <int Format, int D>
@@ -67,7 +47,7 @@ __global__ void __launch_bounds__(kWarps * 32) write_kernel(caovan_kv_write_args
       x[i] = i % 2 ? __high2float(pair) : __low2float(pair);
       if (Format == CAOVAN_KV_INT4) x[i] *= p.signs[lane * N + i];
     }
-    if (Format == CAOVAN_KV_INT4) hadamard(x, lane);
+    if (Format == CAOVAN_KV_INT4) hadamard<32>(x, lane);
     float least = x[0], most = x[0];
 #pragma unroll
     for (int i = 1; i < N; ++i) {
