@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
@@ -270,20 +270,12 @@ def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def _cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
-    return serving(gpus_of(plan, inventory), inventory.others, _values(plan))
+    return serving(gpus_of(plan, inventory), inventory.others, plan.values)
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
     """The candidate that this plan amounts to."""
-    return candidate_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
-
-
-def _values(plan: Plan) -> dict[str, Any]:
-    return {name: setting.value for name, setting in plan.settings.items()}
-
-
-def _env(plan: Plan) -> dict[str, Any]:
-    return {name: setting.value for name, setting in plan.env.items()}
+    return candidate_of(plan.values, inventory, cards_of_plan(plan, inventory), plan.variables)
 
 
 def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
@@ -354,7 +346,7 @@ def _ranks(
 
 def _is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
     longer = context > model.max_model_len
-    return longer and not beyond_limit(model, context, _values(plan), _env(plan))
+    return longer and not beyond_limit(model, context, plan.values, plan.variables)
 
 
 def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
@@ -366,8 +358,8 @@ def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
         return "config.json does not tell the model's layers"
     if not model.limit_known and count_of(plan.value("max_model_len")) is None:
         return "config.json does not tell the longest context; set max_model_len to have a forecast"
-    settings = _values(plan)
-    why = unmodelled(settings, model) or stages_unknown(settings, _env(plan), inventory)
+    settings = plan.values
+    why = unmodelled(settings, model) or stages_unknown(settings, plan.variables, inventory)
     if why:
         return why
     if not gpus and replicas(settings) > 1:

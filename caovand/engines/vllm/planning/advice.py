@@ -116,8 +116,7 @@ def sparing(case: Case) -> str:
 def _free(case: Case) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
-        values = {name: case.plan.value(name) for name in case.plan.settings}
-        yield f"{FREE}: {holders(case.gpus, others, values)}"
+        yield f"{FREE}: {holders(case.gpus, others, case.plan.values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:

@@ -93,8 +93,7 @@ def make_plan(
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
-        values = {name: plan.value(name) for name in plan.settings}
-        pinned = pinned_gib(offload, inventory.model, ranks) * stages(values)
+        pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
         parts = (
             f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
             in_fewer_bits(case),
@@ -125,7 +124,7 @@ def _cost_of_others(plan: Plan, partial: PartialPlan) -> list[str]:
         alone = best_split(replace(partial, inventory=free, gpus=gpus))
     except Unplannable:
         return []
-    lost, values = [], {name: plan.value(name) for name in plan.settings}
+    lost, values = [], plan.values
     longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
     if isinstance(context.value, int) and longer > context.value:
         lost.append(f"the context is {context.value} tokens instead of {longer}")
