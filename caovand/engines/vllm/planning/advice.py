@@ -16,12 +16,9 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
-from caovand.engines.vllm.memory.estimate import (
-    candidate_of_plan,
-    gpus_of,
-    lacking_gib,
-)
-from caovand.engines.vllm.memory.pinned import pinned_gib
+from caovand.engines.vllm.memory.estimate import lacking_gib
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
+from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, holders
 from caovand.engines.vllm.sizing.pace import step_cost
