@@ -29,7 +29,7 @@ from caovand.engines.vllm.memory.estimate import (
     room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.pinned import pinned_gib
+from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
