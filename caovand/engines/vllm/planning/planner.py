@@ -13,6 +13,7 @@ from typing import Any
 
 from caovand.core.config import MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
@@ -34,7 +35,6 @@ from caovand.engines.vllm.planning.devices import (
     all_without_other_processes,
     choose_gpus,
     holders,
-    without_other_processes,
 )
 from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.partial_plan import PLUGINS, PartialPlan, user

@@ -207,4 +207,4 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
     others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return size_plan(first, [decided(depth, cache) for depth, cache in others])
+    return size_plan([first, *(decided(depth, cache) for depth, cache in others)])
