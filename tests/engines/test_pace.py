@@ -19,6 +19,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
     WORKLOADS,
     Pace,
@@ -27,7 +28,6 @@ from caovand.engines.vllm.sizing.pace import (
     tokens_of_step,
     unevenness,
 )
-from caovand.engines.vllm.sizing.preferences import ENOUGH_EXACT
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (

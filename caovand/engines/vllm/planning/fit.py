@@ -23,13 +23,9 @@ from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.devices import holders
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, variables
+from caovand.engines.vllm.sizing.best import choose, longest_lean
 from caovand.engines.vllm.sizing.pace import WORKLOADS
-from caovand.engines.vllm.sizing.preferences import choose
-from caovand.engines.vllm.sizing.search import (
-    GENEROUS_BATCH,
-    longest_lean,
-    sequences_for,
-)
+from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.sizing.space import Choice, Space
 
 UNKNOWN_CONTEXT = 131_072
