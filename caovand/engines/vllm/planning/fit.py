@@ -39,35 +39,33 @@ MIN_ALONE = 4096
 def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
     """Choose the best of these plans; without limits if a flag keeps memory from being forecast.
 
-    If the model fits without counting such a flag, the candidate that fits is kept.
+    If the model fits without counting such a flag, the candidate that fits is kept. Raises
+    Unplannable if only other processes keep the model from running.
     """
     first = partials[0]
-    if first.unweighed and first.weights_unknown:
+    if first.weights_unknown:
         return replace(first, choice=Choice(_candidate_of_unknown(first), fits=True))
-    found = _size_best(partials[:1] if first.unweighed else partials)
-    if first.unweighed and not (found.choice and found.choice.sound):
-        return replace(first, choice=Choice(_candidate_of_unknown(first), fits=True))
-    return found
-
-
-def _size_best(partials: Sequence[PartialPlan]) -> PartialPlan:
-    """Choose the best of these plans, of those without the vision tower, and of those whose 16-bit
-    weights are rounded. Raises Unplannable if it has to wait for other processes."""
-    stored = partials[0]
-    every = [*partials, *filter(None, map(quantised_at_load, partials))]
-    pairs: list[tuple[PartialPlan, Candidate]] = []
-    for alike in (every[: len(partials)], every[len(partials) :]):
-        bases = [(one, asked_candidate(one)) for one in alike]
-        pairs += bases
-        if bases and bases[0][1].vision and _text_only_may_help(stored):
-            pairs += [(one, base.but(vision=False)) for one, base in bases]
-    space = replace(_fixed(stored), bases=tuple(base for _, base in pairs))
-    choice = choose(space, stored.model, stored.cards)
+    pairs = _open_bases(partials[:1] if first.unweighed else partials)
+    space = replace(_fixed(first), bases=tuple(base for _, base in pairs))
+    choice = choose(space, first.model, first.cards)
     if space.context is None or not choice.sound:
         rounded, stages = space.is_rounded(choice.candidate), choice.candidate.stages
         among = [base for base in space.bases if space.is_rounded(base) == rounded]
-        _wait_for_others([base.but(stages=stages) for base in among], stored)
+        _wait_for_others([base.but(stages=stages) for base in among], first)
+    if first.unweighed and not choice.sound:
+        return replace(first, choice=Choice(_candidate_of_unknown(first), fits=True))
     return replace(pairs[choice.base][0], choice=choice)
+
+
+def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Candidate]]:
+    """The bases of these plans, those without the vision tower, and with rounded 16-bit weights."""
+    pairs: list[tuple[PartialPlan, Candidate]] = []
+    for alike in (partials, [*filter(None, map(quantised_at_load, partials))]):
+        bases = [(one, asked_candidate(one)) for one in alike]
+        pairs += bases
+        if bases and bases[0][1].vision and _text_only_may_help(partials[0]):
+            pairs += [(one, base.but(vision=False)) for one, base in bases]
+    return pairs
 
 
 def graphs_for(partial: PartialPlan) -> str:

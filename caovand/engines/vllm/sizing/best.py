@@ -87,7 +87,7 @@ def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence
     stages = partition(model, choice.candidate, gpus, space.workload)
     if stages == choice.candidate.stages:
         return choice
-    return min(choice, search(stages), key=lambda one: (not one.fits, one.score))
+    return min(search(stages), choice, key=lambda one: (not one.fits, one.score))
 
 
 def _fits_unrounded(
