@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +23,11 @@ import pytest
 from caovand.adapters import nvml_library, processes
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.client import Client
-from tests.cards.conftest import CARD, running, serves, shown
+from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.server import Server, configured, drawn
 from tests.daemon_process import Daemon, free_port
 from tests.patience import until
 
-HERE = Path(__file__).parent
 WATCH = """stable_after_s = 2
 hang_s = 8
 confirm_s = 4
@@ -174,13 +172,8 @@ def cells(row: Row) -> list[str]:
 @pytest.fixture(scope="module")
 def faults(cards: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
     """A daemon whose engines import a plugin that fails a step where it is asked to."""
-    plugin, port, unused = tmp_path_factory.mktemp("plugin"), free_port(), card_mib()
-    info = plugin / "injected-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: injected\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\ninjected = injected:register\n")
-    for name in ("injected.py", "stray.py"):
-        shutil.copy(HERE / name, plugin)
+    plugin = engine_plugin(tmp_path_factory.mktemp("plugin"), "injected", "stray")
+    port, unused = free_port(), card_mib()
     lowest = Lowest()
     lowest.start()
     with running(configured(port, more=WATCH, PYTHONPATH=str(plugin))) as one:
