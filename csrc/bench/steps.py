@@ -1,14 +1,15 @@
 """Where the time of a decode step goes, with the plugin's kernels and with vLLM's. Needs a GPU.
 
-    steps.py MODEL_FOLDER [--ways on,off,on,off] [--graphs FULL_AND_PIECEWISE|PIECEWISE|NONE]
+    steps.py MODEL_FOLDER [--ways on,off,bfloat16,...] [--graphs FULL_AND_PIECEWISE|PIECEWISE|NONE]
              [--drafts N] [--steps N] [--prompt N] [--requests N] [--no-cache]
 
-A Qwen3.5-shaped hybrid with an MTP layer, as it is in the folder, float16. Each way starts an
-engine of its own, one after the other, since whole steps run from the graphs that were recorded;
-name a way twice to see what two starts differ by. In each, steps are timed first, then traced by
-torch's profiler, then by Python's. Tables: the steps of each way; kernels by time and launches a
-step; operators and CUDA calls of the host; Python functions. In a step that waits for the host,
-the card is idle for the rest of it.
+A Qwen3.5-shaped hybrid with an MTP layer, as it is in the folder: in float16 with the plugin's
+kernels "on" and "off", and in "bfloat16", for which vLLM 0.33 has a kernel that also does the
+layer's norm: in float16 it has Triton's. Each way starts an engine of its own, one after the
+other, since whole steps run from the graphs that were recorded; name a way twice to see what two
+starts differ by. In each, steps are timed first, then traced by torch's profiler, then by Python's.
+Tables: the steps of each way; kernels by time and launches a step; operators and CUDA calls of the
+host; Python functions. In a step that waits for the host, the card is idle for the rest of it.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def largest(rows: dict[str, list[float]]) -> dict[str, list[float]]:
 
 def one(args: argparse.Namespace) -> None:
     """Measure one way in this process."""
-    os.environ["CAOVAN_KERNELS"] = "off" if args.way == "off" else "all"
+    os.environ["CAOVAN_KERNELS"] = "all" if args.way == "on" else "off"
     import engine  # noqa: PLC0415
 
     begun = time.perf_counter()
@@ -149,6 +150,7 @@ def one(args: argparse.Namespace) -> None:
         args.model, args.graphs, args.drafts, 1, load_format="auto", async_scheduling=None,
         max_model_len=8192, max_num_seqs=8, gpu_memory_utilization=0.5,
         enable_prefix_caching=not args.no_cache,
+        dtype="bfloat16" if args.way == "bfloat16" else "half",
     )  # fmt: skip
     found: dict = {"way": args.way, "start_s": time.perf_counter() - begun}
     timed(llm, args)  # compiles what is compiled late
