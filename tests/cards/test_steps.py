@@ -1,6 +1,6 @@
 """One card: where the time of a decode step goes with caovan's kernels and with vLLM's.
 
-csrc/bench/steps.py by the engine's Python; CAOVAN_CARDS_WAYS names the ways, in their order.
+csrc/bench/steps.py by the engine's Python; CAOVAN_CARDS_WAYS names the ways, in their order: on+off+on+off.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.cards.conftest import CACHE, CARD, ENGINE, model
 from tests.daemon_process import ROOT
 
 BENCH = ROOT / "csrc/bench/steps.py"
-WAYS = os.environ.get("CAOVAN_CARDS_WAYS", "on,off,on,off")
+WAYS = os.environ.get("CAOVAN_CARDS_WAYS", "on+off+on+off").replace("+", ",")
 
 
 def test_the_steps_of_each_way_are_traced(cards: int) -> None:
