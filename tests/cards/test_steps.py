@@ -1,6 +1,7 @@
 """One card: where the time of a decode step goes with caovan's kernels and with vLLM's.
 
-csrc/bench/steps.py by the engine's Python; CAOVAN_CARDS_WAYS names the ways, in their order: on+off+on+off.
+csrc/bench/steps.py by the engine's Python; CAOVAN_CARDS_WAYS are the ways in their order, such as
+on+off+on+off.
 """
 
 from __future__ import annotations
