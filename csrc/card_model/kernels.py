@@ -209,9 +209,25 @@ KERNELS: Mapping[str, Kernel] = {
             cached=frozenset({0x4EE0}),
         ),
     ),
+    "lm_head_8": Kernel(
+        symbol="lm_head_kernelILi1E",
+        threads=128,
+        registers=118,
+        shared=8704,
+        cycles=11437,
+        path=lambda w: Path(0x1700, cached=frozenset({0x540, 0x570})),
+    ),
+    "lm_head_16": Kernel(
+        symbol="lm_head_kernelILi2E",
+        threads=128,
+        registers=160,
+        shared=17408,
+        cycles=8573,
+        path=lambda w: Path(0x1A70, cached=frozenset({0x620, 0x680, 0x6A0, 0x6C0})),
+    ),
 }
 OURS = {
-    k: f"csrc/src/{re.sub(r'_[145]$', '', k)}.cu"
+    k: f"csrc/src/{re.sub(r'_(1|4|5|8|16)$', '', k)}.cu"
     for k in KERNELS
-    if k.startswith(("gdn", "attention"))
+    if k.startswith(("gdn", "attention", "lm_head"))
 }

@@ -20,6 +20,7 @@
 
 #include "caovan_sm75.h"
 #include "hadamard.cuh"
+#include "halves.cuh"
 #include "ptx.cuh"
 
 namespace caovan {
@@ -47,11 +48,6 @@ __device__ __forceinline__ int dimension(int at) {
   if (F == kInt4) return tile / 2 * 32 + lane * 4 + tile % 2 * 2 + high;
   if (F == kInt8) return tile * 16 + lane * 2 + high;
   return tile * 16 + high * 8 + lane;
-}
-
-__device__ __forceinline__ uint32_t sub2(uint32_t a, uint32_t b) {
-  __half2 r = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
-  return *reinterpret_cast<uint32_t*>(&r);
 }
 
 template <Format F>
