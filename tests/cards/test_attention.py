@@ -65,8 +65,8 @@ def decoded(server: Server, prompts: Sequence[list[int]]) -> float:
 def speeds(server: Server) -> dict[str, float]:
     """Prefill in seconds, and decoded tokens a second, by length."""
     found: dict[str, float] = {}
+    server.answer(drawn(LENGTHS[0]), 16)  # compiles what is compiled late
     for length in LENGTHS:
-        server.answer(drawn(length), 16)  # compiles what is compiled late
         prompt = drawn(length)
         found[f"prefill {length:,}, s"] = server.answer(prompt)[0]
         found[f"decode at {length:,}, tok/s"] = decoded(server, [prompt])
