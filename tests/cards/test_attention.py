@@ -6,7 +6,6 @@ soon as it is measured.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 import time
@@ -19,7 +18,7 @@ import pytest
 from tests.cards.conftest import ENGINE, long_model, running, serves, shown
 from tests.cards.server import Server, configured, drawn
 from tests.cards.test_serving import SOME, Answers, answers, farthest
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import free_port
 
 CONTEXT, NEW, TOGETHER = 135_168, 128, 4
 LENGTHS = (4_096, 32_768, 131_072)
@@ -29,12 +28,9 @@ CLOSE = 0.1
 
 
 def test_each_kernel_is_within_its_bounds_of_float64(cards: int) -> None:
-    where = "from caovan_vllm_sm75_turbo3 import library; print(library.load().path)"
-    found = subprocess.run([ENGINE, "-c", where], capture_output=True, text=True, check=True)
-    own = {**os.environ, "CAOVAN_SM75_LIBRARY": found.stdout.splitlines()[-1]}
     done = subprocess.run(
-        [ENGINE, "csrc/bench/attention.py", "check"], env=own, cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        [ENGINE, "-m", "caovan_vllm_sm75_turbo3.measure.attention", "check"],
+        cwd="/", text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
     print(done.stdout, flush=True)
     assert done.returncode == 0

@@ -416,8 +416,8 @@ def test_binding_is_checked_idempotent_and_yields_to_another_plugin(
 
 
 MEASURE = """
-from caovan_vllm_sm75_turbo3.measure import bench
-assert bench.HAS_VLLM
+from caovan_vllm_sm75_turbo3.measure import attention, bench
+assert bench.HAS_VLLM and attention.unified_attention
 for name in ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule_packed_decode",
              "fused_sigmoid_gating_delta_rule_update"):
     assert callable(getattr(bench.ops, name))
