@@ -126,6 +126,7 @@ class AttentionFacts:
     overlapped_batches: bool = False
     context_parallel: bool = False
     batch_invariant: bool = False
+    sleeps: bool = False
 
 
 def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
@@ -168,6 +169,8 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
         return "a context is split between cards (--decode-context-parallel-size)"
     if facts.batch_invariant:
         return "VLLM_BATCH_INVARIANT is set, and the kernels split by the size of a batch"
+    if facts.sleeps:
+        return "--enable-sleep-mode discards memory that the kernels keep"
     return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 import vllm.envs
 from vllm.config import get_current_vllm_config
+from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend, TritonAttentionImpl
 from vllm.v1.attention.ops.int4_per_token_head import _get_rht_signs
 
@@ -53,6 +54,7 @@ def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
         overlapped_batches=parallel.use_ubatching,
         context_parallel=getattr(parallel, "decode_context_parallel_size", 1) > 1,
         batch_invariant=bool(vllm.envs.VLLM_BATCH_INVARIANT),
+        sleeps=bool(getattr(vllm_config.model_config, "enable_sleep_mode", False)),
         **card_facts(torch.device("meta")),  # the card that the worker has made the current one
     )
 
@@ -92,7 +94,10 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         """Our side of this layer."""
         device, signs = torch.device("cuda", torch.cuda.current_device()), None
         if self.kv_cache_dtype == "int4_per_token_head":
-            signs = _get_rht_signs(self.head_size, 0, device)
+            # vLLM keeps the first it makes, elsewhere in float32: in float16, as models are built,
+            # they would be of another type.
+            with set_default_torch_dtype(torch.float32):
+                signs = _get_rht_signs(self.head_size, 0, device)
         return DecodeAttention(
             heads=self.num_heads,
             kv_heads=self.num_kv_heads,

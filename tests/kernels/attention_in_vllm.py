@@ -29,7 +29,8 @@ logging.basicConfig(level=logging.INFO)
 TURING = {"platform": "cuda", "capability": (7, 5), "library_error": None, "forced": False}
 triton_sm75.card_facts = lambda device: TURING
 torch.cuda.current_device = lambda: 0
-triton_sm75._get_rht_signs = lambda dim, round_idx, device: torch.ones(dim)
+vllm_signs, cpu = triton_sm75._get_rht_signs, torch.device("cpu")
+triton_sm75._get_rht_signs = lambda dim, round_idx, device: vllm_signs(dim, round_idx, cpu)
 made: list[dict] = []
 
 
@@ -93,6 +94,12 @@ OURS, VLLMS, READ = (
     ["vllm writes", "vllm"],
     ["vllm writes", "ours"],
 )
+
+torch.set_default_dtype(torch.float16)  # as vLLM builds models
+assert impl().caovan
+torch.set_default_dtype(torch.float32)
+assert made[-1]["signs"].dtype is torch.float32
+made.clear()
 
 # Turing with each cache: decoding and verification are ours, prefill is vLLM's
 for cache in ("int4_per_token_head", "int8_per_token_head"):

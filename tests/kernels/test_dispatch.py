@@ -113,6 +113,7 @@ def test_attention_of_the_27b_model_is_taken_on_turing(changed: dict) -> None:
         ({"overlapped_batches": True}, "micro-batches", True),
         ({"context_parallel": True}, "--decode-context-parallel-size", True),
         ({"batch_invariant": True}, "VLLM_BATCH_INVARIANT", True),
+        ({"sleeps": True}, "--enable-sleep-mode", True),
     ],
 )
 def test_a_layer_that_attends_otherwise_is_refused_in_words(
