@@ -17,7 +17,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.plan import Setting, Taken, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import choose_gpus, freest, without_other_processes
 from caovand.engines.vllm.planning.planner import make_plan

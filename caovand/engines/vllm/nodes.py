@@ -117,8 +117,7 @@ def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
 
 def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that the head's plan uses here."""
-    values = {name: one.value for name, one in plan.settings.items()}
-    ranks = ranks_here(values, count(plan.value("nnodes")) or 1)
+    ranks = ranks_here(plan.values, count(plan.value("nnodes")) or 1)
     cards = usable_cards(config, inventory)
     if len(cards) < ranks:
         raise Unplannable(

@@ -16,12 +16,9 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
-from caovand.engines.vllm.memory.estimate import (
-    candidate_of_plan,
-    gpus_of,
-    lacking_gib,
-)
-from caovand.engines.vllm.memory.pinned import pinned_gib
+from caovand.engines.vllm.memory.estimate import lacking_gib
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
+from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, holders
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -116,8 +113,7 @@ def sparing(case: Case) -> str:
 def _free(case: Case) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
-        values = {name: case.plan.value(name) for name in case.plan.settings}
-        yield f"{FREE}: {holders(case.gpus, others, values)}"
+        yield f"{FREE}: {holders(case.gpus, others, case.plan.values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:

@@ -18,10 +18,10 @@ from caovand.core.plan import Plan, Setting
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
-from caovand.engines.vllm.memory.estimate import cards_of_plan, forecast_memory
+from caovand.engines.vllm.memory.estimate import forecast_memory
+from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     devices,
-    model_task,
     obstacles,
     pipeline,
     precision,
@@ -94,8 +94,8 @@ DECISIONS = (
     Decision("port", serving.port),
     Decision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
     Decision("revision", serving.revision, goal=Goal("model", "revision")),
-    Decision("runner", model_task.runner),
-    Decision("hf_overrides", model_task.hf_overrides),
+    Decision("runner", serving.runner),
+    Decision("hf_overrides", serving.hf_overrides),
     Decision("trust_remote_code", serving.trust_remote_code,
              goal=Goal("model", "trust_remote_code")),
     Decision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),

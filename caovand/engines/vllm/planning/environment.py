@@ -12,8 +12,7 @@ from caovand.engines.vllm.flags.spelling import MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
-from caovand.engines.vllm.memory.pinned import pinned_gib
-from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import layer_partition

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
@@ -57,14 +56,6 @@ class Scene:
         """How the weights are stored, or are quantised while they are loaded."""
         return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.plan.settings.items()}
-
-    @property
-    def env(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.plan.env.items()}
-
     def first(self, below: tuple[int, int]) -> str:
         """The first card older than this, in words; empty if there is none."""
         return oldest_without(self.gpus, below)
@@ -72,9 +63,9 @@ class Scene:
 
 def cards(scene: Scene) -> Iterator[Problem]:
     size = scene.count("tensor_parallel_size") or 1
-    wanted = cards_lacking(size, scene.settings, len(scene.gpus))
+    wanted = cards_lacking(size, scene.plan.values, len(scene.gpus))
     if wanted and scene.gpus:
-        fits = split_for(scene.inventory.model, scene.settings, len(scene.gpus))
+        fits = split_for(scene.inventory.model, scene.plan.values, len(scene.gpus))
         fewer = " and fewer stages or replicas" if wanted > size else ""
         yield Problem(
             f"use {wanted} GPUs",
@@ -85,14 +76,14 @@ def cards(scene: Scene) -> Iterator[Problem]:
 
 def split(scene: Scene) -> Iterator[Problem]:
     size = scene.count("tensor_parallel_size") or 1
-    whole = shards_whole_experts(scene.settings)
+    whole = shards_whole_experts(scene.plan.values)
     why = indivisible(scene.inventory.model, size, whole_experts=whole)
     if why:
         yield why
 
 
 def stages(scene: Scene) -> Iterator[Problem]:
-    why = pipeline.refusal(scene.settings, scene.env, scene.inventory)
+    why = pipeline.refusal(scene.plan.values, scene.plan.variables, scene.inventory)
     if why:
         yield why
 
@@ -119,7 +110,7 @@ def uncompiled(scene: Scene) -> Iterator[Problem]:
     for what, there in (
         ("--enforce-eager", scene.plan.value("enforce_eager")),
         ("--enable-lora", scene.plan.value("enable_lora")),
-        ("TORCH_COMPILE_DISABLE", str(scene.env.get("TORCH_COMPILE_DISABLE")) == "1"),
+        ("TORCH_COMPILE_DISABLE", str(scene.plan.variables.get("TORCH_COMPILE_DISABLE")) == "1"),
         ("--compilation-config of mode 0", mode in ("0", "none")),
     ):
         if there:
@@ -154,7 +145,7 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
 
 def length(scene: Scene) -> Iterator[Problem]:
     asked, model = scene.count("max_model_len"), scene.inventory.model
-    if asked and beyond_limit(model, asked, scene.settings, scene.env):
+    if asked and beyond_limit(model, asked, scene.plan.values, scene.plan.variables):
         yield Problem(
             f"serve a context of {asked} tokens",
             f"the model's own limit is {model.max_model_len}",
@@ -208,7 +199,7 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
             f"vLLM {scene.inventory.engine.version} has no such type",
             f"use one of {', '.join(known)}",
         )
-    card = ends_in_half(scene.settings, scene.inventory, scene.gpus)
+    card = ends_in_half(scene.plan.values, scene.inventory, scene.gpus)
     if card:
         typed = 'set [policy] kv_cache_dtype = "auto", or dtype = "bfloat16"'
         flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
@@ -258,7 +249,7 @@ def drafting(scene: Scene) -> Iterator[Problem]:
     if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = pipeline.drafts_refused(scene.settings, scene.inventory)
+        fact = pipeline.drafts_refused(scene.plan.values, scene.inventory)
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
             yield Problem("draft with MTP", fact, "leave --speculative-config out")

@@ -20,9 +20,8 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import stages
-from caovand.engines.vllm.memory.estimate import cards_of_plan, gpus_of
-from caovand.engines.vllm.memory.pinned import pinned_gib
-from caovand.engines.vllm.memory.settings import unmodelled, weights_unknown
+from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of, unmodelled, weights_unknown
+from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.decisions import (
     DECIDED,
@@ -38,8 +37,8 @@ from caovand.engines.vllm.planning.devices import (
     without_other_processes,
 )
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.model_task import refuse_deaf, task_of
 from caovand.engines.vllm.planning.partial_plan import PLUGINS, PartialPlan, user
+from caovand.engines.vllm.planning.serving import refuse_deaf, task_of
 from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -93,8 +92,7 @@ def make_plan(
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
-        values = {name: plan.value(name) for name in plan.settings}
-        pinned = pinned_gib(offload, inventory.model, ranks) * stages(values)
+        pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
         parts = (
             f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
             in_fewer_bits(case),
@@ -125,7 +123,7 @@ def _cost_of_others(plan: Plan, partial: PartialPlan) -> list[str]:
         alone = best_split(replace(partial, inventory=free, gpus=gpus))
     except Unplannable:
         return []
-    lost, values = [], {name: plan.value(name) for name in plan.settings}
+    lost, values = [], plan.values
     longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
     if isinstance(context.value, int) and longer > context.value:
         lost.append(f"the context is {context.value} tokens instead of {longer}")

@@ -29,7 +29,7 @@ from caovand.engines.vllm.memory.estimate import (
     room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.pinned import pinned_gib
+from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
@@ -38,7 +38,7 @@ SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
-SAMPLER_SHARE = 0.02
+SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
@@ -76,11 +76,12 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
     return max(_longest(candidate, model, gpus, space) for candidate in lean)
 
 
-def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
-    """How many sequences these cards decode at once at most if nobody fixed that."""
+def sequences_for(model: ModelCard, gpus: Sequence[Gpu], few: bool) -> int:
+    """How many sequences these cards decode at once at most if nobody fixed that; `few` on Turing,
+    unless the workload is of many users."""
     if model.task in POOLING:
         return MAX_SEQUENCES  # nothing is sampled
-    if turing:
+    if few:
         return TURING_SEQUENCES
     card = min(gpu.total_mib for gpu in gpus) * MIB
     each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
@@ -151,7 +152,7 @@ class _Search:
             if not one.sized:
                 sized = self._size(one.base, one.candidate)
                 if sized:
-                    score = self._paces[one.base].score(sized)
+                    score = self._paces[one.base].score(sized, room=self._room(sized))
                     again = one._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
             elif first is None:
@@ -184,10 +185,13 @@ class _Search:
         """Sequences that may be let in, most first."""
         if self._space.sequences:
             return (self._space.sequences,)
-        most = min(sequences_for(self._model, self._gpus, base.turing), self._batches(base)[0])
-        if base.turing:
+        few = base.turing and self._space.workload.users <= TURING_SEQUENCES
+        most = min(sequences_for(self._model, self._gpus, few), self._batches(base)[0])
+        if base.turing and most <= TURING_SEQUENCES:
             return tuple(range(most, 0, -1))
-        return tuple(most >> shift for shift in range(most.bit_length()))
+        halved = [most >> shift for shift in range(most.bit_length())]
+        between = [one * 3 // 4 for one in halved if 2 < one <= self._space.workload.users]
+        return tuple(sorted({*halved, *between}, reverse=True))
 
     def _size(self, base: int, candidate: Candidate) -> Candidate | None:
         """The candidate with its context, None if it holds none or not its sequences."""
@@ -210,8 +214,10 @@ class _Search:
             sized = _with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
             return None
-        few = space.sequences or sized.sequences <= USUAL_SEQUENCES
-        return sized if few or sized.sequences <= self._room(sized) else None
+        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, space.workload.users)
+        # Turing's few users chat long.
+        usual = sized.context if sized.turing else None
+        return sized if few or sized.sequences <= self._room(sized, usual) else None
 
     def _compiles(self, candidate: Candidate) -> bool:
         """Whether the first start has room to compile, which it does before it makes a cache."""
@@ -220,13 +226,15 @@ class _Search:
         first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
         return kv_bytes(self._model, first, self._gpus) > 0
 
-    def _room(self, candidate: Candidate) -> float:
-        """Sequences that the cache holds: of Turing whole ones, whose few users chat long."""
-        usual = candidate.context
-        if not candidate.turing:
-            usual = min(usual, self._space.workload.length)
+    def _room(self, candidate: Candidate, usual: int | None = None) -> float:
+        """Requests of this length, or of the usual one, that the cache holds while they decode.
+
+        The layers that see only the last tokens hold a whole step more of a prompt being read.
+        """
+        usual = usual or min(candidate.context, self._space.workload.held)
         available = int(kv_bytes(self._model, candidate, self._gpus))
-        return layout_for(self._model, candidate).concurrency(available, usual)
+        decoding = candidate.but(batch_tokens=1)
+        return layout_for(self._model, decoding).concurrency(available, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
