@@ -534,6 +534,14 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "cannot be loaded: no such file",
         ),
         (
+            replace(
+                GOOD,
+                engine=replace(CUDA, version="0.33.0", plugin="1", attention="fail: a is not b"),
+            ),
+            "WARN",
+            "Triton's attention otherwise (a is not b)",
+        ),
+        (
             replace(GOOD, engine=replace(FIXED, states="fail: a is not b")),
             "WARN",
             "would spoil vLLM 0.21.0's answers (a is not b)",

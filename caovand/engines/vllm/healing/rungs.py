@@ -9,7 +9,7 @@ from __future__ import annotations
 from caovand.core.healing.rung import Rung
 from caovand.engines.vllm.flags.spelling import MARLIN_INPUT, PARTS_OF_SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
-from caovand.engines.vllm.planning.environment import THREADS
+from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
 from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
@@ -53,6 +53,8 @@ RUNGS: tuple[Rung, ...] = (
          ("attention_backend", "attention_config"), switches.attention),
     Rung("experts", "compute experts without FlashInfer", "", switches.EXPERTS, switches.experts),
     Rung("gdn", "use another GDN backend", "", ("additional_config",), switches.gdn),
+    Rung("attention-own", "decode with vLLM's own attention kernels", "", (ATTENTION,),
+         switches.attention_own),
     Rung("plugin-off", "leave caovan's kernels out", "plugin", (PLUGINS,), switches.plugin_off),
     Rung("prefix-caching-off", "compute every prompt afresh", "", ("enable_prefix_caching",),
          switches.prefix_caching_off),

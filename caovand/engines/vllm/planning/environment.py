@@ -136,6 +136,8 @@ def memory_left_mib(partial: PartialPlan, workers: int) -> int:
 MAX_THREADS = 12
 STATES = "CAOVAN_STATES"
 """Makes the plugin end an engine in which its fixes of recurrent states do not act."""
+ATTENTION = "CAOVAN_ATTENTION"
+"""Which attention the plugin replaces: off, read (a cache), all (write it, too)."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
