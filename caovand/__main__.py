@@ -57,6 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         faulthandler.enable()
     config_path = parser.parse_args(argv).config.absolute()
     engine_user.begin(os.environ)
+    try:
+        return _configured(config_path)
+    finally:
+        engine_user.end()
+
+
+def _configured(config_path: Path) -> int:
+    """Run the daemon with this configuration; its exit status."""
     sys.setswitchinterval(SWITCH_S)
     try:
         config = config_file.load(config_path)

@@ -32,6 +32,7 @@ CALLS = Path(__file__).with_name("engine_calls.py")
 HOME = str(Path(__file__).parents[2])
 ANSWER_S = 10.0
 CALL_S = 10.0
+END_S = 5.0
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
 STATUS = Path("/proc/self/status")
@@ -113,8 +114,8 @@ class EngineUser:
         self.ended = os.pidfd_open(process.pid)
         """Readable once the spawner has ended."""
         self._process, self._link = process, link
-        self._lock = threading.Lock()
-        self._calls: socket.socket | None = None
+        self._lock, self._calling = threading.Lock(), threading.Lock()
+        self._calls: tuple[socket.socket, Program] | None = None
 
     def start(
         self,
@@ -197,29 +198,40 @@ class EngineUser:
         return answer["result"]
 
     def _send_call(self, descriptors: Sequence[int]) -> None:
-        with self._lock:
-            for link in filter(None, (self._calls,)):
+        with self._calling:
+            if self._calls is not None:
                 with contextlib.suppress(OSError):
-                    socket.send_fds(link, [b"call"], descriptors)
+                    socket.send_fds(self._calls[0], [b"call"], descriptors)
                     return
-                link.close()
-        # An engine may have ended it, before Linux 6.12.
-        fresh = self._caller()
-        with self._lock:
-            self._calls = fresh
-            socket.send_fds(fresh, [b"call"], descriptors)
+                self._end_calls()  # before Linux 6.12, an engine may have ended it
+            self._calls = self._caller()
+            socket.send_fds(self._calls[0], [b"call"], descriptors)
 
-    def _caller(self) -> socket.socket:
+    def _caller(self) -> tuple[socket.socket, Program]:
         """Start the program that makes calls; the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         with theirs, open(os.devnull, "r+b") as nothing:
             words = [sys.executable, "-I", "-S", str(CALLS), HOME]
             stdio = [theirs.fileno(), nothing.fileno(), nothing.fileno()]
-            program = Program(self, self.start(words, env, stdio))
-        reaper = threading.Thread(target=program.wait, daemon=True)
-        reaper.start()
-        return ours
+            return ours, Program(self, self.start(words, env, stdio))
+
+    def _end_calls(self) -> None:
+        if self._calls is not None:
+            link, program = self._calls
+            self._calls = None
+            link.close()
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                program.kill()
+                program.wait(END_S)
+
+    def close(self) -> None:
+        """End both programs, so that nothing of us is left when we end."""
+        with self._calling:
+            self._end_calls()
+        self._link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
 
 
 def _read(answers: Any, limit_s: float) -> bytes:
@@ -295,6 +307,12 @@ def begin(environ: Mapping[str, str]) -> None:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
         spawner.capabilities(effective=0, permitted=0)
+
+
+def end() -> None:
+    """End the spawner, so that nothing of the daemon is left when it ends."""
+    if _own.user is not None:
+        _own.user.close()
 
 
 class _Alone(Exception):
