@@ -57,6 +57,9 @@ ROWS = (
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
+    signature("unit.ended", "consequence", "engine-died",
+         r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
+         r"|exited, status=(?!0/|1/|2/)\d)"),
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "

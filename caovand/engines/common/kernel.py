@@ -18,7 +18,7 @@ CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
          r"(?P<xid>4[68]|54|6[24]|74|79|9[45]|109|110|119|120|136|14[03-9]|15[058]|16[79]"
-         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|Drain))),"),
+         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|OS|Drain))),"),
     signature("gpu.lost", "cause", "gpu-lost",
          r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
          r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"

@@ -76,10 +76,13 @@ bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171
 bad-arguments model.architecture vllm vllm-project/vllm#12932
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments ollama.library ollama ollama/ollama#5643
+bad-arguments ollama.model.architecture ollama ollama/ollama#3638
 bad-arguments ollama.model.architecture ollama ollama/ollama#3904
-bad-arguments ollama.model.architecture ollama ollama/ollama#14631
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
 bad-arguments ollama.model.newer ollama dusty-nv/jetson-containers#1562
+bad-arguments ollama.model.unsupported ollama intel/ipex-llm#12819
+bad-arguments ollama.model.unsupported ollama zai-org/GLM-4#769
+bad-arguments ollama.modelfile ollama ollama/ollama#4676
 collective-timeout nccl.failed any vllm-project/vllm#7896
 collective-timeout nccl.failed any sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828
@@ -94,6 +97,8 @@ device-oom-load llama.cuda.oom llamacpp ggml-org/llama.cpp#15256
 device-oom-load llama.cuda.oom llamacpp ggml-org/llama.cpp#29270
 device-oom-load llama.cuda.weights llamacpp ggml-org/llama.cpp#20431
 device-oom-load llama.cuda.weights llamacpp ggml-org/llama.cpp#7366
+device-oom-load llama.metal.oom llamacpp mozilla-ai/llamafile#881
+device-oom-load llama.metal.oom llamacpp ggml-org/llama.cpp#27309
 device-oom-load ollama.cuda.oom ollama ollama/ollama#9782
 device-oom-load ollama.cuda.oom ollama ollama/ollama#3765
 device-oom-load ollama.cuda.weights ollama ollama/ollama#8447
@@ -122,6 +127,7 @@ engine-died sglang.sigquit sglang sgl-project/sglang#5491
 engine-died signal.fatal any vllm-project/vllm#1771
 engine-died signal.fatal vllm vllm-project/vllm#859
 engine-died signal.fatal vllm vllm-project/vllm#1091
+engine-died unit.ended ollama ollama/ollama#6248
 engine-died worker.died vllm vllm-project/vllm#6145
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu any docker/for-win#13835
@@ -136,6 +142,7 @@ gpu-absent gpu.absent vllm haotian-liu/LLaVA#683
 gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
 gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218
 gpu-absent nvml.mismatch any qixuema/envs#8
+gpu-absent nvml.mismatch any microsoft/WSL#9938
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789
 gpu-absent nvrm.init host ValveSoftware/SteamOS#209
 gpu-absent ollama.cuda.absent ollama ollama/ollama#7666
@@ -162,6 +169,7 @@ host-oom ollama.ram ollama ollama/ollama#15049
 host-oom ollama.ram.buffer ollama continuedev/continue#11223
 host-oom ollama.ram.killed ollama ollama/ollama#11090
 host-oom sglang.ram sglang sgl-project/sglang#5762
+host-oom unit.killed any NVIDIA/gpu-operator#331
 host-oom unit.killed ollama ollama/ollama#11231
 illegal-access amd.fault host ROCm/legacy-rocm-build#6157
 illegal-access cuda.illegal any sgl-project/sglang#22987
@@ -185,6 +193,8 @@ kv-cache-none oom.kv.none vllm vllm-project/vllm#2248
 kv-cache-none oom.kv.none vllm vllm-project/vllm-omni#946
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330
 kv-cache-none sglang.cache sglang sgl-project/sglang#322
+kv-cache-short llama.cache.full llamacpp ggml-org/llama.cpp#4185
+kv-cache-short llama.cache.full llamacpp gpustack/gpustack#1442
 kv-cache-short oom.kv.len vllm vllm-project/vllm#34076
 kv-cache-short oom.kv.len vllm kaito-project/kaito#2132
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800
@@ -197,7 +207,8 @@ launch-failure cuda.other vllm vllm-project/vllm#43473
 launch-failure cuda.other vllm vllm-project/vllm#10855
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
-launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#13248
+launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#8886
+launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
 launch-failure ollama.cuda.launch ollama ollama/ollama#7723
@@ -230,6 +241,7 @@ model-missing model.broken vllm vllm-project/vllm#12304
 model-missing model.broken vllm vllm-project/llm-compressor#959
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing vllm vllm-project/vllm-omni#2170
+model-missing ollama.file ollama ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
 model-missing ollama.model.vocabulary ollama ollama/ollama#10930
@@ -241,6 +253,7 @@ network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16
 network net.failed ollama ollama/ollama#8533
 network net.failed ollama ollama/ollama#8231
 network ollama.download.retried ollama ollama/ollama#8167
+node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055
 node-lost ray.short vllm vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927
 port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71
