@@ -23,6 +23,8 @@ backend-unsupported cuda.arch vllm vllm-project/vllm#14452
 backend-unsupported cuda.arch vllm NVIDIA/nim-deploy#61
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255
 backend-unsupported driver.old llamacpp abetlen/llama-cpp-python#1064
+backend-unsupported engine.dtype any vllm-project/vllm#16608
+backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90
 backend-unsupported feature.card vllm vllm-project/vllm#16515
@@ -32,13 +34,14 @@ backend-unsupported jit.refused vllm vllm-project/vllm#27542
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
+backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported torch.operator any sgl-project/sglang#6322
 bad-arguments args.cli vllm containers/ramalama#758
 bad-arguments args.cli vllm abetlen/llama-cpp-python#1164
 bad-arguments args.length vllm vllm-project/vllm#3676
+bad-arguments args.named vllm vllm-project/vllm#10483
 bad-arguments args.raise vllm modelscope/ms-swift#4221
 bad-arguments args.raise vllm vllm-project/vllm#2847
-bad-arguments args.refused vllm vllm-project/vllm#26161
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972
 bad-arguments args.split vllm THU-KEG/AdaptThink#1
@@ -50,6 +53,11 @@ bad-arguments engine.import any flashinfer-ai/flashinfer#794
 bad-arguments engine.import sglang sgl-project/sglang#945
 bad-arguments engine.import sglang sgl-project/sglang#9195
 bad-arguments engine.import vllm baidu/vLLM-Kunlun#386
+bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15
+bad-arguments engine.mismatch any xorbitsai/inference#2169
+bad-arguments engine.mismatch sglang sgl-project/sglang#565
+bad-arguments engine.mismatch vllm vllm-project/vllm#11986
+bad-arguments engine.mismatch vllm vllm-project/vllm#8416
 bad-arguments engine.transformers vllm verl-project/verl#4337
 bad-arguments engine.transformers vllm PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
@@ -76,6 +84,7 @@ collective-timeout nccl.failed any vllm-project/vllm#7896
 collective-timeout nccl.failed any sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828
 collective-timeout nccl.failed vllm vllm-project/vllm#6732
+collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture llama.cuda.compute llamacpp ikawrakow/ik_llama.cpp#749
@@ -94,6 +103,7 @@ device-oom-load oom.cuda any vllm-project/vllm#12030
 device-oom-load oom.cuda any vllm-project/vllm#2140
 device-oom-load oom.cuda vllm vllm-project/vllm#40291
 device-oom-load oom.cuda vllm vllm-project/vllm#5847
+device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
 engine-died engine.dead vllm vllm-project/vllm#17276
 engine-died engine.dead vllm vllm-project/vllm#43382
@@ -123,6 +133,7 @@ gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3
 gpu-absent container.gpu host infiniflow/ragflow#9573
 gpu-absent gpu.absent vllm xorbitsai/inference#2756
 gpu-absent gpu.absent vllm haotian-liu/LLaVA#683
+gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
 gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218
 gpu-absent nvml.mismatch any qixuema/envs#8
@@ -159,8 +170,9 @@ illegal-access sglang.illegal sglang verl-project/verl#1611
 illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
 illegal-access xid.app host ggml-org/llama.cpp#27105
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
+jit-toolchain jit.nvcc any vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm SystemPanic/flashinfer-windows#6
-jit-toolchain jit.nvcc vllm vllm-project/vllm#21960
+jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919
 jit-toolchain jit.ptxas vllm vllm-project/vllm#29469
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675
@@ -172,6 +184,7 @@ kv-cache-short oom.kv.len vllm vllm-project/vllm#34076
 kv-cache-short oom.kv.len vllm kaito-project/kaito#2132
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800
 kv-cache-short oom.kv.tokens vllm xusenlinzy/api-for-open-llm#225
+kv-cache-short sglang.pool sglang sgl-project/sglang#26265
 kv-cache-short states.short vllm xorbitsai/inference#4745
 kv-cache-short states.short vllm vllm-project/recipes#551
 launch-failure cuda.launch vllm vllm-project/vllm#52816
@@ -206,7 +219,9 @@ model-missing model.broken any sgl-project/sglang#3604
 model-missing model.broken any intel/auto-round#982
 model-missing model.broken vllm vllm-project/vllm#12304
 model-missing model.broken vllm vllm-project/llm-compressor#959
+model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
+model-missing model.missing any vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.model.unknown ollama ollama/ollama#623
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
