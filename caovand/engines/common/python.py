@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda
+from caovand.engines.common import runtime
 from caovand.engines.common.signature import signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -19,12 +19,13 @@ RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 """A verified engine lacks nothing: while it serves, the cause is an unusual request."""
 ROWS = (
-    *cuda.ROWS,
+    *runtime.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
          r"|`rope_scaling` must be a dictionary with two fields"
+         r"|is already used by a Transformers (?:model|config)"
          r"|data did not match any variant of untagged enum \w{1,60}"
          r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'"
          r"|^AttributeError: '(?:\w{1,60}Config|dict)' object has no attribute "

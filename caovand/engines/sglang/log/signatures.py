@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python
+from caovand.engines.common import cuda, host, kernel, python, runtime
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -48,7 +48,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|libcuda\.so\.1: cannot open shared object"),
     signature("sglang.old", "cause", "backend-unsupported",
          r"SGLang only supports sm75 and above"),
-    signature("sglang.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
+    signature("sglang.arch", "cause", "backend-unsupported", runtime.NO_KERNEL),
     signature("sglang.dtype", "cause", "backend-unsupported",
          r"FlashAttention only supports Ampere GPUs or newer"),
     signature("sglang.quantization", "cause", "backend-unsupported",
@@ -59,7 +59,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
-    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH + r"|" + cuda.STREAM),
+    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH + r"|" + runtime.STREAM),
     signature("sglang.nccl", "generic", "collective-timeout",
          r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
          r"|NCCL [Ee]rror"),

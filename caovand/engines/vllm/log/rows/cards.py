@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import cuda, host, kernel, python
+from caovand.engines.common import host, kernel, python, runtime
 from caovand.engines.common.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
@@ -31,7 +31,7 @@ ROWS: tuple[Signature, ...] = (
          r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
          r"(?: \((?P<found>\d+)\))?"),
     signature("cuda.arch", "cause", "backend-unsupported",
-         cuda.NO_KERNEL +
+         runtime.NO_KERNEL +
          r"|is for sm\d+-sm\d+, but was built for sm\d+|No compiled (?P<kernel>\w{1,60}) "),
     signature("cuda.illegal", "cause", "illegal-access",
          r"an illegal memory access was encountered|cudaErrorIllegalAddress"
@@ -39,7 +39,7 @@ ROWS: tuple[Signature, ...] = (
     signature("cuda.launch", "cause", "launch-failure",
          r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
          r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
-         r"|" + cuda.STREAM),
+         r"|" + runtime.STREAM),
     # A fault surfaces in the next library that launches a kernel, which cannot explain it
     signature("cublas.failed", "generic", "launch-failure",
          r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"),
