@@ -21,8 +21,8 @@ CARD_LOST = (
          r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|OS|Drain))),"),
     signature("gpu.lost", "cause", "gpu-lost",
          r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
-         r"|GPU_IS_LOST|CUDA error: uncorrectable ECC error"
-         r"|CUDA-capable device\(s\) is/are busy or unavailable"
+         r"|GPU_IS_LOST|CUDA error: uncorrectable (?:ECC|NVLink) error"
+         r"|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE|cudaErrorECCUncorrectable"
          r"|Unable to determine the device handle"),
     signature("pcie.fatal", "cause", "gpu-lost",
          r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"

@@ -144,7 +144,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|^Error: (?:llama runner exited|failed to start a llama)"
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server|llama-server error: "
-         r"|an error was encountered while running the model"),
+         r"|an error was encountered while running the model"
+         r"|(?:post predict|do load request) error=.{1,200}: EOF"),
     signature("ollama.client", "consequence", "engine-died",
          r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"),
     signature("ollama.client.gone", "consequence", "start-stall",
