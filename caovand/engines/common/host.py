@@ -40,6 +40,9 @@ ROWS = (
          r"|executable file not found)|Insufficient nvidia\.com/gpu"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
+    signature("container.port", "cause", "port-busy",
+         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
+         r"|[Pp]orts are not available)"),
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),

@@ -9,6 +9,7 @@ access-denied hub.denied any vllm-project/vllm#9255
 access-denied hub.denied any kyegomez/NeoSapiens#3
 access-denied ollama.access ollama ollama/ollama#5938
 access-denied ollama.access ollama ollama/ollama#9466
+access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied sandbox.families vllm vllm-project/vllm#12474
 backend-unsupported backend.attention vllm vllm-project/vllm#32732
 backend-unsupported backend.attention vllm vllm-project/vllm#30919
@@ -82,6 +83,8 @@ bad-arguments llama.args.value llamacpp Anbeeld/beellama.cpp#120
 bad-arguments llama.model.architecture llamacpp open-webui/open-webui#13423
 bad-arguments llama.model.architecture llamacpp ggml-org/llama.cpp#14951
 bad-arguments llama.model.template any ggml-org/llama.cpp#11443
+bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
+bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171
 bad-arguments model.architecture vllm vllm-project/vllm#12932
 bad-arguments model.code vllm vllm-project/vllm#20654
@@ -103,6 +106,7 @@ compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture llama.cuda.compute llamacpp ikawrakow/ik_llama.cpp#749
 device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471
+device-oom-capture ollama.cuda.compute ollama ollama/ollama#7146
 device-oom-capture oom.cuda vllm vllm-project/vllm#8903
 device-oom-capture sglang.graphs.oom sglang sgl-project/sglang#5285
 device-oom-load llama.cuda.oom llamacpp ggml-org/llama.cpp#15256
@@ -222,6 +226,7 @@ launch-failure cuda.launch vllm vllm-project/vllm#52816
 launch-failure cuda.launch vllm vllm-project/vllm#18045
 launch-failure cuda.other vllm vllm-project/vllm#43473
 launch-failure cuda.other vllm vllm-project/vllm#10855
+launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#8886
@@ -236,6 +241,7 @@ model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4
 model-missing llama.file.magic llamacpp ggml-org/llama.cpp#3492
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#18884
+model-missing llama.model.other llamacpp ggml-org/llama.cpp#3732
 model-missing llama.model.other ollama continuedev/continue#12713
 model-missing llama.model.projector any AtomicBot-ai/Atomic-Chat#44
 model-missing llama.model.projector llamacpp docker/model-runner#959
@@ -275,8 +281,10 @@ network ollama.download.retried ollama ollama/ollama#8167
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055
 node-lost ray.short vllm vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927
+port-busy container.port any ollama/ollama#7540
 port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71
-port-busy ollama.port ollama ollama/ollama#8261
+port-busy ollama.port ollama ollama/ollama#4919
+port-busy ollama.port ollama bernardo-bruning/ollama-copilot#36
 port-busy port.busy vllm vllm-project/vllm#9763
 port-busy port.busy vllm vllm-project/vllm#7514
 sampler-oom oom.sampler vllm vllm-project/vllm#27508

@@ -100,7 +100,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"unable to load model: (?P<path>[^\s\"]{1,400})"),
     # The registry
     signature("ollama.hub.denied", "cause", "access-denied",
-         r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "),
+         r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "
+         r"|status code:? 40[13]"),
     signature("ollama.hub.failed", "cause", "network",
          r"pull model manifest: (?:429|5\d\d)|^(?:Error: )?50[0234]: "),
     *network.ROWS[:-1],
@@ -118,7 +119,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
-         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+         r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.file", "generic", "model-missing",
          r"(?:open|stat|lstat) (?P<path>\S{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
@@ -150,6 +151,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
+    signature("ollama.error", "wrapper", "unknown",
+         r"^(?:transferring context {1,3})?Error: (?P<why>.{1,300})"),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
