@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python
+from caovand.engines.common import cuda, host, kernel, python, runtime
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -48,20 +48,21 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|libcuda\.so\.1: cannot open shared object"),
     signature("sglang.old", "cause", "backend-unsupported",
          r"SGLang only supports sm75 and above"),
-    signature("sglang.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
+    signature("sglang.arch", "cause", "backend-unsupported", runtime.NO_KERNEL),
     signature("sglang.dtype", "cause", "backend-unsupported",
          r"FlashAttention only supports Ampere GPUs or newer"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
-         r"Could not find nvcc|fatal error: (?P<header>\S{1,100}): No such file or directory"
-         r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"),
+         r"fatal error: (?P<header>\S{1,100}): No such file or directory"
+         r"|Failed to find C compiler|" + python.BUILD + r"|" + python.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
-    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH),
+    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH + r"|" + runtime.STREAM),
     signature("sglang.nccl", "generic", "collective-timeout",
-         r"Watchdog caught collective operation timeout|NCCL [Ee]rror"),
+         r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
+         r"|NCCL [Ee]rror"),
     signature("sglang.graphs", "generic", "launch-failure", r"Capture cuda graph failed: "),
     *kernel.OF_PROGRAM,
     # The model and the options
@@ -97,6 +98,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|scheduler died during initialization \(exit code: |^Exit code: )"
          r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"
          r"|^Fatal Python error: (?P<error>[\w ]{1,60})"),
+    signature("sglang.cuda", "generic", "launch-failure",
+         r"^(?:torch\.AcceleratorError|RuntimeError): "
+         r"(?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): (?P<error>.{1,300})"),
     signature("sglang.compile", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
     *python.ANY_PROGRAM,
@@ -107,6 +111,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),
 )  # fmt: skip
+REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
+    python.SERVED)  # fmt: skip
+"""An exception without a row, of code that reads options and the model's configuration."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),

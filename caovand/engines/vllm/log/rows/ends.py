@@ -31,7 +31,8 @@ ROWS: tuple[Signature, ...] = (
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons
     signature("args.value", "cause", "bad-arguments",
-         r"^  Value error, (?P<reason>(?:(?! \[type=).)+)"),
+         r"^  (?:(?:Value error|Assertion failed), )?"
+         r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=|^  Value error, (?P<all>.{1,1000})"),
     # Torch reports a card out of memory; rows above know more precisely where
     signature("oom.cuda", "generic", "device-oom-run",
          r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
@@ -47,10 +48,11 @@ ROWS: tuple[Signature, ...] = (
     signature("compile.failed", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
          r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
-    signature("args.refused", "generic", "bad-arguments",
+    # The reason is in the lines after it
+    signature("args.refused", "consequence", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",
-         r"Watchdog caught collective operation timeout"
+         r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
          r"(?:: WorkNCCL\(.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
