@@ -50,6 +50,7 @@ ROWS = (
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
+         r"|Gloo connect\w{1,20} failed|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),

@@ -9,6 +9,7 @@ NO_KERNEL = (
     r"|(?:CUDA|HIP) error: invalid device function|CUDA kernel \w{1,200} has no device code"
     r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
     r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
+    r"|Unknown GPU architecture: gfx"
 )
 STREAM = (
     r"(?:CUDA|HIP) error: operation (?:not permitted when stream is capturing"
