@@ -91,7 +91,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.libc": (
         "The engine's packages were built for another system ({symbols} is missing): use a release "
         "built for this distribution, or a container.",
-        "Packages of the engine were built for another NumPy or C library: reinstall the engine in "
+        "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
         "an environment of its own.",
     ),
     "nccl.duplicate": (
@@ -122,6 +122,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
         "by name.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
+    ),
+    **dict.fromkeys(
+        ("backend.dtype", "sglang.dtype"),
+        (
+            "This card cannot compute in the model's data type, or is too old for the engine: set "
+            "--dtype half (float16), which cards before compute capability 8.0 have.",
+        ),
     ),
     "model.architecture": (
         "This release of the engine does not know the model's architecture: use a newer release, "
@@ -169,6 +176,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
+        "The engine's environment lacks something: {absent}. Install it into that environment.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in an "
         "environment of its own.",
         "The engine needs a newer {package}: install the release that its package asks for.",

@@ -120,8 +120,8 @@ device-oom-load ollama.cuda.weights ollama ollama/ollama#8447
 device-oom-load ollama.cuda.weights ollama ollama/ollama#8597
 device-oom-load oom.cuda any vllm-project/vllm#12030
 device-oom-load oom.cuda any vllm-project/vllm#2140
-device-oom-load oom.cuda vllm vllm-project/vllm#9824
 device-oom-load oom.cuda vllm TideDra/lmm-r1#43
+device-oom-load oom.cuda vllm vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
 engine-died engine.dead vllm vllm-project/vllm#17276
@@ -154,9 +154,10 @@ gpu-absent container.gpu host infiniflow/ragflow#9573
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287
 gpu-absent driver.mismatch host negativo17/nvidia-driver#43
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
-gpu-absent gpu.absent any ggml-org/llama.cpp#7822
-gpu-absent gpu.absent vllm xorbitsai/inference#2756
-gpu-absent gpu.absent vllm haotian-liu/LLaVA#683
+gpu-absent gpu.absent any xorbitsai/inference#2756
+gpu-absent gpu.absent any haotian-liu/LLaVA#683
+gpu-absent gpu.absent vllm vllm-project/vllm#12847
+gpu-absent gpu.absent vllm gpustack/gpustack#1254
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
 gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218
