@@ -123,13 +123,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "by name.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
-    **dict.fromkeys(
-        ("backend.dtype", "sglang.dtype"),
-        (
-            "This card cannot compute in the model's data type, or is too old for the engine: set "
-            "--dtype half (float16), which cards before compute capability 8.0 have.",
-        ),
-    ),
     "model.architecture": (
         "This release of the engine does not know the model's architecture: use a newer release, "
         "or another model.",

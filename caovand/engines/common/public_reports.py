@@ -154,10 +154,10 @@ gpu-absent container.gpu host infiniflow/ragflow#9573
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287
 gpu-absent driver.mismatch host negativo17/nvidia-driver#43
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
-gpu-absent gpu.absent any xorbitsai/inference#2756
 gpu-absent gpu.absent any haotian-liu/LLaVA#683
+gpu-absent gpu.absent any gpustack/gpustack#4678
+gpu-absent gpu.absent vllm xorbitsai/inference#2756
 gpu-absent gpu.absent vllm vllm-project/vllm#12847
-gpu-absent gpu.absent vllm gpustack/gpustack#1254
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
 gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218

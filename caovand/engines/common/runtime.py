@@ -8,7 +8,7 @@ ABSENT = (
     r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
     r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
     r"|Unexpected error from cudaGetDeviceCount\(\)"
-    r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
+    r"|CUDA driver version is insufficient|Error 80[34]: "
     r"|NVIDIA driver on your system is too old|cudaErrorInsufficientDriver|CUDA_ERROR_NO_DEVICE"
     r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
     r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"

@@ -15,7 +15,7 @@ ROWS: tuple[Signature, ...] = (
     signature("gpu.unlinked", "consequence", "gpu-absent",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
-         runtime.ABSENT),
+         runtime.ABSENT + r"|Failed to infer device type"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
     signature("gpu.count", "cause", "gpu-absent",
