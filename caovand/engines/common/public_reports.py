@@ -38,6 +38,7 @@ backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
 backend-unsupported ollama.instruction ollama ollama/ollama#788
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700
+backend-unsupported sglang.arch sglang sgl-project/sglang#5775
 backend-unsupported torch.operator any sgl-project/sglang#6322
 bad-arguments args.cli any containers/ramalama#758
 bad-arguments args.cli any abetlen/llama-cpp-python#1164
@@ -47,8 +48,10 @@ bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.named vllm vllm-project/vllm#10483
 bad-arguments args.raise vllm modelscope/ms-swift#4221
 bad-arguments args.raise vllm vllm-project/vllm#2847
+bad-arguments args.refused vllm intel/intel-xpu-backend-for-triton#7322
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972
+bad-arguments args.split sglang sgl-project/sglang#23265
 bad-arguments args.split vllm THU-KEG/AdaptThink#1
 bad-arguments args.split vllm vllm-project/vllm#46236
 bad-arguments engine.broken vllm vllm-project/vllm#36099
@@ -69,6 +72,7 @@ bad-arguments engine.transformers vllm verl-project/verl#4337
 bad-arguments engine.transformers vllm PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments feature.combination any vllm-project/vllm#3029
+bad-arguments feature.combination any vllm-project/vllm#21797
 bad-arguments feature.combination vllm vllm-project/vllm#9280
 bad-arguments feature.combination vllm vllm-project/vllm#32599
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1
@@ -86,8 +90,10 @@ bad-arguments llama.model.template any ggml-org/llama.cpp#11443
 bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171
-bad-arguments model.architecture vllm vllm-project/vllm#12932
+bad-arguments model.architecture vllm vllm-project/vllm#9624
 bad-arguments model.code vllm vllm-project/vllm#20654
+bad-arguments model.uninspected vllm vllm-project/vllm#12932
+bad-arguments model.uninspected vllm vllm-project/vllm#22376
 bad-arguments ollama.library ollama ollama/ollama#5643
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638
 bad-arguments ollama.model.architecture ollama ollama/ollama#3904
@@ -101,6 +107,8 @@ collective-timeout nccl.failed any vllm-project/vllm#7896
 collective-timeout nccl.failed any sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828
 collective-timeout nccl.failed vllm vllm-project/vllm#6732
+collective-timeout nccl.network vllm vllm-project/vllm#5779
+collective-timeout nccl.network vllm vllm-project/vllm#6308
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
@@ -121,7 +129,7 @@ device-oom-load ollama.cuda.weights ollama ollama/ollama#8447
 device-oom-load ollama.cuda.weights ollama ollama/ollama#8597
 device-oom-load oom.cuda any vllm-project/vllm#12030
 device-oom-load oom.cuda any vllm-project/vllm#2140
-device-oom-load oom.cuda vllm vllm-project/vllm#9824
+device-oom-load oom.cuda vllm TideDra/lmm-r1#43
 device-oom-load oom.cuda vllm vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
@@ -137,6 +145,7 @@ engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
 engine-died ollama.runner ollama ollama/ollama#11447
 engine-died ollama.runner ollama ollama/ollama#4912
+engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.crashed sglang sgl-project/sglang#4673
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
@@ -145,6 +154,8 @@ engine-died signal.fatal any vllm-project/vllm#1771
 engine-died signal.fatal vllm vllm-project/vllm#859
 engine-died signal.fatal vllm vllm-project/vllm#1091
 engine-died unit.ended ollama ollama/ollama#6248
+engine-died worker.died any vllm-project/vllm#15295
+engine-died worker.died vllm vllm-project/vllm#6823
 engine-died worker.died vllm vllm-project/vllm#6145
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu any docker/for-win#13835
@@ -153,9 +164,10 @@ gpu-absent container.gpu host infiniflow/ragflow#9573
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287
 gpu-absent driver.mismatch host negativo17/nvidia-driver#43
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
-gpu-absent gpu.absent any ggml-org/llama.cpp#7822
+gpu-absent gpu.absent any haotian-liu/LLaVA#683
+gpu-absent gpu.absent any gpustack/gpustack#4678
 gpu-absent gpu.absent vllm xorbitsai/inference#2756
-gpu-absent gpu.absent vllm haotian-liu/LLaVA#683
+gpu-absent gpu.absent vllm vllm-project/vllm#12847
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890
 gpu-absent llama.cuda.absent llamacpp ggml-org/llama.cpp#7218
@@ -279,6 +291,7 @@ network net.failed ollama ollama/ollama#8533
 network net.failed ollama ollama/ollama#8231
 network ollama.download.retried ollama ollama/ollama#8167
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055
+node-lost ray.resources vllm vllm-project/vllm#2406
 node-lost ray.short vllm vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927
 port-busy container.port any ollama/ollama#7540
