@@ -21,8 +21,9 @@ Afterwards each turn's logits are compared with the truth: prompt and answer in 
 cached, nothing from drafts. How much rounding may do is measured with the truth itself, its Gated
 DeltaNet outputs disturbed by one unit of half precision (2^-11 of themselves), and with some of the
 turns served again, nothing cached; no turn may be farther from the truth than the farthest of
-those. `--match-unit 16` has vLLM (0.32 and later) keep states inside blocks as well. `--without-plugin` shows what vLLM does by itself, and fails where that is wrong. The cache
-has a fixed size, so that several of these can share a GPU.
+those. `--match-unit 16` has vLLM keep states inside blocks, too (0.32 and later).
+`--without-plugin` shows what vLLM does by itself, and fails where that is wrong. The cache has a
+fixed size, so that several of these can share a GPU.
 
 `--gain`: the time to the first token of a second turn, at the shape of a 27B model with 8 of its
 64 layers. Exits 1 if a check fails; each seed ends with a line of JSON, and so does the whole.

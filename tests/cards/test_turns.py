@@ -2,8 +2,8 @@
 
 csrc/bench/turns.py by the engine's Python, with the plugin's fixes and without, several at a time
 on the same cards. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a later run with the
-next seeds adds to the one before. CAOVAN_CARDS_UNIT=16 keeps states inside blocks too. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
-CAOVAN_CARDS_TURNS_S seconds.
+next seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
+CAOVAN_CARDS_TURNS_S seconds. CAOVAN_CARDS_UNIT=16 has states kept inside blocks, too.
 """
 
 from __future__ import annotations
