@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
