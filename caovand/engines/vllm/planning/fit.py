@@ -40,8 +40,9 @@ from caovand.engines.vllm.sizing.space import Choice, Space
 UNKNOWN_CONTEXT = 131_072
 """The context of today's models, which the reserve of an unknown one is for."""
 ENOUGH_EXACT = 32_768
-"""A context of this length keeps the model's own type of cache: seven usual conversations. A
-checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
+"""A context of this length, seven usual conversations, keeps the rules' own type of cache, unless a
+request of the workload is longer. A checkpoint rarely brings scales for 8 bits, and what they cost
+each model was not measured."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
@@ -105,7 +106,8 @@ def _prefer_own_cache_type(partials: Sequence[PartialPlan], fixed: Space) -> Fou
     own = [partial for partial in partials if not partial.cache]
     found = _search(own, fixed)
     context, limit = found[1].candidate.context, partials[0].model.max_model_len
-    enough = context >= min(fixed.context or limit, ENOUGH_EXACT)
+    wanted = max(ENOUGH_EXACT, fixed.workload.length)
+    enough = context >= min(fixed.context or limit, wanted)
     if len(own) == len(partials) or (found[1].sound and enough):
         return found
     return _search(partials, fixed)
