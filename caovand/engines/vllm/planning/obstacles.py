@@ -303,7 +303,7 @@ def _whole(row: list[Any]) -> bool:
 
 def _unadaptive(scene: Scene) -> str:
     """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (scene.count("pipeline_parallel_size") or 1) > 1:
+    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
         return "vLLM has no adaptive verification over pipeline stages"
     if scene.plan.value("enable_lora"):
         return "vLLM has no adaptive verification with LoRA"
