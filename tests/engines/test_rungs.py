@@ -10,7 +10,9 @@ from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.healing.cures import HEALING
 
 
-def step(rung: str, taken: tuple[str, ...] = (), text: str = "", **values: int | float) -> Step:
+def step(
+    rung: str, taken: tuple[str, ...] = (), text: str = "", **values: int | float | str
+) -> Step:
     """What this rung does to a plan with these values and rungs; an empty Step for nothing."""
     captures = {name: str(values.pop(name)) for name in ("fits", "len") if name in values}
     settings = {name: Setting(value, "policy", "") for name, value in values.items()}
@@ -86,3 +88,17 @@ def test_attention_goes_back_to_vllms_own_where_the_plugins_may_act(
     )
     found = HEALING.by_name["attention-own"].step(plan, Finding("illegal-access", "", "serve"))
     assert (found.env if found else None) == ({"CAOVAN_ATTENTION": "off"} if acts else None)
+
+
+@pytest.mark.parametrize(
+    ("now", "then"),
+    [
+        ("int4_per_token_head", "int8_per_token_head"),
+        ("int8_per_token_head", "auto"),
+        ("fp8", "auto"),
+        ("auto", None),
+    ],
+)
+def test_a_cache_gets_more_bits_until_it_has_the_models_own(now: str, then: str | None) -> None:
+    found = step("kv-dtype-plain", kv_cache_dtype=now)
+    assert found.settings.get("kv_cache_dtype") == then

@@ -44,7 +44,7 @@ RUNGS: tuple[Rung, ...] = (
          ("enforce_eager", "compilation_config"), switches.eager),
     Rung("kv-dtype", "store the KV cache in 8 bits", "kv_cache_dtype", ("kv_cache_dtype",),
          switches.kv_dtype_small),
-    Rung("kv-dtype-plain", "store the KV cache as the model computes", "kv_cache_dtype",
+    Rung("kv-dtype-plain", "store the KV cache in more bits", "kv_cache_dtype",
          ("kv_cache_dtype",), switches.kv_dtype_plain),
     Rung("half", "compute in float16", "dtype", ("dtype",), switches.half),
     Rung("half-input", "multiply weights by half-precision activations", "activations",

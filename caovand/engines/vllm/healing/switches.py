@@ -56,6 +56,9 @@ def kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
     blameless = "Reason:" in finding.text and "kv_cache_dtype" not in finding.text
     if now in (None, "auto") or blameless or _is_of_weights(finding):
         return None
+    if now == "int4_per_token_head":
+        more = "int8_per_token_head"
+        return Step({"kv_cache_dtype": more}, value=more, change=f"KV cache {now} -> {more}")
     return _plain_cache(now)
 
 
