@@ -141,6 +141,7 @@ engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.crashed sglang sgl-project/sglang#4673
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 engine-died sglang.sigquit sglang sgl-project/sglang#5491
+engine-died signal.ended any ggml-org/llama.cpp#13461
 engine-died signal.fatal any vllm-project/vllm#1771
 engine-died signal.fatal vllm vllm-project/vllm#859
 engine-died signal.fatal vllm vllm-project/vllm#1091
