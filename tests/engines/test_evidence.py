@@ -217,3 +217,14 @@ def test_a_family_of_exceptions_says_what_is_certain(line: str, remedy: str) -> 
     finding = find_cause([line], "engine")
     assert finding is not None
     assert remedy in advise(finding, {})[0]
+
+
+def test_an_architecture_whose_code_cannot_be_imported_is_not_called_unknown() -> None:
+    """Its reason, where it is printed, is the cause."""
+    failed = "ValueError: Model architectures ['A'] failed to be inspected. Please check the logs"
+    reason = "ERROR 11-20 09:00:00 [registry.py:415] ImportError: libcudart.so.12: cannot open"
+    alone, with_reason = find_cause([failed], "resolve"), find_cause([reason, failed], "resolve")
+    assert alone is not None
+    assert with_reason is not None
+    assert advise(alone, {})[0].startswith("vLLM could not import its own code for A")
+    assert with_reason.line == 1

@@ -91,7 +91,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.libc": (
         "The engine's packages were built for another system ({symbols} is missing): use a release "
         "built for this distribution, or a container.",
-        "Packages of the engine were built for another NumPy or C library: reinstall the engine in "
+        "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
         "an environment of its own.",
     ),
     "nccl.duplicate": (
@@ -169,6 +169,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
+        "The engine's environment lacks something: {absent}. Install it into that environment.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in an "
         "environment of its own.",
         "The engine needs a newer {package}: install the release that its package asks for.",

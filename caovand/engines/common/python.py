@@ -39,6 +39,7 @@ ROWS = (
          r"Cannot re-initialize CUDA in forked subprocess"),
     signature("engine.libc", "cause", "bad-arguments",
          r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
+         r"|cuDNN version incompatibility|CUDNN_STATUS_SUBLIBRARY\w{1,40}"
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("torch.operator", "cause", "backend-unsupported",
          r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
@@ -50,6 +51,8 @@ ROWS = (
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
+         r"|The client socket has (?:timed out|failed to connect)|Gloo connect\w{1,20} failed"
+         r"|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
@@ -75,6 +78,11 @@ BUILD = (
     r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
     r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc)\b"
     r"|Error building extension '|Ninja is required to load C\+\+ extensions"
+)
+COMPILER = (
+    r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
+    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
+    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"
 )
 PTXAS = (
     r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
@@ -117,6 +125,8 @@ ANY_PROGRAM = (
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
          r"(?P<missing>.{1,200})"
+         r"|^\w{1,60}Error: (?P<absent>.{0,120}\b(?:(?:is|are) not installed"
+         r"|[Pp]lease (?:pip )?install)\b.{0,100})"
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import host, python
 from caovand.engines.common.hit import Hit, cause, finding
-from caovand.engines.common.signature import first
+from caovand.engines.common.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
-from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, REFUSED, SIGNATURES
+from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
 
 NEAR = 200
 """Lines of a traceback, for each of eight ranks."""
@@ -30,7 +30,8 @@ _REPORTS = re.compile(
 """How a message of SGLang begins that reports a failure: others may quote a request."""
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
-    r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}launch_server\.py: "
+    r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}(?:launch_server\.py"
+    r"|sglang(?: serve)?|__main__\.py): "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "
     r"|Initialization failed\. |\[E \w{1,40}\.cpp:\d|Failed to instantiate \w{1,80}: "
     r"|ERROR: {1,8}\[Errno"
@@ -42,6 +43,7 @@ _CONFIGURING = re.compile(
     r"/sglang/srt/(?:server_args\.py|configs/|(?:utils/)?hf_transformers)"
     r"|/transformers/(?:models/auto/|configuration_utils\.py)"
 )
+_LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
 _PHASE_OF = {
     "load_model": "load", "init_memory_pool": "kv", "profile_max_num_token": "kv",
     "init_cuda_graphs": "capture", "init_device_graphs": "capture", "capture": "capture",
@@ -56,19 +58,24 @@ class _Trace:
     def __init__(self) -> None:
         self.files: list[str] = []
         self.phase = ""
+        self._reads_weights = False
 
     def take(self, message: str) -> None:
         """Read the log's next line."""
         if "Traceback (most recent call last)" in message:
-            self.files, self.phase = [], ""
+            self.files, self.phase, self._reads_weights = [], "", False
         elif frame := python.frame_of(message):
             self.files.append(frame[1])
-            self.phase = _PHASE_OF.get(frame["function"] or "", self.phase)
+            function = frame["function"] or ""
+            self.phase = _PHASE_OF.get(function, self.phase)
+            self._reads_weights |= bool(_LOADERS.search(function))
 
-    def refuses(self, message: str) -> bool:
-        """Whether this exception comes from code that reads options or configurations."""
+    def row_of(self, message: str) -> Signature | None:
+        """The row of an exception that only the code which raised it explains."""
+        if self._reads_weights and MISFIT.pattern.match(message):
+            return MISFIT
         reads = any(map(_CONFIGURING.search, self.files))
-        return reads and bool(python.REFUSES.match(message))
+        return REFUSED if reads and REFUSED.pattern.match(message) else None
 
 
 def announces_failure(line: str) -> bool:
@@ -101,8 +108,8 @@ def find_cause(
             message += python.raised_at(take_apart(one).message for one in before)
         row = first(SIGNATURES, message)
         if row is not None:
-            if row[0] is BY_ID["sglang.exception"] and trace.refuses(message):
-                row = (REFUSED, row[1])
+            if row[0] is BY_ID["sglang.exception"]:
+                row = (trace.row_of(message) or row[0], row[1])
             hits.append(Hit(index, message, shown or trace.phase or phase, *row))
     if alive and not any(map(announces_failure, lines)):
         return None

@@ -33,19 +33,21 @@ SIGNATURES: tuple[Signature, ...] = (
          r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]{1,12} [KMG]iB)"
          r"(?:\. GPU (?P<gpu>\d{1,3}) has a total capacity of (?P<total>[\d.]{1,12} GiB))?", _ROOM),
     signature("sglang.oom.plain", "generic", "device-oom-load",
-         r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", _ROOM),
+         r"(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+         r"|torch\.(?:cuda\.)?OutOfMemoryError|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+         r"|NVML_SUCCESS == r INTERNAL ASSERT|Triton Error \[CUDA\]: out of memory", _ROOM),
     signature("sglang.pool", "cause", "kv-cache-short",
          r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"),
     signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
     signature("sglang.workspace", "cause", "device-oom-run",
          r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),
-    signature("sglang.ram", "cause", "host-oom", r"\[Errno 12\] Cannot allocate memory"),
+    signature("sglang.ram", "cause", "host-oom",
+         r"\[Errno 12\] Cannot allocate memory|^MemoryError\b"
+         r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),
     # The card
     *kernel.CARD_LOST,
     signature("sglang.absent", "cause", "gpu-absent",
-         r"no CUDA-capable device is detected|CUDA driver version is insufficient"
-         r"|No CUDA GPUs are available|Found no NVIDIA driver on your system"
-         r"|libcuda\.so\.1: cannot open shared object"),
+         runtime.ABSENT),
     signature("sglang.old", "cause", "backend-unsupported",
          r"SGLang only supports sm75 and above"),
     signature("sglang.arch", "cause", "backend-unsupported", runtime.NO_KERNEL),
@@ -55,7 +57,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
          r"fatal error: (?P<header>\S{1,100}): No such file or directory"
-         r"|Failed to find C compiler|" + python.BUILD + r"|" + python.PTXAS),
+         r"|" + python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
@@ -72,7 +74,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"context_length \((?P<wanted>\d{1,12})\) is greater than the derived context_length "
          r"\((?P<limit>\d{1,12})\)"),
     signature("sglang.args", "cause", "bad-arguments",
-         r"launch_server\.py: error: (?P<why>.{1,300})"),
+         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
          r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
@@ -102,7 +104,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^(?:torch\.AcceleratorError|RuntimeError): "
          r"(?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): (?P<error>.{1,300})"),
     signature("sglang.compile", "generic", "compile-failed",
-         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
+         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"
+         r"|^triton\.compiler\.errors\.\w+"),
     *python.ANY_PROGRAM,
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
@@ -114,6 +117,10 @@ SIGNATURES: tuple[Signature, ...] = (
 REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
     python.SERVED)  # fmt: skip
 """An exception without a row, of code that reads options and the model's configuration."""
+MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
+    r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
+    python.SERVED)  # fmt: skip
+"""An exception without a row, of code that reads weights."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),

@@ -180,6 +180,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
+    "model.uninspected": (
+        'vLLM could not import its own code for {architecture}: the lines before "Error in '
+        'inspecting model architecture" say why. Usually a package of its environment is missing '
+        "or does not fit: install the engine again, in an environment of its own.",
+    ),
     "model.architecture": (
         "This vLLM does not know the model's architecture: use a newer engine or another model.",
     ),

@@ -31,7 +31,7 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 # How a raw line must begin to be evidence: an exception's name, a program's error, a C++ log
 # prefix, the kernel. Source lines inside a traceback are indented and never match.
 _EXCEPTION = re.compile(
-    r"(?:socket\.gaierror|Exception|(?:\w+\.)+_?[A-Z]\w*"
+    r"(?:socket\.gaierror|Exception|(?:\w+\.)+(?:_?[A-Z]\w*|\w{1,60}(?:Error|Exception))"
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))"
     r"(?:: |$|\(\)$| at \S{1,200}:\d{1,6}: )"
 )

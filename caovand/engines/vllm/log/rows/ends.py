@@ -19,7 +19,8 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.gcs", "generic", "node-lost",
          r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
     signature("ray.resources", "cause", "node-lost",
-         r"Cannot provide a placement group|^ValueError: Current node has no GPU available"
+         r"Cannot provide a placement group|Ray does not allocate any GPUs on the driver node"
+         r"|^ValueError: Current node has no GPU available"
          r"|No available node types can fulfill resource request"
          r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
     # It waits for them: a cluster may still grow
@@ -75,8 +76,10 @@ ROWS: tuple[Signature, ...] = (
          r"|^Worker VllmWorkerProcess pid \d{1,10} died, exit code: "
          r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
     signature("ray.actor", "consequence", "engine-died",
-         r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
-         r"|OwnerDiedError)(?:: (?P<silent>The (?:actor|worker) died unexpectedly)?|$)"),
+         r"^(?:ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
+         r"|OwnerDiedError)(?:: |$)|(?=The actor is dead because ))"
+         r"(?P<silent>The (?:actor|worker) (?:died unexpectedly|is dead because its worker "
+         r"process has died))?"),
     signature("ray.node.died", "consequence", "node-lost",
          r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
          r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
@@ -93,6 +96,7 @@ ROWS: tuple[Signature, ...] = (
          r"EngineCore (?:failed to start|encountered a fatal error)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
+         r"|Mul(?:ti|it)procExecutor got fatal signal from worker processes"
          r"|Worker failed with error|^Error executing method \w{1,60}\. This might cause deadlock"),
     # The API server lost the engine core: after the lines of the last row, or without a word
     signature("engine.lost", "wrapper", "engine-died",
