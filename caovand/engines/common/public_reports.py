@@ -142,6 +142,7 @@ engine-died llama.assert any ggml-org/llama.cpp#13484
 engine-died llama.assert any ikawrakow/ik_llama.cpp#1282
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13359
 engine-died llama.assert llamacpp ggml-org/llama.cpp#17071
+engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
 engine-died ollama.runner ollama ollama/ollama#11447
