@@ -13,7 +13,7 @@ from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common import host, kernel, python
 from caovand.engines.common.advice import GENERAL, sentences
-from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
+from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
 from caovand.engines.common.wrapping import join_wrapped
@@ -64,9 +64,11 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return Writer(engine.name, engine.title), engine.explain(text)
-    if any(map(KERNEL_LINE.match, lines)):
-        return HOST, _of_kernel(lines)
-    return _by_its_words([(engine, engine.explain(text)) for engine in engines.values()])
+    of_kernel = (HOST, _of_kernel(lines)) if any(map(is_of_kernel, lines)) else None
+    if of_kernel and of_kernel[1].finding is not None:
+        return of_kernel
+    words = [(engine, engine.explain(text)) for engine in engines.values()]
+    return _by_its_words(words) or of_kernel
 
 
 def _written_by(
@@ -90,7 +92,7 @@ def _written_by(
 
 
 def _of_kernel(lines: Sequence[str]) -> Explanation:
-    finding = find_in_kernel(lines, None)
+    finding = find_in_machine(lines)
     if finding is None:
         return Explanation(None, (), "", None, (), {}, {}, {})
     finding = public(finding, finding.line)

@@ -4,6 +4,7 @@
 #include "attention_launch.cuh"
 #include "gdn_chunk.cuh"
 #include "kernels.h"
+#include "lm_head.cuh"
 #include "status.h"
 
 using caovan::refuse;
@@ -58,7 +59,8 @@ extern "C" int caovan_sm75_prepare(void) {
   if (const int status = caovan::attention_int8_load()) return status;
   if (const int status = caovan::attention_int4_load()) return status;
   if (const int status = caovan::attention_combine_load()) return status;
-  return caovan::kv_write_load();
+  if (const int status = caovan::kv_write_load()) return status;
+  return caovan::lm_head_load();
 }
 
 extern "C" int caovan_gdn_prefill(const caovan_gdn_prefill_args* p, void* workspace, int64_t workspace_bytes,
@@ -210,4 +212,23 @@ extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {
       p->token_stride % 4 || p->head_stride % 4)
     return refuse("cannot write: rows of k, v and the cache must start on 4-byte boundaries");
   return caovan::kv_write_launch(*p, static_cast<cudaStream_t>(stream));
+}
+
+extern "C" int caovan_lm_head(const caovan_lm_head_args* p, void* stream) {
+  if (!p || p->struct_size != sizeof *p)
+    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                  p ? p->struct_size : 0, sizeof *p);
+  if (p->rows < 1 || p->rows > caovan::lm_head::kMaxRows)
+    return refuse("cannot compute logits of %d rows: 1 to %d fit the kernel; split them", p->rows,
+                  caovan::lm_head::kMaxRows);
+  if (p->vocabulary < caovan::lm_head::kRows)
+    return refuse("cannot use a vocabulary of %d: at least %d are needed", p->vocabulary, caovan::lm_head::kRows);
+  if (p->hidden < caovan::lm_head::kColumns || p->hidden % caovan::lm_head::kColumns)
+    return refuse("cannot use a hidden size of %d: a multiple of %d is needed", p->hidden, caovan::lm_head::kColumns);
+  if (!p->x || !p->weight || !p->scale || !p->out)
+    return refuse("cannot compute logits: one of x, weight, scale, out is NULL");
+  if (misaligned(p->x, 16) || p->x_stride % 8 || misaligned(p->weight, 16) || p->weight_stride % 16)
+    return refuse("cannot read x or weight: rows must start on 16-byte boundaries (strides %lld, %lld)",
+                  static_cast<long long>(p->x_stride), static_cast<long long>(p->weight_stride));
+  return caovan::lm_head_launch(*p, static_cast<cudaStream_t>(stream));
 }

@@ -33,4 +33,7 @@ int attention_combine_launch(const caovan_attention_args& args, const void* work
 int kv_write_load();
 int kv_write_launch(const caovan_kv_write_args& args, cudaStream_t stream);
 
+int lm_head_load();
+int lm_head_launch(const caovan_lm_head_args& args, cudaStream_t stream);
+
 }  // namespace caovan

@@ -114,6 +114,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
         "--runtime=docker`, and restart Docker.",
     ),
+    "container.failed": (
+        "The container was not started: the line says why. Correct its options, image or volumes.",
+    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
@@ -159,6 +162,104 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The driver cannot start the card: power the machine off and on. If that does not help, "
         "install another driver release, update the firmware, and check the card's seat, power "
         "and, in a virtual machine, how it is passed through.",
+    ),
+    "driver.mismatch": (
+        "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
+        "after the update, or install kernel module and libraries of one release.",
+    ),
+    "nvml.mismatch": (
+        "The driver in the kernel does not answer, or is another release than the installed "
+        "libraries: reboot after an update; if that does not help, reinstall the driver.",
+    ),
+    "driver.nouveau": (
+        "The nouveau driver holds the card: blacklist it (blacklist nouveau, options nouveau "
+        "modeset=0 in /etc/modprobe.d), rebuild the initramfs, and reboot.",
+    ),
+    "driver.unsupported": (
+        "This driver does not support the card: the newest cards need the open kernel modules, "
+        "old ones a legacy release. Install the flavour and release that NVIDIA lists for it.",
+    ),
+    "driver.unsigned": (
+        "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
+        "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.module": (
+        "The driver's kernel module does not load: install the headers of the running kernel, "
+        "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
+    ),
+    "nvswitch.fatal": (
+        "An NVSwitch reported a fatal fault: restart nvidia-fabricmanager, or reboot; if it comes "
+        "back, have the baseboard checked.",
+    ),
+    "pcie.link": (
+        "A PCIe link failed: check the card's seat, riser or cable and its power, lower the slot's "
+        "PCIe generation in the firmware, and reboot.",
+    ),
+    "amd.fault": (
+        "A kernel accessed invalid memory of the AMD card: update driver and ROCm, and use a build "
+        "for exactly this card (without HSA_OVERRIDE_GFX_VERSION).",
+    ),
+    "amd.reset": (
+        "The AMD card hung and its driver reset it: restart the engine; update kernel, firmware "
+        "and ROCm, and use smaller batches. If the reset failed, reboot.",
+    ),
+    "host.disk": (
+        "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
+        "it.",
+    ),
+    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "host.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "unit.killed": (
+        "The kernel or its supervisor killed it for lack of memory: add memory or swap, or raise "
+        "the limit of its container or unit (resources.limits.memory, --memory, MemoryMax).",
+    ),
+    "unit.program": (
+        "systemd cannot execute the unit's program: correct ExecStart=, and its permissions.",
+    ),
+    "unit.user": (
+        "systemd cannot prepare the unit: its User=, Group=, WorkingDirectory= or a mounted folder "
+        "does not exist.",
+    ),
+    "net.certificate": (
+        "A certificate is not trusted, as behind a proxy that inspects traffic: add its authority "
+        "to the system's (update-ca-certificates), and restart the server.",
+    ),
+    "net.failed": (
+        "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
+        "in its unit). What is downloaded already is kept: try again.",
+    ),
+    "ggml.operation": (
+        "A backend has no implementation of an operation of this model: install a newer release "
+        "or another backend's build, or keep the layers off the card (-ngl 0).",
+    ),
+    "ggml.backend": (
+        "A backend's library does not fit the program: remove it, and install one release's files "
+        "only.",
+    ),
+    "ggml.rpc": (
+        "A node that runs rpc-server does not answer, or crashed: start it again, with the same "
+        "release of llama.cpp on all nodes.",
+    ),
+    "llama.model.split": (
+        "The parts of a split GGUF file are not all there, or do not belong together: download "
+        "all of one release, and name the first part.",
+    ),
+    "llama.model.projector": (
+        "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
+        "download it with its model, or install a newer release.",
+    ),
+    "llama.model.unpaired": (
+        "The projector (mmproj) belongs to another model: use the one published with the model.",
+    ),
+    "llama.model.version": (
+        "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
+    ),
+    "llama.model.type": (
+        "The file has tensors in a quantization that this release does not know: install a newer "
+        "release, or download another quantization.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "

@@ -82,6 +82,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.args.override": (
         "--override-kv in [engine] extra_args must have the form KEY=TYPE:VALUE.",
     ),
+    "llama.draft.vocabulary": (
+        "The draft model has another vocabulary than the model: use one of the same family, or"
+        " leave it out.",
+    ),
+    "llama.download": (
+        "The hub has no such repository or file: correct its name and quantization.",
+    ),
     "llama.model.template": (
         "The chat template is broken: correct [model] chat_template, or leave it out.",
     ),

@@ -21,8 +21,8 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, holders
+from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
-from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
 Alternative = Callable[[Config, Inventory], "Plan | None"]
 """Decides for a changed configuration or machine, without warnings or advice; None for no plan."""

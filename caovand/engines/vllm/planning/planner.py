@@ -13,6 +13,7 @@ from typing import Any
 
 from caovand.core.config import MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Setting, Unplannable
@@ -23,21 +24,20 @@ from caovand.engines.vllm.machine.ranks import stages
 from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of, unmodelled, weights_unknown
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
-from caovand.engines.vllm.planning.decisions import (
-    DECIDED,
-    SECOND,
-    decide,
-    forecast,
-    verbatim_setting,
-)
+from caovand.engines.vllm.planning.decisions import DECIDED, SECOND, forecast
 from caovand.engines.vllm.planning.devices import (
     all_without_other_processes,
     choose_gpus,
     holders,
-    without_other_processes,
 )
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.partial_plan import PLUGINS, PartialPlan, user
+from caovand.engines.vllm.planning.partial_plan import (
+    PLUGINS,
+    PartialPlan,
+    decide,
+    user,
+    verbatim_setting,
+)
 from caovand.engines.vllm.planning.serving import refuse_deaf, task_of
 from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
@@ -175,11 +175,13 @@ def _write(partial: PartialPlan, remembered: Plan | None = None) -> Plan:
         if (s := verbatim_setting(name, verbatim)) and name not in DECIDED
     }
     settings = {**partial.settings, **rest}
+    for name in settings.keys() - verbatim.keys():
+        if engine.flags and option(name) not in engine.flags:
+            lacking = f"vLLM {engine.version} has no {option(name)}"
+            settings[name] = Setting(None, "policy", lacking)
     plan = Plan(
         model=partial.model.path,
-        settings={
-            name: _drop_unknown(name, setting, partial) for name, setting in settings.items()
-        },
+        settings=settings,
         env=environment(partial),
         extra_args=partial.config.engine.extra_args,
         verbatim=frozenset(verbatim),
@@ -221,13 +223,6 @@ def _mode(
 def _device(partial: PartialPlan) -> str:
     kinds = sorted({gpu.compute_capability for gpu in partial.cards})
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or partial.engine.build
-
-
-def _drop_unknown(name: str, setting: Setting, partial: PartialPlan) -> Setting:
-    """The setting, without its value if this engine has no such flag."""
-    if not partial.engine.flags or option(name) in partial.engine.flags or name in partial.verbatim:
-        return setting
-    return Setting(None, "policy", f"vLLM {partial.engine.version} has no {option(name)}")
 
 
 def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
