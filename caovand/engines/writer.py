@@ -16,7 +16,7 @@ from caovand.engines.common.advice import GENERAL, sentences
 from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
-from caovand.engines.common.wrapping import join_wrapped
+from caovand.engines.common.wrapping import join_wrapped, without_label
 
 _UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
 """journald's unit, or a container's name, before a line."""
@@ -57,7 +57,7 @@ def starts() -> tuple[str, ...]:
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
-    text = join_wrapped(text)
+    text = join_wrapped(without_label(text))
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines, text.split("\n")))

@@ -91,7 +91,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.libc": (
         "The engine's packages were built for another system ({symbols} is missing): use a release "
         "built for this distribution, or a container.",
-        "Packages of the engine were built for another NumPy or C library: reinstall the engine in "
+        "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
         "an environment of its own.",
     ),
     "nccl.duplicate": (
@@ -123,6 +123,39 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "by name.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
+    "model.architecture": (
+        "This release of the engine does not know the model's architecture: use a newer release, "
+        "or another model.",
+    ),
+    "engine.dtype": (
+        "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
+        "model's own type, or choose another one. Otherwise the engine has no kernel for this "
+        "model, card and quantization together.",
+        "A kernel does not take this type of data: leave --dtype out, or choose another one "
+        "(bfloat16, half). Otherwise the engine has no kernel for this model, card and "
+        "quantization together.",
+    ),
+    "engine.mismatch": (
+        "{callee} does not know the argument {argument}: it is no setting of this release, or two "
+        "packages of the installation do not fit each other. Leave it out, or install the engine "
+        "again in an environment of its own.",
+        "{callee} is called without {lacks}: two packages of the installation do not fit each "
+        "other. Install the engine again, in an environment of its own.",
+        "{module} has no {attribute}: two packages of the installation do not fit each other. "
+        "Install the engine again, in an environment of its own.",
+        "Two packages of the installation do not fit each other, or a setting and this release: "
+        "starting again cannot help.",
+    ),
+    "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
+    "gpu.busy": (
+        "Another process has the card for itself, or the card is not in a state to take one: "
+        "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "
+        "0), and what CUDA_VISIBLE_DEVICES names.",
+    ),
+    "gpu.peer": (
+        "The cards cannot read each other's memory: set NCCL_P2P_DISABLE=1, and turn custom "
+        "all-reduce off (--disable-custom-all-reduce).",
+    ),
     "args.split": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
         "and of its quantized blocks.",
@@ -136,6 +169,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
+        "The engine's environment lacks something: {absent}. Install it into that environment.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in an "
         "environment of its own.",
         "The engine needs a newer {package}: install the release that its package asks for.",
@@ -269,6 +303,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 """Sentences by signature, for every engine."""
 
 
+_ADVISES = re.compile(
+    r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
+)
 _REFUSING: frozenset[Failure] = frozenset({"bad-arguments", "backend-unsupported"})
 _SETTING = re.compile(
     r"(?<![\w-])--[a-z][\w-]{2,40}|`[a-z]{1,30}(?:_[a-z]{1,30}){1,5}`"
@@ -316,8 +353,8 @@ def sentences(
 
 
 def _named_options(finding: Finding) -> list[str]:
-    """The options and settings that a refusing line names, in its order."""
-    if finding.failure not in _REFUSING:
+    """The options and settings that a line which refuses or advises names, in its order."""
+    if finding.failure not in _REFUSING and not _ADVISES.search(finding.text):
         return []
     found = (match.group().strip("` (") for match in _SETTING.finditer(finding.text))
     return list(dict.fromkeys(found))[:MAX_NAMED]

@@ -40,6 +40,9 @@ ROWS = (
          r"|executable file not found)|Insufficient nvidia\.com/gpu"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
+    signature("container.port", "cause", "port-busy",
+         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
+         r"|[Pp]orts are not available)"),
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
@@ -57,6 +60,9 @@ ROWS = (
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
+    signature("unit.ended", "consequence", "engine-died",
+         r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
+         r"|exited, status=(?!0/|1/|2/)\d)"),
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "

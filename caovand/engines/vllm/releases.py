@@ -35,6 +35,15 @@ STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; earlier releases refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)
 """States are kept at block borders without --mamba-cache-mode, a flag last taken by 0.32."""
+PREFIX_HITS_IN_BLOCKS = (0, 32)
+"""--prefix-match-unit: a hybrid model's states are also kept at the last multiple of that many
+tokens of each prompt, so that a hit need not end at the border of a block."""
+KEEP_ALIVE_LINES = (0, 32)
+"""--sse-keep-alive-interval. 0.21 does not have it; releases between were not checked."""
+DRAFTS_BY_BATCH = (0, 32)
+"""num_speculative_tokens_per_batch_size and enable_adaptive_verification of drafts."""
+PCIE_ALL_REDUCE = (0, 33)
+"""VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC. 0.32 has it too, with another FlashInfer."""
 EXPERTS_BY_FLAG = (0, 32)
 """VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
 before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""

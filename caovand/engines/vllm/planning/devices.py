@@ -297,6 +297,8 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     return indivisible(partial.model, size, whole_experts=shards_whole_experts(verbatim))
 
 
+FREE = "free the cards"
+"""What advice begins with if other processes take the memory."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 

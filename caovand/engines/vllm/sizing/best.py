@@ -63,8 +63,7 @@ def _choose_cache_type(
     which were searched."""
     own = [at for at in among if space.bases[at].kv_dtype == space.bases[0].kv_dtype]
     choice = _search(space, own, model, gpus)
-    wanted = max(ENOUGH_EXACT, space.workload.length)
-    enough = min(space.context or model.max_model_len, wanted)
+    enough = min(space.context or model.max_model_len, max(ENOUGH_EXACT, space.workload.length))
     if len(own) == len(among) or (choice.sound and choice.candidate.context >= enough):
         return own, choice
     return among, _search(space, among, model, gpus)
