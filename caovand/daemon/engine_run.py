@@ -16,6 +16,7 @@ from typing import Any
 
 from caovand.adapters import safe_files
 from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
+from caovand.adapters.engine_user import as_engine
 from caovand.adapters.http import Endpoint
 from caovand.adapters.processes import engine_cgroup, former_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
@@ -134,7 +135,7 @@ class EngineRun:
         command = self._engine.planning.command(plan, engine, self._cache)
         for place, folder in command.links:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(safe_files.lead, Path(place), Path(folder))
+                await asyncio.to_thread(as_engine, safe_files.lead, place, folder)
 
     async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
         """Check all-reduce over the cards; a wrong result fails the next start."""

@@ -13,10 +13,10 @@ from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common import host, kernel, python
 from caovand.engines.common.advice import GENERAL, sentences
-from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
+from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
-from caovand.engines.common.wrapping import join_wrapped
+from caovand.engines.common.wrapping import join_wrapped, without_label
 
 _UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
 """journald's unit, or a container's name, before a line."""
@@ -57,16 +57,18 @@ def starts() -> tuple[str, ...]:
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
-    text = join_wrapped(text)
+    text = join_wrapped(without_label(text))
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines, text.split("\n")))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return Writer(engine.name, engine.title), engine.explain(text)
-    if any(map(KERNEL_LINE.match, lines)):
-        return HOST, _of_kernel(lines)
-    return _by_its_words([(engine, engine.explain(text)) for engine in engines.values()])
+    of_kernel = (HOST, _of_kernel(lines)) if any(map(is_of_kernel, lines)) else None
+    if of_kernel and of_kernel[1].finding is not None:
+        return of_kernel
+    words = [(engine, engine.explain(text)) for engine in engines.values()]
+    return _by_its_words(words) or of_kernel
 
 
 def _written_by(
@@ -90,7 +92,7 @@ def _written_by(
 
 
 def _of_kernel(lines: Sequence[str]) -> Explanation:
-    finding = find_in_kernel(lines, None)
+    finding = find_in_machine(lines)
     if finding is None:
         return Explanation(None, (), "", None, (), {}, {}, {})
     finding = public(finding, finding.line)

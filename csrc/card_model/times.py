@@ -120,8 +120,8 @@ class Attention:
 
 ATTENTION = (
     Attention("attention_int4_5", "int4, 5 tokens", 32, _PACKED, 21_311),
-    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED, 29_329),
-    Attention("attention_int8_5", "int8, 5 tokens", 16, 520, 23_633),
+    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED, 20_000),
+    Attention("attention_int8_5", "int8, 5 tokens", 16, 520, 20_000),
     Attention("attention_half_5", "fp16, 5 tokens", 16, _UNPACKED, 22_645),
 )
 

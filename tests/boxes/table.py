@@ -14,7 +14,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
-from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import derived, model

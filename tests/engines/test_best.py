@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.sizing.search import best
+from caovand.engines.vllm.sizing.best import best
 from caovand.engines.vllm.sizing.space import Choice, Space
 from tests.boxes.models import model
 from tests.core.machines import named

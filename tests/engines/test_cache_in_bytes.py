@@ -19,7 +19,8 @@ from caovand.engines.vllm.memory.candidate import (
     utilization,
     visible_mib,
 )
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, estimate, kv_bytes
+from caovand.engines.vllm.memory.estimate import estimate, kv_bytes
+from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import overheads
 from caovand.engines.vllm.planning.decisions import forecast

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.facts.inventory import Gpu
-from caovand.engines.vllm.memory.pinned import MAX_GROWTH, pinned_gib, rounding
+from caovand.engines.vllm.memory.shards import MAX_GROWTH, pinned_gib, rounding
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.models import model
 from tests.core.machines import QWEN_27B_AWQ, cards, inventory, made_up, named, plan

@@ -8,7 +8,7 @@ import pytest
 
 from caovand.engines import registry
 from caovand.engines.common.whole_log import lines_of
-from caovand.engines.common.wrapping import join_wrapped, unwrap
+from caovand.engines.common.wrapping import join_wrapped, unwrap, without_label
 from caovand.engines.writer import explain_log
 from tests.daemon_process import ROOT
 
@@ -23,6 +23,7 @@ AS_PASTED = (
     "[multiproc_executor.py:492] ",
     "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
     "vllm-1  | 2026-11-20T09:00:00.123456Z ", "[1;36m",
+    "(ServeReplica:llm:Deployment pid=7, ip=10.0.0.2) ", "(SGLangWorker pid=38138) ",
 )  # fmt: skip
 OWN = (
     "[2025-03-12 10:12:44 TP0] Load weight end.", "[2025-03-12 10:12:44] server_args=ServerArgs()",
@@ -39,6 +40,30 @@ def test_what_other_tools_put_before_a_line_is_taken_off(prefix: str) -> None:
 @pytest.mark.parametrize("line", OWN)
 def test_what_an_engine_begins_its_lines_with_stays(line: str) -> None:
     assert unwrap(line) == line
+
+
+@pytest.mark.parametrize("label", ["[VLLM LOG] ", "vLLM STDOUT: ", "worker 3 | "])
+def test_a_label_that_every_line_has_is_taken_off(label: str) -> None:
+    lines = (LINE, "Traceback (most recent call last):", "ValueError: x")
+    assert without_label("\n".join(label + line for line in lines)) == "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("llama_model_loader: a", "llama_model_loader: b", "llama_model_loader: c"),
+        ("CUDA error: a", "CUDA error: b", "CUDA error: c"),
+        ("[VLLM LOG] a", "[VLLM LOG] b"),
+        ("[VLLM LOG] a", "[VLLM LOG] b", "c"),
+    ],
+)
+def test_what_may_be_the_engine_s_own_is_no_label(lines: tuple[str, ...]) -> None:
+    assert without_label("\n".join(lines)) == "\n".join(lines)
+
+
+def test_what_ray_adds_to_repeated_lines_is_taken_off() -> None:
+    assert unwrap(f"{LINE} [repeated 6x across cluster]") == LINE
+    assert unwrap(f"{LINE} [repeated 6x across cluster] (Ray deduplicates logs)") == LINE
 
 
 def test_borders_colours_and_records_of_docker_are_taken_off() -> None:

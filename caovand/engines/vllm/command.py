@@ -44,8 +44,10 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     if ray:
         argv = over_ray.launch_command(plan, argv)
     environment = PurePath(engine.python).parent.parent
-    named = {name: setting.value for name, setting in plan.env.items()}
-    env = {**{name: str(value) for name, value in named.items() if value is not None}, **secrets}
+    env = {
+        **{name: str(value) for name, value in plan.variables.items() if value is not None},
+        **secrets,
+    }
     links: tuple[tuple[str, str], ...] = ()
     if cache is not None:
         own = caches(plan, engine, Path(cache))

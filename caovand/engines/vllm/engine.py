@@ -25,7 +25,7 @@ from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
 from caovand.engines.vllm.machine.link_time import nodes_of
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
 from caovand.engines.vllm.planning.decisions import conflicts, forecast

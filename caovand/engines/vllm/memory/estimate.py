@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import beyond_limit, is_left_to_vllm
-from caovand.engines.vllm.flags.spelling import count as count_of
-from caovand.engines.vllm.machine.ranks import replicas, serving
+from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -34,7 +32,14 @@ from caovand.engines.vllm.memory.candidate import (
     visible_mib,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for, pages
-from caovand.engines.vllm.memory.settings import candidate_of, stages_unknown, unmodelled
+from caovand.engines.vllm.memory.settings import (
+    candidate_of_plan,
+    cards_by_node,
+    cards_of_plan,
+    gpus_of,
+    is_longer_on_purpose,
+    memory_unknown,
+)
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overheads
 
@@ -251,41 +256,6 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
     return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
 
 
-def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards the plan uses."""
-    visible = plan.cards
-    if visible is None or inventory.engine.build == "cpu":
-        return inventory.gpus if inventory.engine.build == "cuda" else ()
-    wanted = [name.strip() for name in visible]
-    return tuple(
-        gpu
-        for gpu in inventory.gpus
-        if device_name(gpu) in wanted or any(name and gpu.uuid.startswith(name) for name in wanted)
-    )
-
-
-def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards of all nodes that the plan uses, by rank."""
-    return tuple(gpu for _, gpu in _cards_by_node(plan, inventory))
-
-
-def _cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
-    return serving(gpus_of(plan, inventory), inventory.others, _values(plan))
-
-
-def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
-    """The candidate that this plan amounts to."""
-    return candidate_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
-
-
-def _values(plan: Plan) -> dict[str, Any]:
-    return {name: setting.value for name, setting in plan.settings.items()}
-
-
-def _env(plan: Plan) -> dict[str, Any]:
-    return {name: setting.value for name, setting in plan.env.items()}
-
-
 def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     """The forecast of a CPU build: weights and cache share the memory that is free now."""
     ranks = [dict(rank.parts) for rank in found.ranks]
@@ -312,18 +282,18 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast of memory alone; only the share of the card if the rest is unknown."""
     gpus = gpus_of(plan, inventory)
     model, share = inventory.model, plan.value("gpu_memory_utilization")
-    why = _unknown(plan, inventory, gpus)
+    why = memory_unknown(plan, inventory, gpus)
     if why:
         return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
     asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
-    if not model.limit_known or _is_longer_on_purpose(plan, model, asked.context):
+    if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
         model = replace(model, max_model_len=asked.context)
     found = estimate(model, asked, gpus)
     if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
         asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
         found = estimate(model, asked, gpus)
     if asked.stages:
-        ranks = _ranks(model, asked, _cards_by_node(plan, inventory))
+        ranks = _ranks(model, asked, cards_by_node(plan, inventory))
         found = replace(found, ranks=tuple(ranks))
     return found if gpus else _in_ram(found, inventory.host.available_mib)
 
@@ -350,30 +320,3 @@ def _ranks(
                 parts=parts_of(one._replace(gpus=gpus), available),
                 fullest=one is fullest,
             )
-
-
-def _is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
-    longer = context > model.max_model_len
-    return longer and not beyond_limit(model, context, _values(plan), _env(plan))
-
-
-def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """Why nothing can be forecast; empty if it can."""
-    model = inventory.model
-    if not model.architecture:
-        return "the model is not on this machine yet"
-    if not model.layer_types:
-        return "config.json does not tell the model's layers"
-    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
-        return "config.json does not tell the longest context; set max_model_len to have a forecast"
-    settings = _values(plan)
-    why = unmodelled(settings, model) or stages_unknown(settings, _env(plan), inventory)
-    if why:
-        return why
-    if not gpus and replicas(settings) > 1:
-        return "replicas of a CPU build share the machine's memory, which is not forecast"
-    if not gpus and inventory.engine.build == "cuda":
-        return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
-    if not gpus and candidate_of_plan(plan, inventory).kv_bytes is None:
-        return "the cache of a CPU build is as large as vLLM makes it"
-    return ""

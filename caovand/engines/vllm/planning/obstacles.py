@@ -12,6 +12,7 @@ from typing import Any
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import (
     backend_in,
@@ -39,6 +40,8 @@ from caovand.engines.vllm.machine.ranks import (
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning import pipeline
 
+DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -48,22 +51,10 @@ class Scene:
     inventory: Inventory
     gpus: tuple[Gpu, ...]
 
-    def count(self, name: str) -> int | None:
-        """A setting as a count of at least one, or None."""
-        return count(self.plan.value(name))
-
     @property
     def quantization(self) -> str:
         """How the weights are stored, or are quantised while they are loaded."""
         return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.plan.settings.items()}
-
-    @property
-    def env(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.plan.env.items()}
 
     def first(self, below: tuple[int, int]) -> str:
         """The first card older than this, in words; empty if there is none."""
@@ -71,10 +62,10 @@ class Scene:
 
 
 def cards(scene: Scene) -> Iterator[Problem]:
-    size = scene.count("tensor_parallel_size") or 1
-    wanted = cards_lacking(size, scene.settings, len(scene.gpus))
+    size = count(scene.plan.value("tensor_parallel_size")) or 1
+    wanted = cards_lacking(size, scene.plan.values, len(scene.gpus))
     if wanted and scene.gpus:
-        fits = split_for(scene.inventory.model, scene.settings, len(scene.gpus))
+        fits = split_for(scene.inventory.model, scene.plan.values, len(scene.gpus))
         fewer = " and fewer stages or replicas" if wanted > size else ""
         yield Problem(
             f"use {wanted} GPUs",
@@ -84,15 +75,15 @@ def cards(scene: Scene) -> Iterator[Problem]:
 
 
 def split(scene: Scene) -> Iterator[Problem]:
-    size = scene.count("tensor_parallel_size") or 1
-    whole = shards_whole_experts(scene.settings)
+    size = count(scene.plan.value("tensor_parallel_size")) or 1
+    whole = shards_whole_experts(scene.plan.values)
     why = indivisible(scene.inventory.model, size, whole_experts=whole)
     if why:
         yield why
 
 
 def stages(scene: Scene) -> Iterator[Problem]:
-    why = pipeline.refusal(scene.settings, scene.env, scene.inventory)
+    why = pipeline.refusal(scene.plan.values, scene.plan.variables, scene.inventory)
     if why:
         yield why
 
@@ -111,7 +102,7 @@ def dtype(scene: Scene) -> Iterator[Problem]:
 
 
 def uncompiled(scene: Scene) -> Iterator[Problem]:
-    stages = scene.count("pipeline_parallel_size") or 1
+    stages = count(scene.plan.value("pipeline_parallel_size")) or 1
     if scene.plan.device != "cpu" or stages == 1:
         return
     typed = scene.plan.value("compilation_config")
@@ -119,7 +110,7 @@ def uncompiled(scene: Scene) -> Iterator[Problem]:
     for what, there in (
         ("--enforce-eager", scene.plan.value("enforce_eager")),
         ("--enable-lora", scene.plan.value("enable_lora")),
-        ("TORCH_COMPILE_DISABLE", str(scene.env.get("TORCH_COMPILE_DISABLE")) == "1"),
+        ("TORCH_COMPILE_DISABLE", str(scene.plan.variables.get("TORCH_COMPILE_DISABLE")) == "1"),
         ("--compilation-config of mode 0", mode in ("0", "none")),
     ):
         if there:
@@ -153,8 +144,8 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
 
 
 def length(scene: Scene) -> Iterator[Problem]:
-    asked, model = scene.count("max_model_len"), scene.inventory.model
-    if asked and beyond_limit(model, asked, scene.settings, scene.env):
+    asked, model = count(scene.plan.value("max_model_len")), scene.inventory.model
+    if asked and beyond_limit(model, asked, scene.plan.values, scene.plan.variables):
         yield Problem(
             f"serve a context of {asked} tokens",
             f"the model's own limit is {model.max_model_len}",
@@ -208,7 +199,7 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
             f"vLLM {scene.inventory.engine.version} has no such type",
             f"use one of {', '.join(known)}",
         )
-    card = ends_in_half(scene.settings, scene.inventory, scene.gpus)
+    card = ends_in_half(scene.plan.values, scene.inventory, scene.gpus)
     if card:
         typed = 'set [policy] kv_cache_dtype = "auto", or dtype = "bfloat16"'
         flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
@@ -221,14 +212,17 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
 
 
 def step(scene: Scene) -> Iterator[Problem]:
-    batch, sequences = scene.count("max_num_batched_tokens"), scene.count("max_num_seqs")
+    batch, sequences = (
+        count(scene.plan.value("max_num_batched_tokens")),
+        count(scene.plan.value("max_num_seqs")),
+    )
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
             "each takes one",
             f"use --max-num-seqs {batch} or less",
         )
-    context = scene.count("max_model_len")
+    context = count(scene.plan.value("max_model_len"))
     if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
         yield Problem(
             f"read a prompt of {context} tokens in one step of {batch}",
@@ -244,8 +238,11 @@ def step(scene: Scene) -> Iterator[Problem]:
 
 
 def states(scene: Scene) -> Iterator[Problem]:
-    size, off = scene.count("mamba_block_size"), scene.plan.value("enable_prefix_caching") is False
-    if size and size != scene.count("max_model_len") and off:
+    size, off = (
+        count(scene.plan.value("mamba_block_size")),
+        scene.plan.value("enable_prefix_caching") is False,
+    )
+    if size and size != count(scene.plan.value("max_model_len")) and off:
         yield Problem(
             f"keep states every {size} tokens",
             "vLLM takes --mamba-block-size only with --enable-prefix-caching, which is off",
@@ -253,12 +250,74 @@ def states(scene: Scene) -> Iterator[Problem]:
         )
 
 
+def matches(scene: Scene) -> Iterator[Problem]:
+    unit, model = scene.plan.value("prefix_match_unit"), scene.inventory.model
+    if unit and len(set(model.cached_layers)) == 1:
+        yield Problem(
+            f"match prompts every {unit} tokens",
+            "all layers of this model have one kind of cache, which vLLM matches by whole blocks",
+            "leave --prefix-match-unit out",
+        )
+
+
+def depths(scene: Scene) -> Iterator[Problem]:
+    """What --speculative-config may say of how many drafts are made or verified, and when."""
+    config, release = scene.plan.value("speculative_config"), scene.inventory.engine.release
+    if not isinstance(config, Mapping):
+        return
+    for name in (DEPTHS, ADAPTIVE):
+        if config.get(name) and release < releases.DRAFTS_BY_BATCH:
+            version = scene.inventory.engine.version
+            newer = releases.name(releases.DRAFTS_BY_BATCH)
+            yield Problem(
+                f"use {name}", f"vLLM {version} does not know it", f"use vLLM {newer} or newer"
+            )
+            return
+    if config.get(DEPTHS) and (fact := _unordered(config[DEPTHS])):
+        yield Problem(
+            f"draft by {DEPTHS}",
+            fact,
+            "list [first, last, drafts] by batch size: [[1, 4, 3]]",
+        )
+    if config.get(ADAPTIVE) and (fact := _unadaptive(scene)):
+        yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
+
+
+def _unordered(schedule: Any) -> str:
+    """What vLLM refuses about numbers of drafts by batch size; empty if nothing."""
+    rows = schedule if isinstance(schedule, list) else [None]
+    if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
+        return "it is no list of [first, last, drafts] in whole numbers"
+    ordered = sorted(rows)
+    if ordered[0][0] != 1:
+        return "its first batch size is not 1"
+    ends = (0, *(row[1] for row in ordered))
+    if any(not end < row[0] <= row[1] for end, row in zip(ends, ordered, strict=False)):
+        return "its ranges overlap, or end before they begin"
+    return ""
+
+
+def _whole(row: list[Any]) -> bool:
+    return all(type(number) is int and number >= 0 for number in row)
+
+
+def _unadaptive(scene: Scene) -> str:
+    """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
+    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
+        return "vLLM has no adaptive verification over pipeline stages"
+    if scene.plan.value("enable_lora"):
+        return "vLLM has no adaptive verification with LoRA"
+    if scene.plan.value("enforce_eager"):
+        return "adaptive verification needs whole steps in CUDA graphs"
+    return ""
+
+
 def drafting(scene: Scene) -> Iterator[Problem]:
     config, model = scene.plan.value("speculative_config"), scene.inventory.model
     if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = pipeline.drafts_refused(scene.settings, scene.inventory)
+        fact = pipeline.drafts_refused(scene.plan.values, scene.inventory)
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
             yield Problem("draft with MTP", fact, "leave --speculative-config out")

@@ -1,6 +1,6 @@
 """Decode and verification attention: every case against float64, then the table. Needs a GPU.
 
-    python csrc/bench/attention.py [check | time]
+    python -m caovan_vllm_sm75_turbo3.measure.attention [check | time]
 
 Bounds are those of the plugin's measure/check.py: relative error, and the largest error of an
 element over |value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned.
@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from caovan_vllm_sm75_turbo3 import launch
+from caovan_vllm_sm75_turbo3.measure import paged
 
 try:
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
@@ -25,12 +27,6 @@ try:
 except ImportError as error:
     unified_attention = None
     print(f"no Triton column: {error}")
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "plugin"))
-
-from caovan_vllm_sm75_turbo3 import launch  # noqa: E402
-from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
 
 DEVICE = torch.device("cuda")
 BOUNDS = (1e-3, 1e-2)
@@ -442,8 +438,11 @@ def time_all() -> None:
                     line = f"| {kind}, {dim}, {heads} / {kv_heads} | {sequences} x {count} "
                     line += f"| {length:,} | {us:.1f} | {rate / 1e9:.0f} | {rate / copy:.0%} |"
                     if kind == "fp16":
-                        other = sdpa_us(heads, kv_heads, dim, sequences, count, length)
-                        line += f" {other:.1f} | {other / us:.2f} |"
+                        try:
+                            other = sdpa_us(heads, kv_heads, dim, sequences, count, length)
+                            line += f" {other:.1f} | {other / us:.2f} |"
+                        except torch.OutOfMemoryError:
+                            line += " no memory | |"
                     else:
                         line += " | |"
                     triton = vllm_us(calls[0], count, length)
