@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
 from typing import Any, TypeVar
 
 from caovand.adapters import spawner
@@ -72,7 +73,7 @@ class Program:
             poll = select.poll()
             poll.register(self._watch, select.POLLIN)
             if not poll.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+                raise TimeoutExpired(str(self.pid), timeout or 0.0)
         return status
 
     def send_signal(self, number: int) -> None:
@@ -148,7 +149,7 @@ class EngineUser:
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: int, timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> CompletedProcess[str]:
         """Run a program to its end; OSError, or subprocess.TimeoutExpired."""
         program = self.capture(argv, env, stdin)
         try:
@@ -156,7 +157,7 @@ class EngineUser:
         finally:
             program.kill()
             status = program.wait()
-        return subprocess.CompletedProcess(argv, status, output, errors)
+        return CompletedProcess(argv, status, output, errors)
 
     def signal(self, pidfd: int, number: int) -> None:
         """Signal a process of this user; OSError."""
@@ -221,7 +222,7 @@ class EngineUser:
             link, program = self._calls
             self._calls = None
             link.close()
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            with contextlib.suppress(OSError, TimeoutExpired):
                 program.kill()
                 program.wait(END_S)
 
@@ -230,7 +231,7 @@ class EngineUser:
         with self._calling:
             self._end_calls()
         self._link.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutExpired):
             self._process.wait(END_S)
 
 

@@ -122,12 +122,12 @@ typedef struct caovan_attention_args {
   uint32_t struct_size;
   uint32_t format; /* caovan_kv_format */
   int32_t sequences;
-  int32_t max_tokens; /* no sequence has more query tokens than this; 1..8 */
+  int32_t max_tokens; /* no sequence has more query tokens than this; decode: 1..8 */
   int32_t heads;
   int32_t kv_heads;   /* query head h reads KV head h / (heads / kv_heads) */
   int32_t head_dim;   /* 128 or 256 */
   int32_t block_size; /* tokens a block, a multiple of 16 */
-  int32_t segments;   /* into how many parts of the keys each sequence is split; 1..256 */
+  int32_t segments;   /* decode: into how many parts of the keys each sequence is split; 1..256 */
   float scale;        /* of q k, before the softmax */
   const void* q;      /* fp16 [tokens, heads, head_dim] */
   void* out;          /* fp16 [tokens, heads, head_dim]; rows outside every sequence are not written */
@@ -212,6 +212,9 @@ int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, 
 /* Causal attention of 1..8 new tokens a sequence to a paged cache that holds their keys already. */
 int caovan_attention_decode(const caovan_attention_args* args, void* workspace,
                             int64_t workspace_bytes, void* stream);
+
+/* The same for any number of new tokens a sequence, without a workspace; for prefill. */
+int caovan_attention_prefill(const caovan_attention_args* args, void* stream);
 
 /* Write keys and values of new tokens into a paged cache, as vLLM 0.32's Triton kernels do: rotation,
  * scale, zero point and packing in one launch, in fp32 up to the rounding. */

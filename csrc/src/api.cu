@@ -59,6 +59,7 @@ extern "C" int caovan_sm75_prepare(void) {
   if (const int status = caovan::attention_int8_load()) return status;
   if (const int status = caovan::attention_int4_load()) return status;
   if (const int status = caovan::attention_combine_load()) return status;
+  if (const int status = caovan::attention_prefill_load()) return status;
   if (const int status = caovan::kv_write_load()) return status;
   return caovan::lm_head_load();
 }
@@ -131,13 +132,8 @@ static int check_attention(const caovan_attention_args* p) {
                   p->kv_heads);
   if (p->head_dim != 128 && p->head_dim != 256)
     return refuse("cannot attend with head size %d: the kernel has 128 and 256", p->head_dim);
-  if (p->max_tokens < 1 || p->max_tokens > 8)
-    return refuse("cannot attend with %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
   if (p->block_size < 16 || p->block_size % 16)
     return refuse("cannot read blocks of %d tokens: a multiple of 16 is needed", p->block_size);
-  if (p->segments < 1 || p->segments > caovan::attention::kMaxSegments)
-    return refuse("cannot split a sequence into %d segments: 1 to %d fit the kernel; ask caovan_attention_segments",
-                  p->segments, caovan::attention::kMaxSegments);
   const bool packed = p->format != CAOVAN_KV_HALF;
   if (!p->q || !p->out || !p->k || !p->v || !p->block_table || !p->cu_seqlens || !p->kv_lengths ||
       (packed && (!p->k_scale || !p->v_scale)) || (p->format == CAOVAN_KV_INT4 && !p->signs))
@@ -180,6 +176,11 @@ extern "C" int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t m
 extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* workspace, int64_t workspace_bytes,
                                        void* stream) {
   if (const int status = check_attention(p)) return status;
+  if (p->max_tokens < 1 || p->max_tokens > 8)
+    return refuse("cannot attend with %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
+  if (p->segments < 1 || p->segments > caovan::attention::kMaxSegments)
+    return refuse("cannot split a sequence into %d segments: 1 to %d fit the kernel; ask caovan_attention_segments",
+                  p->segments, caovan::attention::kMaxSegments);
   const int64_t needed = caovan_attention_workspace_bytes(p->sequences, p->max_tokens, p->heads, p->kv_heads,
                                                           p->head_dim, p->segments);
   if (!workspace || workspace_bytes < needed || misaligned(workspace, 16))
@@ -191,6 +192,17 @@ extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* wor
                                                     : caovan::attention_int4_launch;
   if (const int status = launch(*p, workspace, s)) return status;
   return caovan::attention_combine_launch(*p, workspace, s);
+}
+
+extern "C" int caovan_attention_prefill(const caovan_attention_args* p, void* stream) {
+  if (const int status = check_attention(p)) return status;
+  if (p->max_tokens < 1 || int64_t(p->max_tokens) * p->heads >= 1 << 30)
+    return refuse("cannot attend with %d tokens a sequence of %d heads: 1 to 2^30 rows fit a launch; split them",
+                  p->max_tokens, p->heads);
+  if (misaligned(p->out, 4) || p->out_stride % 2)
+    return refuse("cannot write out: rows must start on 4-byte boundaries (stride %lld)",
+                  static_cast<long long>(p->out_stride));
+  return caovan::attention_prefill_launch(*p, static_cast<cudaStream_t>(stream));
 }
 
 extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {

@@ -382,10 +382,10 @@ def attention_args(
     signs: Tensor | None,
     *,
     max_tokens: int,
-    segments: int,
+    segments: int = 1,
     scale: float,
 ) -> AttentionArgs:
-    """The arguments of `attention_decode`, checked.
+    """The arguments of `attention_decode` and `attention_prefill`, checked.
 
     q, out: float16 [T, H, D]; cache: see `cache_layout`; block_table: [N, ...];
     cu_seqlens: [N + 1]; kv_lengths: [N].
@@ -429,6 +429,11 @@ def attention_decode(args: AttentionArgs, workspace: Tensor) -> None:
         workspace.numel() * workspace.element_size(),
         torch.cuda.current_stream(workspace.device).cuda_stream,
     )
+
+
+def attention_prefill(args: AttentionArgs, device: torch.device) -> None:
+    """The same of many new tokens, as they are prefilled."""
+    shared_library().attention_prefill(args, torch.cuda.current_stream(device).cuda_stream)
 
 
 def kv_write(

@@ -219,6 +219,7 @@ class Library:
         self._c.caovan_kv_write.argtypes = [ctypes.POINTER(KvWriteArgs), c_void_p]
         self._c.caovan_lm_head.argtypes = [ctypes.POINTER(LmHeadArgs), c_void_p]
         self._c.caovan_attention_decode.argtypes = [attention, c_void_p, c_int64, c_void_p]
+        self._c.caovan_attention_prefill.argtypes = [attention, c_void_p]
 
     def prepare(self) -> None:
         """Load the kernels on the current CUDA device; not inside a graph capture."""
@@ -273,6 +274,10 @@ class Library:
     ) -> None:
         """Attend from a few new tokens a sequence to a paged cache."""
         self._check(self._c.caovan_attention_decode(args, workspace, workspace_bytes, stream))
+
+    def attention_prefill(self, args: AttentionArgs, stream: int) -> None:
+        """Attend from any number of new tokens a sequence to a paged cache."""
+        self._check(self._c.caovan_attention_prefill(args, stream))
 
     def kv_write(self, args: KvWriteArgs, stream: int) -> None:
         """Write keys and values of new tokens into a paged cache."""

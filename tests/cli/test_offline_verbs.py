@@ -857,6 +857,19 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
     assert words in found.text
 
 
+@pytest.mark.parametrize(
+    ("user", "why", "words"),
+    [
+        ("caovan-engine", "", "run as the user caovan-engine"),
+        ("", "there is no user caovan-engine", "own user (there is no user caovan-engine)"),
+    ],
+)
+def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:
+    found = doctor.user_check(user, why)
+    assert (found.group, found.verdict) == ("confinement", "PASS")
+    assert words in found.text
+
+
 def test_the_doctor_says_what_keeps_the_page_from_being_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

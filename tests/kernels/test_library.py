@@ -28,6 +28,8 @@ def kernel_of(symbol: str) -> str:
         return f"decode_kernel, {m[1]} warps"
     if m := re.search(r"lm_head_kernelILi(\d)E", symbol):
         return f"lm_head_kernel, {8 * int(m[1])} rows"
+    if m := re.search(r"prefill_kernelILNS_9attention6FormatE\dELi(\d+)E", symbol):
+        return f"attention prefill_kernel, {m[1]}"
     if m := re.search(r"attention_kernelILNS0_6FormatE(\d)ELi(\d+)E", symbol):
         return f"attention_kernel, {('fp16', 'int8', 'int4')[int(m[1])]} {m[2]}"
     return next(kernel for kernel in LIMITS if kernel in symbol)
@@ -349,6 +351,23 @@ def test_attention_refuses_in_words(build: Path, changed: dict, words: str) -> N
     lib = library.Library(build / library.NAME)
     with pytest.raises(library.KernelError) as refused:
         lib.attention_decode(attention_args(**changed), 4096, 1 << 30, 0)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"struct_size": 8}, "struct_size is 8"),
+        ({"max_tokens": 0}, "cannot attend with 0 tokens"),
+        ({"max_tokens": 1 << 26}, "split them"),
+        ({"out_stride": 6143}, "cannot write out: rows must start on 4-byte boundaries"),
+        ({"signs": 0}, "required array is NULL"),
+    ],
+)
+def test_prefill_attention_refuses_in_words(build: Path, changed: dict, words: str) -> None:
+    lib = library.Library(build / library.NAME)
+    with pytest.raises(library.KernelError) as refused:
+        lib.attention_prefill(attention_args(**{"segments": 0} | changed), 0)
     assert words in str(refused.value)
 
 

@@ -121,8 +121,8 @@ def test_a_broken_file_at_start_is_exit_78_and_no_second_attempt(machine: Machin
     assert 'unknown key "paht" in [model]; did you mean "path"?' in machine.journal()
 
 
-def add_hostile_code(machine: Machine) -> None:
-    """Let the engine try what it may do to its daemon, before it serves."""
+def add_hostile_places(machine: Machine) -> None:
+    """Have all that an engine may try its hands at in one folder, and keys."""
     places = {"run": "/run/caovan", "state": "/var/lib/caovan/state", "cache": "/var/cache/caovan",
               "log": "/var/log/caovan", "api.key": KEY, "keys": str(Path(KEY).parent)}  # fmt: skip
     machine.must("mkdir", "-p", "/opt/daemon", places["keys"])
@@ -130,6 +130,11 @@ def add_hostile_code(machine: Machine) -> None:
         machine.must("ln", "-s", place, f"/opt/daemon/{name}")
     machine.write(KEY, "c" * 64, 0o640)
     machine.must("chgrp", ACCOUNT, KEY)
+
+
+def add_hostile_code(machine: Machine) -> None:
+    """Let the engine try what it may do to its daemon, before it serves."""
+    add_hostile_places(machine)
     machine.put(Path(hostile_engine.__file__), "/opt/hostile.py")
     python = (machine.root / "opt/python").read_text().removeprefix("#!/bin/sh\n")
     attack = f"python3 /opt/hostile.py $PPID /opt/daemon >{TRIED}"

@@ -121,7 +121,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.file", "generic", "model-missing",
-         r"(?:open|stat|lstat) (?P<path>\S{1,300}): (?:file does not exist|no such file"
+         r"^Error: (?:open|stat|lstat) (?P<path>\S{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
@@ -134,7 +134,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
-         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: |goroutine \d{1,9} \["
+         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: |goroutine \d{1,9} (?:gp=|\[)"
          r"|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
@@ -156,6 +156,7 @@ SIGNATURES: tuple[Signature, ...] = (
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
+    signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
          r"truncating input prompt|input length exceeds (?:the )?context length"),
