@@ -92,7 +92,7 @@ class DecodeAttention:
 
     def _split(self, meta) -> tuple[int, int]:
         sequences = meta.query_start_loc.shape[0] - 1
-        return split(self.format, sequences, meta.max_query_len, *self.shape)
+        return split(self.format, sequences, int(meta.max_query_len), *self.shape)
 
     def attend(self, name: str, query: Tensor, cache: Tensor, meta, out: Tensor) -> None:
         """query, out: float16 [T, H, D]; cache: [blocks, Hkv, block size, content].
@@ -108,7 +108,7 @@ class DecodeAttention:
             meta.query_start_loc,
             meta.seq_lens,
             self.signs,
-            max_tokens=meta.max_query_len,
+            max_tokens=int(meta.max_query_len),  # drafters have a number of numpy
             segments=self._split(meta)[0],
             scale=self.scale,
         )

@@ -20,7 +20,11 @@ from . import dispatch, library
 from .decode_attention import DecodeAttention
 from .replacements import card_facts, logger
 
-FAILURES = (ValueError, library.LibraryError, library.KernelError)
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in our own words where there are some."""
+    ours = isinstance(error, (ValueError, library.LibraryError, library.KernelError))
+    return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
 def wanted(vllm_config) -> str:
@@ -77,9 +81,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             if reason is None:
                 self.caovan = self.kernels(config.scheduler_config.max_num_seqs)
         except Exception as error:  # a vLLM that has changed must start all the same
-            reason = (
-                str(error) if isinstance(error, FAILURES) else f"{type(error).__name__}: {error}"
-            )
+            reason = reason_of(error)
         if reason:
             logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)
             return
@@ -126,12 +128,12 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         output_block_scale=None,
     ):
         ours = self.caovan if attn_metadata is not None and output_block_scale is None else None
-        if ours and ours.takes(query, output_scale, attn_metadata):
-            try:
+        try:
+            if ours and ours.takes(query, output_scale, attn_metadata):
                 ours.attend(layer.layer_name, query, kv_cache, attn_metadata, output)
                 return output
-            except FAILURES as error:
-                self.stay_off(str(error))
+        except Exception as error:
+            self.stay_off(reason_of(error))
         return super().forward(
             layer,
             query,
@@ -150,8 +152,8 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             self._ensure_scale_caches(kv_cache)
             try:
                 return self.caovan.write(layer.layer_name, key, value, kv_cache, slot_mapping)
-            except FAILURES as error:
-                self.stay_off(str(error))
+            except Exception as error:
+                self.stay_off(reason_of(error))
         return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
 

@@ -151,6 +151,9 @@ other.caovan_writes = False
 assert step(other, 5) == VLLMS
 Ours.problem = None
 assert step(one, 5) == step(other, 5) == VLLMS
+one, Ours.problem = impl(), TypeError("int expected instead of numpy.int64 instance")
+assert step(one, 5) == ["scales", *VLLMS]
+Ours.problem = None
 
 # the sources of this vLLM, and others
 assert layout.problem() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy
 import pytest
 
 torch = pytest.importorskip(
@@ -86,6 +87,7 @@ def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -
     wide = torch.randn(10, HEADS * DIM + 64).half()
     query, out = wide[:, : HEADS * DIM].view(10, HEADS, DIM), torch.zeros(10, HEADS, DIM).half()
     assert ours.takes(query, None, meta)
+    meta.max_query_len = numpy.int64(meta.max_query_len)  # as vLLM's drafters pass it
     ours.attend("l", query, rows, meta, out)
     want = torch.zeros(8, HEADS, DIM, dtype=torch.float64)
     for n, (first, tokens, length) in enumerate(((0, 5, 40), (5, 1, 17), (6, 0, 9), (6, 2, 2))):
@@ -100,6 +102,7 @@ def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -
             want[first + t] = torch.einsum("hk,khd->hd", scores.softmax(-1), v[:seen])
     assert (out[:8].double() - want).norm() / want.norm() < 1e-3
     (call,) = calls
+    assert type(call["max_tokens"]) is int
     assert (call["max_tokens"], call["segments"], call["scale"]) == (5, 2, SCALE)
     assert core.counts["l", "attention"] == 1
 
