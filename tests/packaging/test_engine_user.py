@@ -44,7 +44,7 @@ def machine(
     base: Path, caovan_deb: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
     """A machine with the package and an engine."""
-    one = boot(tmp_path_factory.mktemp("m") / "machine", base, engine=False)
+    one = boot(tmp_path_factory.mktemp("m") / "machine", base, engine=False, unified=True)
     try:
         one.install(caovan_deb)
         one.put(tiny_model, "/opt/model")
@@ -96,7 +96,6 @@ def test_orphans_that_left_the_session_and_swallow_term_are_ended(machine: Machi
     machine.must("systemctl", "restart", "caovan")
     old = serves(machine)
     assert "escapee" in map(machine.comm, old)
-    machine.must("pkill", "-9", "-f", "^VLLM::EngineCor")
     machine.must("kill", "-9", str(machine.status()["engine_pid"]))
     until(lambda: not living(machine, old), "an engine that is gone", SOON_S)
     serves(machine)
@@ -105,7 +104,7 @@ def test_orphans_that_left_the_session_and_swallow_term_are_ended(machine: Machi
 def test_a_hang_leaves_an_incident_with_the_stacks_of_another_users_processes(
     machine: Machine,
 ) -> None:
-    fault = {"at": "serving", "do": "hang", "memory": "/var/cache/caovan/hung"}
+    fault = {"at": "completion", "count": 3, "do": "hang", "memory": "/var/cache/caovan/hung"}
     configure(machine, {"fault": fault})
     machine.must("systemctl", "restart", "caovan")
     old = serves(machine)
