@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
+from caovand.adapters import engine_user, safe_files
 from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
 from caovand.adapters.engine_user import as_engine
 from caovand.adapters.http import Endpoint
@@ -221,6 +221,8 @@ class EngineRun:
         if self._stale.folder is not None:
             env["TMPDIR"] = str(self._stale.folder)
         env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
+        if user := engine_user.current():
+            env.update(USER=user.name, LOGNAME=user.name)
         env.update(planned)
         if self.endpoint and self.endpoint.key:
             env[self._engine.arguments.api_key_variable] = self.endpoint.key
