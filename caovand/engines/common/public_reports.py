@@ -36,10 +36,15 @@ backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
+backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765
 backend-unsupported ollama.instruction ollama ollama/ollama#788
 backend-unsupported ollama.instruction ollama ollama/ollama#4794
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.arch sglang sgl-project/sglang#5775
+backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
+backend-unsupported signal.instruction any LostRuins/koboldcpp#624
+backend-unsupported signal.instruction llamacpp ggml-org/llama.cpp#5481
+backend-unsupported signal.instruction llamacpp WisdomShell/codeshell-vscode#18
 backend-unsupported torch.operator any sgl-project/sglang#6322
 bad-arguments args.cli any containers/ramalama#758
 bad-arguments args.cli any abetlen/llama-cpp-python#1164
@@ -49,7 +54,7 @@ bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.named vllm vllm-project/vllm#10483
 bad-arguments args.raise vllm modelscope/ms-swift#4221
 bad-arguments args.raise vllm vllm-project/vllm#2847
-bad-arguments args.refused vllm intel/intel-xpu-backend-for-triton#7322
+bad-arguments args.refused any intel/intel-xpu-backend-for-triton#7322
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972
 bad-arguments args.split sglang sgl-project/sglang#23265
@@ -251,6 +256,7 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#8886
+launch-failure llama.cuda.other any intel/ipex-llm#11278
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
@@ -288,7 +294,7 @@ model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing any vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
-model-missing ollama.file ollama ollama/ollama#8245
+model-missing ollama.file any ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
 model-missing ollama.model.vocabulary ollama ollama/ollama#10930
@@ -302,7 +308,7 @@ network net.failed ollama ollama/ollama#8231
 network ollama.download.retried ollama ollama/ollama#8167
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055
 node-lost ray.resources vllm vllm-project/vllm#2406
-node-lost ray.short vllm vllm-project/vllm#2416
+node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927
 port-busy container.port any ollama/ollama#7540
 port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71
