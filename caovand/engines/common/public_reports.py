@@ -139,6 +139,7 @@ engine-died ollama.runner ollama ollama/ollama#4912
 engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.crashed sglang sgl-project/sglang#4673
+engine-died sglang.exception sglang sgl-project/sglang#29277
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 engine-died sglang.sigquit sglang sgl-project/sglang#5491
 engine-died signal.fatal any vllm-project/vllm#1771
@@ -256,7 +257,7 @@ model-missing llama.model.version ollama ollama/ollama#3010
 model-missing model.broken any sgl-project/sglang#3604
 model-missing model.broken any intel/auto-round#982
 model-missing model.broken vllm vllm-project/vllm#12304
-model-missing model.broken vllm vllm-project/llm-compressor#959
+model-missing model.broken vllm vllm-project/vllm#38716
 model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing any vllm-project/vllm#8995
