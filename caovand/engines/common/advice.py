@@ -242,6 +242,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "it.",
     ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
     "host.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",

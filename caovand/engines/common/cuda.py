@@ -8,12 +8,13 @@ NO_MEMORY = (
     rf"|{_OF}(?:out of memory|the resource allocation failed)"
     r"|ggml_vulkan: Device memory allocation of size (?P<bytes>\d{1,18}) failed"
     r"|hipMalloc failed: out of memory|ErrorOutOfDeviceMemory|ErrorOutOfPoolMemory"
-    r"|kIOGPUCommandBufferCallbackErrorOutOfMemory"
     r"|ggml_metal_\w{1,60}: (?:error: )?failed to allocate buffer, size = +(?P<metal_mib>[\d.]+)"
     r"|(?:PI|UR_RESULT)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)"
     r"|[Cc]an't allocate (?P<sycl_bytes>\d{1,18}) [Bb]ytes of memory on device"
     r"|HSA_STATUS_ERROR_OUT_OF_RESOURCES|EL0004: \[PID"
 )
+NO_MEMORY_OF_METAL = r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
+"""What explains the failed command buffer in the line before."""
 BUFFER = (
     r"\(?(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|OpenCL|HIP|MTL|Metal)(?!\w{0,3}_Host)\w{0,20})"
     r"\)? buffer"
@@ -50,7 +51,10 @@ LAUNCH = (
     r"unspecified launch failure|misaligned address|device-side assert triggered"
     r"|UR_RESULT_ERROR_DEVICE_LOST|PI_ERROR_DEVICE_LOST|DEVICE_LOST\b|ErrorDeviceLost"
     r"|DeviceLostError|ggml_vulkan: device lost on|HW Exception by GPU node"
-    r"|kIOGPUCommandBufferCallbackError\w{1,60}|HSA_STATUS_ERROR_(?:EXCEPTION|HARDWARE)\w{0,60}"
+    r"|kIO\w{2,6}CommandBufferCallbackError\w{1,60}|HSA_STATUS_ERROR_(?:EXCEPTION|HARDWARE)\w{0,60}"
     r"|the launch timed out and was terminated|an illegal instruction was encountered"
 )
-OTHER = r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
+OTHER = (
+    r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
+    r"|command buffer \d{1,4} failed with status"
+)

@@ -12,7 +12,8 @@ _RAW = re.compile(
     r"what\(\): "
     r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API failed|libc\+\+abi: terminating"
     r"|(?:Memory access fault|HW Exception) by GPU|\"?hipErrorNoBinaryForGpu|get_\w{1,60}: "
-    r"|(?:Exception caught|terminating) |Unable to find code object|No kernel named"
+    r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "
+    r"|error: Insufficient Memory|(?:Error: )?vk::|Unable to find code object|No kernel named"
     r"|Can't allocate \d|mtmd_\w{1,60}: |key not found in model: |No device of requested type"
     r"|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
     r"|model: done_getting_tensors: "
@@ -42,7 +43,7 @@ ROWS = (
          r"GGML_ASSERT\((?:ctx->)?mem_buffer != NULL\)|GGML_ASSERT: \S{1,300}: ctx->mem_buffer !="
          r"|GGML_ALIGNED_MALLOC: insufficient memory|posix_memalign failed with error 12"),
     signature("ggml.rpc", "cause", "node-lost",
-         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\w.-]{1,100}:\d{2,5})"
+         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{7,15}:\d{4,5})"
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
 FILE = (

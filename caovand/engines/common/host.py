@@ -16,6 +16,11 @@ _RAW = re.compile(
     r"|/bin/\w{0,4}sh: |Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
+    r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
+    r"|Bus error|Floating point exception)\b"
+    r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
+    r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
+    r"|PID \d{1,10} received SIG"
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
@@ -40,6 +45,9 @@ ROWS = (
          r"|executable file not found)|Insufficient nvidia\.com/gpu"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
+    signature("container.port", "cause", "port-busy",
+         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
+         r"|[Pp]orts are not available)"),
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
@@ -57,6 +65,19 @@ ROWS = (
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
+    signature("signal.instruction", "cause", "backend-unsupported",
+         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
+         r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"
+         r"|received SIGILL"),
+    signature("signal.ended", "consequence", "engine-died",
+         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted(?: \(core|$)"
+         r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2})))"
+         r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
+         r"(?:segmentation fault|abort|bus error|killed)"
+         r"|received SIG[A-Z]{2,5}\b"),
+    signature("unit.ended", "consequence", "engine-died",
+         r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
+         r"|exited, status=(?!0/|1/|2/)\d)"),
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "

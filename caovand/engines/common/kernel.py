@@ -18,7 +18,7 @@ CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
          r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
          r"(?P<xid>4[68]|54|6[24]|74|79|9[45]|109|110|119|120|136|14[03-9]|15[058]|16[79]"
-         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|Drain))),"),
+         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|OS|Drain))),"),
     signature("gpu.lost", "cause", "gpu-lost",
          r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
          r"|GPU_IS_LOST|CUDA error: uncorrectable (?:ECC|NVLink) error"
@@ -87,7 +87,8 @@ _ELSEWHERE = (
     signature("host.instruction", "cause", "backend-unsupported",
          r"traps: (?P<name>\S{1,40})\[\d{1,10}\] trap invalid opcode"),
     signature("host.segfault", "consequence", "engine-died",
-         r"(?P<name>[\w.:-]{1,40})\[\d{1,10}\]: segfault at |traps: (?P<trapped>\S{1,40})\["),
+         r"(?:(?P<name>[\w.:-]{1,40})\[\d{1,10}\]: |^)segfault at [\da-f]"
+         r"|traps: (?P<trapped>\S{1,40})\["),
     signature("xid.other", "consequence", "launch-failure",
          r"NVRM: Xid \(PCI:(?P<bus>[\da-fA-F:.]+)\): "
          r"(?P<xid>(?!63|9[23]|10[67]|121|141|15[2-4]|157|16[0-5])\d{1,3}),"),
@@ -105,7 +106,7 @@ _ANY_KERNEL_LINE = re.compile(
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
     r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
     r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG|traps: "
-    r"|\w{0,40}\[\d{1,10}\]: segfault at |blk_update_request|Buffer I/O error|print_req_error"
+    r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"
     r"|EXT4-fs error|XFS \(|BTRFS |nvme\d|drmn\d: |SXid \()"
 )
 

@@ -147,7 +147,7 @@ HUB = (
          r"|^Access to model \S{1,200} is restricted|40[13] Client Error"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
-         r"|429 Client Error|CAS service error"
+         r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
          r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"

@@ -86,6 +86,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The draft model has another vocabulary than the model: use one of the same family, or"
         " leave it out.",
     ),
+    "llama.cache.full": (
+        "Requests did not fit the cache, and failed one by one while the server went on: raise "
+        "--ctx-size, or serve fewer at once (--parallel).",
+    ),
     "llama.download": (
         "The hub has no such repository or file: correct its name and quantization.",
     ),

@@ -25,6 +25,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
+    signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
          r"unable to allocate backend buffer"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
@@ -67,7 +68,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
     *ggml.FILE[:-1],
     signature("llama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
+         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
     signature("llama.model.tokenizer", "cause", "bad-arguments",
          r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
          r"|error loading model vocabulary"),
@@ -116,7 +117,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)|^GGML_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
-         r"|: Assertion [`'].{1,300}' failed"),
+         r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),

@@ -83,6 +83,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The client gave up while the model was loaded: raise its time-out, or load the model "
         "before use.",
     ),
+    "ollama.cards.unused": (
+        "Ollama serves on the processor, though a card was there or expected: run nvidia-smi or "
+        "rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. In a "
+        "container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with rocm).",
+    ),
     "ollama.ram.killed": (
         "The kernel killed the model's runner, most likely for lack of memory: journalctl -k | grep"
         " -i oom",

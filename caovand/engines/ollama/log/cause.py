@@ -27,11 +27,12 @@ _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.download.retried", "ollama.client.gone")
 """Signatures that are evidence at any level but debug."""
 _RAW = re.compile(
-    r"The model you are attempting to pull |(?:pulling manifest {1,3})?"
-    r"(?:couldn't open modelfile '[^']{1,300}'\. )?(?:Error|ollama\S{0,40}Error): "
+    r"The model you are attempting to pull |failed to listen: |(?:pulling manifest {1,3}"
+    r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
+    r"(?:Error|ollama\S{0,40}Error): "
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
-    r"|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|goroutine \d{1,9} \[|github\.com/ollama/|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")

@@ -43,6 +43,7 @@ SIGNATURES: tuple[Signature, ...] = (
          + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     signature("ollama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY + r"|cudaMalloc failed: out of memory", _ROOM),
+    signature("ollama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
@@ -71,7 +72,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # The model
     *ggml.FILE[:-1],
     signature("ollama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
+         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
     signature("ollama.model.newer", "cause", "bad-arguments",
          r"requires a newer version of Ollama|not supported by your version of Ollama"
          r"|pull model manifest: 412"),
@@ -99,7 +100,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"unable to load model: (?P<path>[^\s\"]{1,400})"),
     # The registry
     signature("ollama.hub.denied", "cause", "access-denied",
-         r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "),
+         r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "
+         r"|status code:? 40[13]"),
     signature("ollama.hub.failed", "cause", "network",
          r"pull model manifest: (?:429|5\d\d)|^(?:Error: )?50[0234]: "),
     *network.ROWS[:-1],
@@ -117,7 +119,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
-         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+         r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+    signature("ollama.file", "generic", "model-missing",
+         r"^Error: (?:open|stat|lstat) (?P<path>\S{1,300}): (?:file does not exist|no such file"
+         r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
@@ -129,7 +134,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
-         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
+         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: |goroutine \d{1,9} \["
+         r"|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
          r"(?:error|llama_)"),
@@ -139,14 +145,18 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|^Error: (?:llama runner exited|failed to start a llama)"
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server|llama-server error: "
-         r"|an error was encountered while running the model"),
+         r"|an error was encountered while running the model"
+         r"|(?:post predict|do load request) error=.{1,200}: EOF"),
     signature("ollama.client", "consequence", "engine-died",
          r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
+    signature("ollama.error", "wrapper", "unknown",
+         r"^(?:transferring context {1,3})?Error: (?P<why>.{1,300})"),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
+    signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
          r"truncating input prompt|input length exceeds (?:the )?context length"),
