@@ -29,6 +29,7 @@ backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90
 backend-unsupported feature.card vllm vllm-project/vllm#16515
+backend-unsupported feature.card vllm vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
@@ -73,6 +74,7 @@ bad-arguments engine.transformers vllm PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments feature.combination any vllm-project/vllm#3029
 bad-arguments feature.combination any vllm-project/vllm#21797
+bad-arguments feature.combination sglang sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#9280
 bad-arguments feature.combination vllm vllm-project/vllm#32599
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1
@@ -110,6 +112,7 @@ collective-timeout nccl.failed vllm vllm-project/vllm#6732
 collective-timeout nccl.network vllm vllm-project/vllm#5779
 collective-timeout nccl.network vllm vllm-project/vllm#6308
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
+compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture llama.cuda.compute llamacpp ikawrakow/ik_llama.cpp#749
