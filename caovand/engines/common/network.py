@@ -13,8 +13,8 @@ ROWS = (
     signature("net.failed", "cause", "network",
          rf"^{_ELSEWHERE}.{{0,900}}(?:dial tcp:? |i/o timeout|TLS handshake timeout|no such host"
          r"|server misbehaving|[Cc]onnection reset by peer|proxyconnect |network is unreachable"
-         r"|Client\.Timeout exceeded|max retries exceeded|Could not establish connection"
-         r"|SSL connection failed|Temporary failure in name resolution|Could not resolve host"
+         r"|Client\.Timeout exceeded|max retries exceeded"
+         r"|Temporary failure in name resolution|Could not resolve host"
          r"|stream error: stream ID \d|wsarecv: |http2: server sent GOAWAY)"
          r"|^(?:Error: |error: )?(?:[\w.-]{1,100}\.[a-z]{2,10}/\S{1,200}|max retries exceeded)"
          r": (?:unexpected )?EOF"

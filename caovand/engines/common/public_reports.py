@@ -38,6 +38,7 @@ backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
 backend-unsupported ollama.instruction ollama ollama/ollama#788
+backend-unsupported ollama.instruction ollama ollama/ollama#4794
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.arch sglang sgl-project/sglang#5775
 backend-unsupported torch.operator any sgl-project/sglang#6322
@@ -144,6 +145,7 @@ engine-died llama.assert any ggml-org/llama.cpp#13484
 engine-died llama.assert any ikawrakow/ik_llama.cpp#1282
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13359
 engine-died llama.assert llamacpp ggml-org/llama.cpp#17071
+engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
 engine-died ollama.runner ollama ollama/ollama#11447
@@ -155,6 +157,9 @@ engine-died sglang.exception sglang sgl-project/sglang#29277
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 engine-died sglang.sigquit sglang sgl-project/sglang#5491
 engine-died signal.ended any ggml-org/llama.cpp#13461
+engine-died signal.ended any ggml-org/llama.cpp#3685
+engine-died signal.ended llamacpp mozilla-ai/llamafile#560
+engine-died signal.ended llamacpp ggml-org/llama.cpp#3735
 engine-died signal.fatal any vllm-project/vllm#1771
 engine-died signal.fatal vllm vllm-project/vllm#859
 engine-died signal.fatal vllm vllm-project/vllm#1091
@@ -168,6 +173,7 @@ gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3
 gpu-absent container.gpu host infiniflow/ragflow#9573
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287
 gpu-absent driver.mismatch host negativo17/nvidia-driver#43
+gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
 gpu-absent gpu.absent any haotian-liu/LLaVA#683
 gpu-absent gpu.absent any gpustack/gpustack#4678
@@ -180,6 +186,8 @@ gpu-absent nvml.mismatch any qixuema/envs#8
 gpu-absent nvml.mismatch any microsoft/WSL#9938
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789
 gpu-absent nvrm.init host ValveSoftware/SteamOS#209
+gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33
+gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#56
 gpu-absent ollama.cuda.absent ollama ollama/ollama#7666
 gpu-absent ollama.cuda.absent ollama ollama/ollama#4492
 gpu-absent ollama.discovery ollama ollama/ollama#13308
@@ -258,6 +266,7 @@ model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4
 model-missing llama.file.magic llamacpp ggml-org/llama.cpp#3492
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#18884
+model-missing llama.model.key llamacpp ggml-org/llama.cpp#12857
 model-missing llama.model.other llamacpp ggml-org/llama.cpp#3732
 model-missing llama.model.other ollama continuedev/continue#12713
 model-missing llama.model.projector any AtomicBot-ai/Atomic-Chat#44

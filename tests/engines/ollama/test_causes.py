@@ -139,7 +139,10 @@ def test_a_server_that_serves_without_its_cards_has_failed_and_says_so() -> None
     assert find_cause([absent], "http") is None
 
 
-NO_CARD = 'time=2024-03-12T18:18:19Z level=INFO source=gpu.go:377 msg="no compatible GPUs were discovered"'
+NO_CARD = (
+    "time=2024-03-12T18:18:19Z level=INFO source=gpu.go:377 "
+    'msg="no compatible GPUs were discovered"'
+)
 EXPECTED = (
     'time=2024-03-12T18:18:19Z level=INFO source=routes.go:1 msg="server config" env="map[{}]"'
 )

@@ -90,6 +90,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Requests did not fit the cache, and failed one by one while the server went on: raise "
         "--ctx-size, or serve fewer at once (--parallel).",
     ),
+    "llama.router": (
+        "The router does not hear from the server that it started: let it listen on 127.0.0.1 or "
+        "0.0.0.0 without TLS, and put a proxy in front of it.",
+    ),
     "llama.download": (
         "The hub has no such repository or file: correct its name and quantization.",
     ),

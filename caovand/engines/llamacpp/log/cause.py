@@ -27,6 +27,8 @@ _CRASHES = frozenset({
 """Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
+_CHILD = "llama.router"
+"""A server that a router started, and that ends because it cannot reach it."""
 _STOPPED = "cleaning up before exit"
 
 
@@ -80,7 +82,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
 
 def _is_crash(parts: Parts, row: Signature) -> bool:
     """Whether a line ends a server that serves: the server's own lines may quote a request."""
-    return row.id in _CRASHES and not parts.component
+    return row.id == _CHILD or (row.id in _CRASHES and not parts.component)
 
 
 def _is_evidence(parts: Parts, line: str) -> bool:

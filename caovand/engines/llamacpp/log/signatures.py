@@ -124,6 +124,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.load", "wrapper", "unknown",
          r"exiting due to (?:model loading error|HTTP server error)"
          r"|failed to initialize HTTP server"),
+    signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
          r"error: unable to load model|failed to load model\b"),
 )  # fmt: skip

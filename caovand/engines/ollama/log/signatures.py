@@ -134,7 +134,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
-         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: |goroutine \d{1,9} \["
+         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: |goroutine \d{1,9} (?:gp=|\[)"
          r"|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
