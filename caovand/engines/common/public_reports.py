@@ -29,6 +29,7 @@ backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90
 backend-unsupported feature.card vllm vllm-project/vllm#16515
+backend-unsupported feature.card vllm vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
@@ -79,6 +80,7 @@ bad-arguments engine.transformers vllm PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments feature.combination any vllm-project/vllm#3029
 bad-arguments feature.combination any vllm-project/vllm#21797
+bad-arguments feature.combination sglang sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#9280
 bad-arguments feature.combination vllm vllm-project/vllm#32599
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1
@@ -116,6 +118,7 @@ collective-timeout nccl.failed vllm vllm-project/vllm#6732
 collective-timeout nccl.network vllm vllm-project/vllm#5779
 collective-timeout nccl.network vllm vllm-project/vllm#6308
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
+compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture llama.cuda.compute llamacpp ikawrakow/ik_llama.cpp#749
@@ -155,6 +158,7 @@ engine-died ollama.runner ollama ollama/ollama#4912
 engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.crashed sglang sgl-project/sglang#4673
+engine-died sglang.exception sglang sgl-project/sglang#29277
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 engine-died sglang.sigquit sglang sgl-project/sglang#5491
 engine-died signal.ended any ggml-org/llama.cpp#13461
@@ -289,7 +293,7 @@ model-missing llama.model.version ollama ollama/ollama#3010
 model-missing model.broken any sgl-project/sglang#3604
 model-missing model.broken any intel/auto-round#982
 model-missing model.broken vllm vllm-project/vllm#12304
-model-missing model.broken vllm vllm-project/llm-compressor#959
+model-missing model.broken vllm vllm-project/vllm#38716
 model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing any vllm-project/vllm#8995
