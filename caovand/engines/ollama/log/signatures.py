@@ -120,8 +120,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
-    signature("ollama.file", "generic", "model-missing",
-         r"^Error: (?:open|stat|lstat) (?P<path>\S{1,300}): (?:file does not exist|no such file"
+    signature("ollama.file", "consequence", "model-missing",
+         r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
