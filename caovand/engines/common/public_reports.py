@@ -102,7 +102,6 @@ bad-arguments model.architecture vllm vllm-project/vllm#9624
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.uninspected vllm vllm-project/vllm#12932
 bad-arguments model.uninspected vllm vllm-project/vllm#22376
-bad-arguments ollama.library ollama ollama/ollama#5643
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638
 bad-arguments ollama.model.architecture ollama ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
@@ -153,6 +152,7 @@ engine-died llama.assert llamacpp ggml-org/llama.cpp#17071
 engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
+engine-died ollama.library ollama ollama/ollama#5643
 engine-died ollama.runner ollama ollama/ollama#11447
 engine-died ollama.runner ollama ollama/ollama#4912
 engine-died ray.actor vllm vllm-project/vllm#38529
