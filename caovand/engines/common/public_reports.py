@@ -261,7 +261,9 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#8886
 launch-failure llama.cuda.other any intel/ipex-llm#11278
+launch-failure llama.cuda.other any ikawrakow/ik_llama.cpp#747
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464
+launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#14692
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
 launch-failure ollama.cuda.launch ollama ollama/ollama#7723
@@ -300,6 +302,7 @@ model-missing model.missing any vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.file any ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
+model-missing ollama.model.unloadable ollama ollama/ollama#11710
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
 model-missing ollama.model.vocabulary ollama ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598

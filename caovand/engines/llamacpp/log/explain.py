@@ -30,9 +30,9 @@ def _rate(line: str) -> Sample | None:
     return (_RATES[speed["what"]], float(speed["rate"])) if speed else None
 
 
-def _find(lines: Sequence[str], phase: str) -> Finding | None:
+def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
     """The cause of the end, else that requests did not fit the cache, which ends no server."""
-    if found := find_cause(lines, phase):
+    if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
         if _FULL.match(line) or _FULL.match(line[line.find(" W ") + 3 :][:MAX_TEXT]):

@@ -30,9 +30,9 @@ _CARD = re.compile(
 """What shows that the machine has a card, or that somebody expects one."""
 
 
-def _find(lines: Sequence[str], phase: str) -> Finding | None:
+def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
     """The cause of a failure, else a card that the server did not use, which ends no server."""
-    if found := find_cause(lines, phase):
+    if found := find_cause(lines, phase, alive=alive):
         return found
     unused, hinted = None, False
     for number, line in enumerate(lines, 1):
