@@ -18,7 +18,9 @@ from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
 from caovand.engines.common.wrapping import join_wrapped, without_label
 
-_UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
+_UNIT = re.compile(
+    r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
+)
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""

@@ -14,6 +14,7 @@ _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
     r"|/bin/\w{0,4}sh: |Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
+    r"|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
     r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
@@ -57,7 +58,8 @@ ROWS = (
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
          r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
-         r"|Failed to initialize NVML: (?!Unknown Error)\S|^No devices were found"),
+         r"|Failed to initialize NVML: (?!Unknown Error)\S|^No devices were found"
+         r"|libnvidia-ml\.so in GDK package is a stub library"),
     signature("unit.killed", "cause", "host-oom",
          r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
          r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),

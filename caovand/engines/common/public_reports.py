@@ -102,7 +102,6 @@ bad-arguments model.architecture vllm vllm-project/vllm#9624
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.uninspected vllm vllm-project/vllm#12932
 bad-arguments model.uninspected vllm vllm-project/vllm#22376
-bad-arguments ollama.library ollama ollama/ollama#5643
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638
 bad-arguments ollama.model.architecture ollama ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
@@ -153,6 +152,7 @@ engine-died llama.assert llamacpp ggml-org/llama.cpp#17071
 engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
+engine-died ollama.library ollama ollama/ollama#5643
 engine-died ollama.runner ollama ollama/ollama#11447
 engine-died ollama.runner ollama ollama/ollama#4912
 engine-died ray.actor vllm vllm-project/vllm#38529
@@ -261,7 +261,9 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#8886
 launch-failure llama.cuda.other any intel/ipex-llm#11278
+launch-failure llama.cuda.other any ikawrakow/ik_llama.cpp#747
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464
+launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#14692
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
 launch-failure ollama.cuda.launch ollama ollama/ollama#7723
@@ -300,6 +302,7 @@ model-missing model.missing any vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.file any ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
+model-missing ollama.model.unloadable ollama ollama/ollama#11710
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
 model-missing ollama.model.vocabulary ollama ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598

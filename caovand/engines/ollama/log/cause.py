@@ -31,7 +31,8 @@ _RAW = re.compile(
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
     r"(?:Error|ollama\S{0,40}Error): "
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|SIG[A-Z]{3,5}: |signal arrived during "
+    r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
