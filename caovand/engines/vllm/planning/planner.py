@@ -19,8 +19,15 @@ from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.machine.ranks import stages
-from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of, unmodelled, weights_unknown
+from caovand.engines.vllm.memory.settings import (
+    candidate_of_plan,
+    cards_of_plan,
+    gpus_of,
+    unmodelled,
+    weights_unknown,
+)
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import Case, advise, in_fewer_bits, sparing
 from caovand.engines.vllm.planning.decisions import (
@@ -41,7 +48,7 @@ from caovand.engines.vllm.planning.partial_plan import PLUGINS, PartialPlan, use
 from caovand.engines.vllm.planning.serving import refuse_deaf, task_of
 from caovand.engines.vllm.planning.splits import best_split, idle_warnings
 from caovand.engines.vllm.planning.warnings import refuse_unmet, warnings_of
-from caovand.engines.vllm.sizing.pace import step_cost
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, step_cost
 
 
 def refuse_gguf(model: ModelCard) -> None:
@@ -93,12 +100,13 @@ def make_plan(
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
+        remedies = tuple(filter(None, (in_fewer_bits(case), sparing(case))))
+        _refuse_crawling(plan, inventory, remedies)
         parts = (
             f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
-            in_fewer_bits(case),
-            sparing(case),
+            *remedies,
         )
-        warnings.append("; ".join(filter(None, parts)))
+        warnings.append("; ".join(parts))
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)
@@ -108,6 +116,32 @@ def make_plan(
         short = memory.lack or memory.no_room or short
         warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=tuple(warnings))
+
+
+MIN_TOKENS_S = 1.0
+"""Modelled tokens a second below which nobody is served: clients give up."""
+
+
+def _refuse_crawling(plan: Plan, inventory: Inventory, remedies: tuple[str, ...]) -> None:
+    """Raise Unplannable if every step would wait too long for the weights in host memory.
+
+    An amount that the operator passes stands.
+    """
+    if plan.settings["cpu_offload_gb"].origin != "policy":
+        return
+    gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
+    pace = Pace(inventory.model, candidate, gpus, WORKLOADS["chat"], nodes_of(inventory))
+    tokens_s, offload = pace.answering(candidate), plan.value("cpu_offload_gb")
+    if tokens_s >= MIN_TOKENS_S:
+        return
+    name = inventory.model.path.rstrip("/").rpartition("/")[2]
+    smaller = 'take a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
+    raise Unplannable(
+        f"cannot serve {name} at a usable speed: {offload:g} GiB of weights a card would stay in"
+        f" host memory, and vLLM would answer {tokens_s:.1f} tokens a second;"
+        f" {', or '.join((*remedies, smaller))}, or pass"
+        f" --cpu-offload-gb {offload:g} in [engine] extra_args to start it all the same"
+    )
 
 
 def _cost_of_others(plan: Plan, partial: PartialPlan) -> list[str]:

@@ -42,6 +42,8 @@ SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
+OFFLOADED_SEQUENCES = (8, 4, 2, 1)
+"""Sequences that are weighed where weights leave the cards."""
 MIN_SERVICE = 4096
 """If no candidate holds this much, host memory is worth a try: prompts are longer."""
 OFFLOAD_MARGIN_GIB = 0.25
@@ -227,14 +229,8 @@ class _Search:
         return kv_bytes(self._model, first, self._gpus) > 0
 
     def _room(self, candidate: Candidate, usual: int | None = None) -> float:
-        """Requests of this length, or of the usual one, that the cache holds while they decode.
-
-        The layers that see only the last tokens hold a whole step more of a prompt being read.
-        """
         usual = usual or min(candidate.context, self._space.workload.held)
-        available = int(kv_bytes(self._model, candidate, self._gpus))
-        decoding = candidate.but(batch_tokens=1)
-        return layout_for(self._model, decoding).concurrency(available, usual)
+        return _requests_held(candidate, self._model, self._gpus, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
@@ -275,6 +271,17 @@ class _Search:
 def _holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     """Whether the memory is free and one request of the context fits."""
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
+
+
+def _requests_held(
+    candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
+) -> float:
+    """Requests of so many tokens that the cache holds while they decode.
+
+    The layers that see only the last tokens hold a whole step more of a prompt being read.
+    """
+    available = int(kv_bytes(model, candidate, gpus))
+    return layout_for(model, candidate.but(batch_tokens=1)).concurrency(available, tokens)
 
 
 def _whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
@@ -324,21 +331,24 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
         if base.vision and bare:
             continue  # no image is worth that
         pace = Pace(model, base, gpus, space.workload, space.nodes)
-        least_batch = max(_whole_blocks(LEAN_BATCH, base, model), space.sequences or 1)
         eager = base.eager or space.graphs in ("none", "open")
-        small = base.but(
-            sequences=space.sequences or 1,
-            batch_tokens=space.batch_tokens or least_batch,
-            eager=eager,
-            cold=not eager,
-        )
-        for context in [space.context] if space.context else _doublings(least, model):
-            if nearly and context > least:
-                break
-            moved = _with_offloading(small, context, model, gpus, space)
-            if moved is None:
-                break  # a longer context needs more
-            found.append((pace.score(moved), number, moved))
+        for count in (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES:
+            least_batch = max(_whole_blocks(LEAN_BATCH, base, model), count)
+            small = base.but(
+                sequences=count,
+                batch_tokens=space.batch_tokens or least_batch,
+                eager=eager,
+                cold=not eager,
+            )
+            for context in [space.context] if space.context else _doublings(least, model):
+                if nearly and context > least:
+                    break
+                moved = _with_offloading(small, context, model, gpus, space)
+                if moved is None:
+                    break  # a longer context needs more
+                usual = min(context, space.workload.held)
+                if count <= USUAL_SEQUENCES or count <= _requests_held(moved, model, gpus, usual):
+                    found.append((pace.score(moved), number, moved))
     if not found:
         return None
     score, number, moved = min(found, key=lambda scored: scored[:2])
