@@ -84,9 +84,11 @@ def make_plan(
     def alternative(config: Config, inventory: Inventory) -> Plan | None:
         try:
             partial = _begin(config, inventory, mode, mode_origin, environ)
-            return _write(decide(SECOND, best_split(partial)))
+            plan = _write(decide(SECOND, best_split(partial)))
+            _refuse_crawling(plan, inventory)
         except Unplannable:
             return None
+        return plan
 
     partial = _begin(config, inventory, mode, mode_origin, environ, remembered)
     chosen = decide(SECOND, best_split(partial))
@@ -118,29 +120,30 @@ def make_plan(
     return replace(plan, advice=advice, warnings=tuple(warnings))
 
 
-MIN_TOKENS_S = 1.0
+MIN_TOKENS_S = 0.6
 """Modelled tokens a second below which nobody is served: clients give up."""
 
 
-def _refuse_crawling(plan: Plan, inventory: Inventory, remedies: tuple[str, ...]) -> None:
+def _refuse_crawling(plan: Plan, inventory: Inventory, remedies: tuple[str, ...] = ()) -> None:
     """Raise Unplannable if every step would wait too long for the weights in host memory.
 
     An amount that the operator passes stands.
     """
-    if plan.settings["cpu_offload_gb"].origin != "policy":
+    offload = plan.settings.get("cpu_offload_gb")
+    if offload is None or not offload.value or offload.origin != "policy":
         return
     gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
     pace = Pace(inventory.model, candidate, gpus, WORKLOADS["chat"], nodes_of(inventory))
-    tokens_s, offload = pace.answering(candidate), plan.value("cpu_offload_gb")
+    tokens_s, gib = pace.answering(candidate), offload.value
     if tokens_s >= MIN_TOKENS_S:
         return
     name = inventory.model.path.rstrip("/").rpartition("/")[2]
     smaller = 'take a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
     raise Unplannable(
-        f"cannot serve {name} at a usable speed: {offload:g} GiB of weights a card would stay in"
+        f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in"
         f" host memory, and vLLM would answer {tokens_s:.1f} tokens a second;"
         f" {', or '.join((*remedies, smaller))}, or pass"
-        f" --cpu-offload-gb {offload:g} in [engine] extra_args to start it all the same"
+        f" --cpu-offload-gb {gib:g} in [engine] extra_args to start it all the same"
     )
 
 
