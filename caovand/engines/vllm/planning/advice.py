@@ -21,7 +21,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_pla
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, holders
-from caovand.engines.vllm.planning.request import Request
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -65,6 +65,7 @@ class Case:
         other = self.request.lift(changes, inventory)
         try:
             plan = other.write(other.decide())
+            refuse_crawling(plan, other.inventory)
         except Unplannable:
             return None
         found = forecast(plan, other.inventory)

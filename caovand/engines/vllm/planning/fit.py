@@ -243,6 +243,9 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     candidate, cards = partial.choice.candidate, partial.cards
     ours = kv_bytes(partial.model, candidate, cards)
     cold = kv_bytes(partial.model, candidate.but(in_bytes=False, cold=True), cards)
+    if cold >= ours:
+        reason = "as much as vLLM would leave it, and the context is sized to fill that"
+        return policy(int(ours), f"{ours / GIB:.2f} GiB: {reason}")
     return policy(
         int(ours),
         f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"

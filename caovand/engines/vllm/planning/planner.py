@@ -25,7 +25,7 @@ from caovand.engines.vllm.planning.advice import (
     sparing,
 )
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.request import Request
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
@@ -70,12 +70,13 @@ def make_plan(
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
+        remedies = tuple(filter(None, (in_fewer_bits(case), sparing(case))))
+        refuse_crawling(plan, inventory, remedies)
         parts = (
             f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
-            in_fewer_bits(case),
-            sparing(case),
+            *remedies,
         )
-        warnings.append("; ".join(filter(None, parts)))
+        warnings.append("; ".join(parts))
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)

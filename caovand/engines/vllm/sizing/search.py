@@ -191,14 +191,8 @@ class Search:
         return kv_bytes(self._model, first, self._gpus) > 0
 
     def _room(self, candidate: Candidate, usual: int | None = None) -> float:
-        """Requests of this length, or of the usual one, that the cache holds while they decode.
-
-        The layers that see only the last tokens hold a whole step more of a prompt being read.
-        """
         usual = usual or min(candidate.context, self._space.workload.held)
-        available = int(kv_bytes(self._model, candidate, self._gpus))
-        decoding = candidate.but(batch_tokens=1)
-        return layout_for(self._model, decoding).concurrency(available, usual)
+        return requests_held(candidate, self._model, self._gpus, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
@@ -239,6 +233,17 @@ class Search:
 def holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     """Whether the memory is free and one request of the context fits."""
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
+
+
+def requests_held(
+    candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
+) -> float:
+    """Requests of so many tokens that the cache holds while they decode.
+
+    The layers that see only the last tokens hold a whole step more of a prompt being read.
+    """
+    available = int(kv_bytes(model, candidate, gpus))
+    return layout_for(model, candidate.but(batch_tokens=1)).concurrency(available, tokens)
 
 
 def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
