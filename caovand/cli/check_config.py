@@ -14,7 +14,8 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import Exit
 from caovand.cli.survey import SYSTEM_CONFIG, daemon_config, inspect, running
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import Config, ConfigError
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
 
 PATIENCE_S = 20.0
 

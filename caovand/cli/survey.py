@@ -28,7 +28,8 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
-from caovand.core.config import Config, ConfigError, Mode
+from caovand.core.config import Config, Mode
+from caovand.core.config_key import ConfigError
 from caovand.core.engine import Engine
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters.http import Endpoint
-from caovand.core.config import Config, ConfigError
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
 from caovand.core.gateway.record import MAX_KEPT
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End

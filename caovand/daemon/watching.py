@@ -212,7 +212,6 @@ class Watching:
 
     async def prove(self, child: Child) -> None:
         """Wait until the child does real work; apply Proven, or Failed if it never will."""
-
         run = self._run
 
         def on_step(text: str) -> None:

@@ -19,7 +19,7 @@ from caovand.adapters import model_folder, server_process
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Process
 from caovand.adapters.server_process import GATEWAY, PAGE
-from caovand.cli import doctor, serve, survey
+from caovand.cli import doctor, orphans, serve, survey
 from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
@@ -803,7 +803,7 @@ def test_a_process_that_has_outlived_its_engine_is_an_orphan_whichever_engine_it
     }
     table = {pid: Process(pid, 1, parent, of, 0, "") for pid, (parent, of, _) in rows.items()}
     commands = {pid: command for pid, (_, _, command) in rows.items()}
-    found = [one.pid for one in doctor.orphans(table, commands)]
+    found = [one.pid for one in orphans.orphans(table, commands)]
     assert found == [21, 22, 23, 41, 61, 62, 81]
 
 

@@ -1,4 +1,4 @@
-"""What the policy knows of each request."""
+"""What the policy knows of each request, and the bounds that it keeps."""
 
 from __future__ import annotations
 
