@@ -35,13 +35,11 @@ from caovand.cli.errors import CommandError
 from caovand.cli.orphans import find_orphans
 from caovand.cli.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
     Machine,
     add_config,
+    asked_config,
     cache_of,
     chosen_mode,
-    configuration,
-    daemon_config,
     engine_processes,
     inspect,
     running,
@@ -120,14 +118,13 @@ def findings(
     """
     path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
     status = {} if saved else running(runtime)
-    source = file or daemon_config(status)
-    config = configuration(source, path)
+    config, source = asked_config(file, status, path)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     pid, mode = status.get("engine_pid"), chosen_mode(status, saved)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = inspect(config, saved, pid, PATIENCE_S, source or SYSTEM_CONFIG)
+        machine = inspect(config, saved, pid, PATIENCE_S, source)
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not saved and machine.host.memory_gb_s is None:

@@ -236,8 +236,8 @@ def test_a_plan_beside_a_daemon_is_of_its_file_and_mode(
     config.write_text(f'[model]\npath = "{tmp_path}"\n[policy]\nmode = "stable"\n')
     machine = survey.Machine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
-    monkeypatch.setattr(doctor, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
+    monkeypatch.setattr(doctor, "inspect", lambda *asked, **named: machine)
     with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
         daemon = FakeDaemon(Path(folder))
         try:
@@ -267,7 +267,7 @@ def test_a_depth_that_nobody_chose_is_the_policy_s(
     beside = status(daemon={"version": "1", "pid": 7, "config": str(config)})
     monkeypatch.setattr(plan_verb, "running", lambda runtime: beside)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     assert main(["plan", "--json"]) == Exit.DONE
     assert printed(capsys)["settings"]["speculative_config"]["origin"] == "policy"
 
