@@ -16,9 +16,7 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied, without_other_processes
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import (
-    lacking_gib,
-)
+from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.partition import partition
@@ -28,7 +26,6 @@ from caovand.engines.vllm.sizing.search import (
     USUAL_SEQUENCES,
     Search,
     holds,
-    longest,
     requests_held,
     whole_blocks,
     with_context,
@@ -136,7 +133,7 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
     space = Space(tuple(bases))
     search = Search(space, model, gpus)
     lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
-    return max(longest(candidate, model, gpus, space) for candidate in lean)
+    return max(longest_context(model, candidate, gpus) for candidate in lean)
 
 
 def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
