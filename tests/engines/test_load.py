@@ -78,8 +78,8 @@ def weighed(
     seen: list[Candidate] = []
     size = fit.size_plan
 
-    def noting(partial: PartialPlan, others: list[PartialPlan]) -> PartialPlan:
-        found = size(partial, others)
+    def noting(partials: list[PartialPlan]) -> PartialPlan:
+        found = size(partials)
         if found.choice and not found.unweighed:
             seen.append(found.choice.candidate)
         return found

@@ -19,7 +19,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
+from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
     WORKLOADS,
     Pace,

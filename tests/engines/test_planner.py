@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from caovand.core.config import MODES, Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
+from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.plan import Setting, Taken, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.devices import choose_gpus, freest, without_other_processes
+from caovand.engines.vllm.planning.devices import choose_gpus, freest
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.sizing.pace import step_cost
 from tests.core.machines import (

@@ -8,15 +8,14 @@ and which flag would do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.plan import Plan, Setting
+from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
 from caovand.engines.vllm.memory.estimate import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
@@ -30,11 +29,9 @@ from caovand.engines.vllm.planning import (
 )
 from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import Scene
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, user
+from caovand.engines.vllm.planning.partial_plan import Rule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
-Rule = Callable[[PartialPlan], Setting | None]
-"""From a partial plan to a setting; None leaves the flag out."""
 Obstacle = Callable[[Scene], Iterator[Problem]]
 """Yields what cannot run with the planned value, each with fact and remedy."""
 KEEP = "name it in [policy] pinned, and something else gives way"
@@ -160,22 +157,6 @@ EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) 
 """Flags that the policy decides by itself if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
 """Verbatim flags that may stand in the way, and are not sized by the policy."""
-
-
-def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialPlan:
-    """The plan with what these rules decide; verbatim flags stand."""
-    for name, rule in rows:
-        setting = verbatim_setting(name, partial.verbatim) or rule(partial)
-        if setting is not None:
-            partial = replace(partial, settings={**partial.settings, name: setting})
-    return partial
-
-
-def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
-    """The operator's flag as a setting, None without one."""
-    if name not in verbatim or name == "additional_config":
-        return None
-    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
-from caovand.core.facts.occupancy import in_use, unoccupied
+from caovand.core.facts.occupancy import BUSY_MIB, in_use, without_other_processes
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked, link_text
@@ -297,8 +297,8 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     return indivisible(partial.model, size, whole_experts=shards_whole_experts(verbatim))
 
 
-BUSY_MIB = 1024
-"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
+FREE = "free the cards"
+"""What advice begins with if other processes take the memory."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -327,11 +327,6 @@ def holders(
 def _users_without_memory(gpu: Gpu) -> str:
     pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
     return " and ".join(pids) or "processes that the driver does not name"
-
-
-def without_other_processes(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as if nobody else used them."""
-    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def all_without_other_processes(inventory: Inventory) -> Inventory:

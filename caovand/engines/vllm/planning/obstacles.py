@@ -47,10 +47,6 @@ class Scene:
     inventory: Inventory
     gpus: tuple[Gpu, ...]
 
-    def count(self, name: str) -> int | None:
-        """A setting as a count of at least one, or None."""
-        return count(self.plan.value(name))
-
     @property
     def quantization(self) -> str:
         """How the weights are stored, or are quantised while they are loaded."""
@@ -62,7 +58,7 @@ class Scene:
 
 
 def cards(scene: Scene) -> Iterator[Problem]:
-    size = scene.count("tensor_parallel_size") or 1
+    size = count(scene.plan.value("tensor_parallel_size")) or 1
     wanted = cards_lacking(size, scene.plan.values, len(scene.gpus))
     if wanted and scene.gpus:
         fits = split_for(scene.inventory.model, scene.plan.values, len(scene.gpus))
@@ -75,7 +71,7 @@ def cards(scene: Scene) -> Iterator[Problem]:
 
 
 def split(scene: Scene) -> Iterator[Problem]:
-    size = scene.count("tensor_parallel_size") or 1
+    size = count(scene.plan.value("tensor_parallel_size")) or 1
     whole = shards_whole_experts(scene.plan.values)
     why = indivisible(scene.inventory.model, size, whole_experts=whole)
     if why:
@@ -102,7 +98,7 @@ def dtype(scene: Scene) -> Iterator[Problem]:
 
 
 def uncompiled(scene: Scene) -> Iterator[Problem]:
-    stages = scene.count("pipeline_parallel_size") or 1
+    stages = count(scene.plan.value("pipeline_parallel_size")) or 1
     if scene.plan.device != "cpu" or stages == 1:
         return
     typed = scene.plan.value("compilation_config")
@@ -144,7 +140,7 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
 
 
 def length(scene: Scene) -> Iterator[Problem]:
-    asked, model = scene.count("max_model_len"), scene.inventory.model
+    asked, model = count(scene.plan.value("max_model_len")), scene.inventory.model
     if asked and beyond_limit(model, asked, scene.plan.values, scene.plan.variables):
         yield Problem(
             f"serve a context of {asked} tokens",
@@ -212,14 +208,17 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
 
 
 def step(scene: Scene) -> Iterator[Problem]:
-    batch, sequences = scene.count("max_num_batched_tokens"), scene.count("max_num_seqs")
+    batch, sequences = (
+        count(scene.plan.value("max_num_batched_tokens")),
+        count(scene.plan.value("max_num_seqs")),
+    )
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
             "each takes one",
             f"use --max-num-seqs {batch} or less",
         )
-    context = scene.count("max_model_len")
+    context = count(scene.plan.value("max_model_len"))
     if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
         yield Problem(
             f"read a prompt of {context} tokens in one step of {batch}",
@@ -235,8 +234,11 @@ def step(scene: Scene) -> Iterator[Problem]:
 
 
 def states(scene: Scene) -> Iterator[Problem]:
-    size, off = scene.count("mamba_block_size"), scene.plan.value("enable_prefix_caching") is False
-    if size and size != scene.count("max_model_len") and off:
+    size, off = (
+        count(scene.plan.value("mamba_block_size")),
+        scene.plan.value("enable_prefix_caching") is False,
+    )
+    if size and size != count(scene.plan.value("max_model_len")) and off:
         yield Problem(
             f"keep states every {size} tokens",
             "vLLM takes --mamba-block-size only with --enable-prefix-caching, which is off",

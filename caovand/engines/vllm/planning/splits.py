@@ -21,7 +21,7 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.settings import stages_unknown
 from caovand.engines.vllm.planning import pipeline
-from caovand.engines.vllm.planning.decisions import FIRST, decide
+from caovand.engines.vllm.planning.decisions import FIRST
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     every_card,
@@ -33,7 +33,7 @@ from caovand.engines.vllm.planning.devices import (
     world_size,
 )
 from caovand.engines.vllm.planning.fit import size_plan
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import EIGHT_BITS, may_store_in_eight_bits, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
@@ -207,4 +207,4 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
     depths = (None, *smaller_depths(first))
     caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
     others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return size_plan(first, [decided(depth, cache) for depth, cache in others])
+    return size_plan([first, *(decided(depth, cache) for depth, cache in others)])

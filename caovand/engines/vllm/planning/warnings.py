@@ -25,9 +25,8 @@ from caovand.engines.vllm.memory.estimate import spare
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, pipeline, precision
-from caovand.engines.vllm.planning.advice import FREE
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
-from caovand.engines.vllm.planning.devices import left_out
+from caovand.engines.vllm.planning.devices import FREE, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.partial_plan import PartialPlan

@@ -1,11 +1,10 @@
-"""The search for the best candidate.
+"""The search for the best candidate that fits on the cards.
 
 Every candidate that the operator leaves open is weighed by its modelled time for a token of the
 workload (`pace`), with the longest context that it holds, and the best of those that fit is taken.
 The utilization leaves a reserve that grows with the context, and the context is what the
 utilization leaves room for. A candidate's longest context is found only while it may win: its score
-with the longest context that it might have bounds the one that it has. Weights go to host memory
-only if no candidate holds a usual prompt.
+with the longest context that it might have bounds the one that it has.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import ceil
 from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.core.facts.occupancy import unoccupied
 from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
@@ -29,7 +26,6 @@ from caovand.engines.vllm.memory.estimate import (
     room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
@@ -42,40 +38,6 @@ SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
-OFFLOADED_SEQUENCES = (8, 4, 2, 1)
-"""Sequences that are weighed where weights leave the cards."""
-MIN_SERVICE = 4096
-"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
-OFFLOAD_MARGIN_GIB = 0.25
-
-
-def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
-    """The best candidate with its runner-up; offloaded if none holds the context on the cards.
-
-    If nothing fits at all, the leanest candidate, which does not fit either.
-    """
-    search = _Search(space, model, gpus)
-    found = search.fastest((False,)) if space.graphs == "preferred" else None
-    found = found or search.fastest(space.eager)
-    if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
-        return found
-    candidates = [found] if found else []
-    if not found or not space.context:
-        offloaded = _offloaded(space, model, gpus)
-        candidates += [offloaded] if offloaded else []
-    if candidates:
-        return min(candidates, key=lambda choice: choice.score)
-    least = space.context or min(SMALLEST_CONTEXT, model.max_model_len)
-    lean = search.lean(space.bases[0], eager=space.eager[-1])
-    return Choice(_with_context(lean, least, gpus, space), fits=False)
-
-
-def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
-    """The longest context that the cards hold at all, whatever was asked for; 0 for none."""
-    space = Space(tuple(bases))
-    search = _Search(space, model, gpus)
-    lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
-    return max(_longest(candidate, model, gpus, space) for candidate in lean)
 
 
 def sequences_for(model: ModelCard, gpus: Sequence[Gpu], few: bool) -> int:
@@ -111,7 +73,7 @@ class _Scored(NamedTuple):
         return self.base, self.candidate.eager
 
 
-class _Search:
+class Search:
     """Finds the fastest candidate; the longest context of each is found only while it may win."""
 
     def __init__(self, space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> None:
@@ -180,7 +142,7 @@ class _Search:
             return (self._space.batch_tokens,)
         least = self._space.sequences or 1  # each takes a token of every step
         steps = (self._model.max_model_len, *BATCHES) if self._model.one_step else BATCHES
-        sizes = (max(_whole_blocks(size, base, self._model), least) for size in steps)
+        sizes = (max(whole_blocks(size, base, self._model), least) for size in steps)
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
@@ -203,17 +165,17 @@ class _Search:
         if self._model.one_step and candidate.batch_tokens < (space.context or self._least):
             return None
         if space.context:
-            sized = _with_context(candidate, space.context, self._gpus, space)
+            sized = with_context(candidate, space.context, self._gpus, space)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
-            if not _holds(sized, self._model, self._gpus):
+            if not holds(sized, self._model, self._gpus):
                 return None
         else:
-            context = _longest(candidate, self._model, self._gpus, space)
+            context = longest(candidate, self._model, self._gpus, space)
             if self._model.one_step:
                 context = min(context, candidate.batch_tokens)
             if context < self._least:
                 return None
-            sized = _with_context(candidate, context, self._gpus, space)
+            sized = with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
             return None
         few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, space.workload.users)
@@ -230,13 +192,13 @@ class _Search:
 
     def _room(self, candidate: Candidate, usual: int | None = None) -> float:
         usual = usual or min(candidate.context, self._space.workload.held)
-        return _requests_held(candidate, self._model, self._gpus, usual)
+        return requests_held(candidate, self._model, self._gpus, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
         if (base, eager) not in self._ceilings:
             lean = self.lean(self._space.bases[base], eager=eager)
-            context = self._space.context or _longest(lean, self._model, self._gpus, self._space)
+            context = self._space.context or longest(lean, self._model, self._gpus, self._space)
             self._ceilings[base, eager] = context if context >= self._least else 0
         return self._ceilings[base, eager]
 
@@ -268,12 +230,12 @@ class _Search:
         )
 
 
-def _holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
+def holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     """Whether the memory is free and one request of the context fits."""
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
 
 
-def _requests_held(
+def requests_held(
     candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
 ) -> float:
     """Requests of so many tokens that the cache holds while they decode.
@@ -284,14 +246,14 @@ def _requests_held(
     return layout_for(model, candidate.but(batch_tokens=1)).concurrency(available, tokens)
 
 
-def _whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
+def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
     """A step size that holds a whole block: with states at block borders vLLM asks for that."""
     if not base.aligned_states or not model.hybrid:
         return tokens
     return max(tokens, layout_for(model, base).block_tokens)
 
 
-def _longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space: Space) -> int:
+def longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space: Space) -> int:
     """The longest context that a candidate holds; 0 for none."""
     if space.utilization is None:
         return longest_context(model, candidate, gpus)
@@ -301,7 +263,7 @@ def _longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space:
     return granular(layout_for(model, candidate).longest(room, limit), limit)
 
 
-def _with_context(
+def with_context(
     candidate: Candidate, context: int, gpus: Sequence[Gpu], space: Space
 ) -> Candidate:
     """The candidate with this context and the utilization that is fixed or follows from it."""
@@ -309,71 +271,3 @@ def _with_context(
     if share is None:
         share = utilization(candidate, gpus, context)
     return candidate.but(context=context, utilization=share)
-
-
-def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
-    """The best small candidate with what does not fit in host memory.
-
-    None if that is short, and if the cards could hold the weights: then it is the operator's
-    context or utilization that does not fit, and a slow engine is not what was meant.
-    """
-    bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
-    enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
-    if any(gpu.unified for gpu in gpus):
-        return None  # the host has no other memory
-    if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
-        return None
-    emptied = tuple(map(unoccupied, gpus))
-    nearly = not space.context and longest_lean(bases, model, emptied) >= enough
-    found = []
-    bare = not all(base.vision for base in bases)
-    for number, base in enumerate(bases):
-        if base.vision and bare:
-            continue  # no image is worth that
-        pace = Pace(model, base, gpus, space.workload, space.nodes)
-        eager = base.eager or space.graphs in ("none", "open")
-        for count in (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES:
-            least_batch = max(_whole_blocks(LEAN_BATCH, base, model), count)
-            small = base.but(
-                sequences=count,
-                batch_tokens=space.batch_tokens or least_batch,
-                eager=eager,
-                cold=not eager,
-            )
-            for context in [space.context] if space.context else _doublings(least, model):
-                if nearly and context > least:
-                    break
-                moved = _with_offloading(small, context, model, gpus, space)
-                if moved is None:
-                    break  # a longer context needs more
-                usual = min(context, space.workload.held)
-                if count <= USUAL_SEQUENCES or count <= _requests_held(moved, model, gpus, usual):
-                    found.append((pace.score(moved), number, moved))
-    if not found:
-        return None
-    score, number, moved = min(found, key=lambda scored: scored[:2])
-    spared = frozenset({"sequences", "batch"})
-    return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)
-
-
-def _doublings(least: int, model: ModelCard) -> Iterator[int]:
-    """Contexts from the least on, each half as long again or twice, up to the model's own."""
-    context = least
-    while context < model.max_model_len:
-        yield context
-        yield min(context * 3 // 2, model.max_model_len)
-        context *= 2
-    yield model.max_model_len
-
-
-def _with_offloading(
-    candidate: Candidate, context: int, model: ModelCard, gpus: Sequence[Gpu], space: Space
-) -> Candidate | None:
-    """The candidate with this context and the weights that it displaces; None without room."""
-    candidate = _with_context(candidate, context, gpus, space)
-    lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
-    pinned = pinned_gib(lacking, model, candidate.tensor_parallel)
-    if pinned * 1024 > space.ram_mib * 0.8:
-        return None
-    candidate = candidate.but(offload_gib=lacking)
-    return candidate if _holds(candidate, model, gpus) else None
