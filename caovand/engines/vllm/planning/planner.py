@@ -24,8 +24,9 @@ from caovand.engines.vllm.planning.advice import (
     in_fewer_bits,
     sparing,
 )
+from caovand.engines.vllm.planning.crawling import refuse_crawling
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.request import Request, refuse_crawling
+from caovand.engines.vllm.planning.request import Request
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
@@ -72,11 +73,8 @@ def make_plan(
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
         remedies = tuple(filter(None, (in_fewer_bits(case), sparing(case))))
         refuse_crawling(plan, inventory, remedies)
-        parts = (
-            f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
-            *remedies,
-        )
-        warnings.append("; ".join(parts))
+        offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
+        warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)
