@@ -206,9 +206,17 @@ def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryE
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
 
-def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> int:
-    """The longest context that fits if the share follows from it (AutoMem); 0 for none."""
+def longest_context(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], share: float | None = None
+) -> int:
+    """The longest context that fits with this share, or with the one that follows from it
+    (AutoMem); 0 for none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
+    if share is not None:
+        room = room_for_context(model, candidate.but(utilization=share), gpus)
+        longest = blocks.longest(int(room), limit)
+        # Forecasts err by more than the rest.
+        return longest if longest == limit else longest // GRANULE * GRANULE or longest
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
@@ -238,11 +246,6 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-def granular(context: int, limit: int) -> int:
-    """The model's limit, or a whole multiple of GRANULE: forecasts err by more than the rest."""
-    return context if context == limit else context // GRANULE * GRANULE or context
 
 
 def spare(candidate: Candidate, available: float) -> float:

@@ -16,7 +16,10 @@ from caovand.core.plan import Origin, Plan, Setting, Unplannable
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 from caovand.engines.vllm.flags.spelling import option, whole_number
-from caovand.engines.vllm.memory.settings import unmodelled, weights_unknown
+from caovand.engines.vllm.memory.settings import (
+    unmodelled,
+    weights_unknown,
+)
 from caovand.engines.vllm.planning.decisions import DECIDED, SECOND
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,

@@ -16,9 +16,7 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied, without_other_processes
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import (
-    lacking_gib,
-)
+from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.partition import partition
@@ -28,7 +26,6 @@ from caovand.engines.vllm.sizing.search import (
     USUAL_SEQUENCES,
     Search,
     holds,
-    longest,
     requests_held,
     whole_blocks,
     with_context,
@@ -42,6 +39,11 @@ MIN_EXACT = 8192
 """If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
 """Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
+MIN_SERVICE = 4096
+"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
+OFFLOADED_SEQUENCES = (8, 4, 2, 1)
+"""Sequences that are weighed where weights leave the cards."""
+OFFLOAD_MARGIN_GIB = 0.25
 
 
 def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
@@ -105,15 +107,6 @@ def _fits_unrounded(
     return free != tuple(gpus) or longest_lean(bases, model, free) >= least
 
 
-OFFLOADED_SEQUENCES = (8, 4, 2, 1)
-"""Sequences that are weighed where weights leave the cards."""
-MIN_SERVICE = 4096
-"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
-
-
-OFFLOAD_MARGIN_GIB = 0.25
-
-
 def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     """The best candidate with its runner-up; offloaded if none holds the context on the cards.
 
@@ -140,7 +133,7 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
     space = Space(tuple(bases))
     search = Search(space, model, gpus)
     lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
-    return max(longest(candidate, model, gpus, space) for candidate in lean)
+    return max(longest_context(model, candidate, gpus) for candidate in lean)
 
 
 def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:

@@ -18,12 +18,10 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
-    granular,
     kv_bytes,
     lacking_gib,
     lacks_states,
     longest_context,
-    room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
@@ -172,7 +170,7 @@ class Search:
             if not holds(sized, self._model, self._gpus):
                 return None
         else:
-            context = longest(candidate, self._model, self._gpus, space)
+            context = longest_context(self._model, candidate, self._gpus, space.utilization)
             if self._model.one_step:
                 context = min(context, candidate.batch_tokens)
             if context < self._least:
@@ -201,7 +199,9 @@ class Search:
         """The longest context of the leanest candidate of this kind; 0 for none."""
         if (base, eager) not in self._ceilings:
             lean = self.lean(self._space.bases[base], eager=eager)
-            context = self._space.context or longest(lean, self._model, self._gpus, self._space)
+            context = self._space.context or longest_context(
+                self._model, lean, self._gpus, self._space.utilization
+            )
             self._ceilings[base, eager] = context if context >= self._least else 0
         return self._ceilings[base, eager]
 
@@ -254,16 +254,6 @@ def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
     if not base.aligned_states or not model.hybrid:
         return tokens
     return max(tokens, layout_for(model, base).block_tokens)
-
-
-def longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space: Space) -> int:
-    """The longest context that a candidate holds; 0 for none."""
-    if space.utilization is None:
-        return longest_context(model, candidate, gpus)
-    candidate = candidate.but(utilization=space.utilization)
-    room = int(room_for_context(model, candidate, gpus))
-    limit = model.max_model_len
-    return granular(layout_for(model, candidate).longest(room, limit), limit)
 
 
 def with_context(
