@@ -228,7 +228,7 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
     now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each in SMALLER:
-        bits = STORED.get(model.quantization or "", 16 if model.quantization is None else 0)
+        bits = _stored_bits(model)
         if each >= bits:
             continue
         weights = tuple(
@@ -244,6 +244,14 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
                 f"{name} ({named}): about {then:.1f} GiB a card instead of {now:.1f}, and a context"
                 f" of {context} tokens"
             )
+
+
+def _stored_bits(model: ModelCard) -> float:
+    """Bits of a weight in this checkpoint; 0 if there are none with fewer."""
+    if model.quantization is None:
+        return 16
+    eight = any(w.dtype.startswith("F8") for w in model.weights if w.part in ("layers", "experts"))
+    return STORED.get(model.quantization, 8.0 if eight else 0)
 
 
 def _offloaded_gib(plan: Plan) -> float:

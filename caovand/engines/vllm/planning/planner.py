@@ -45,6 +45,18 @@ def refuse_gguf(model: ModelCard) -> None:
     )
 
 
+SHORT = 8192
+"""A context under which the weights leave too little: two usual conversations."""
+
+
+def _is_short(plan: Plan, model: ModelCard) -> bool:
+    """Whether the policy's context is far shorter than the model's."""
+    context = plan.settings.get("max_model_len")
+    if context is None or context.origin != "policy" or not isinstance(context.value, int):
+        return False
+    return context.value < min(SHORT, model.max_model_len)
+
+
 def make_plan(
     config: Config,
     inventory: Inventory,
@@ -74,6 +86,8 @@ def make_plan(
         refuse_crawling(plan, inventory, remedies)
         offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
         warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
+    elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):
+        warnings.append(f"the context is short beside these weights: {fewer_bits}")
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)

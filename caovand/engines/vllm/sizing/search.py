@@ -34,6 +34,8 @@ GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
 SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
+PASSAGE = 512
+"""Tokens of a text that is embedded or ranked."""
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
 
@@ -189,7 +191,8 @@ class Search:
         return kv_bytes(self._model, first, self._gpus) > 0
 
     def _room(self, candidate: Candidate, usual: int | None = None) -> float:
-        usual = usual or min(candidate.context, self._space.workload.held)
+        held = PASSAGE if self._model.task in POOLING else self._space.workload.held
+        usual = usual or min(candidate.context, held)
         return requests_held(candidate, self._model, self._gpus, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
