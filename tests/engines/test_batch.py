@@ -72,3 +72,13 @@ def test_a_processors_cache_is_a_quarter_of_the_memory_beside_the_weights() -> N
     machine = box_with("cpu-new", model("Llama-3.1-8B"))
     beside = (machine.host.ram_mib << 20) - machine.model.size()
     assert 0.2 < plan(machine).value("kv_cache_memory_bytes") / beside < 0.26
+
+
+def test_reasons_of_batches_are_true() -> None:
+    turing = plan(box_with("2080ti-22g", model("Qwen3-30B-A3B-AWQ")), **BATCH)
+    assert "full-length" not in turing.settings["max_num_seqs"].reason
+    latent = plan(box_with("h200-x8", model("DeepSeek-R1")), **BATCH)
+    flags = "--data-parallel-size 8 --enable-expert-parallel"
+    assert flags in latent.settings["tensor_parallel_size"].reason
+    embedder = plan(box_with("4090", model("Qwen3-Reranker-4B")))
+    assert "texts of 512 tokens" in embedder.settings["max_num_seqs"].reason

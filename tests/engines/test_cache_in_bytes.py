@@ -145,12 +145,10 @@ def test_the_first_start_has_room_to_compile(mib: int) -> None:
     assert kv_bytes(QWEN, replace(first, utilization=free_share(gpus)), gpus) > 0
 
 
-@pytest.mark.parametrize("box", ["a6000-x4-pairs", "a100-40g", "l40s"])
-def test_a_set_cache_is_no_smaller_than_vllms_own(box: str) -> None:
-    machine = box_with(box, model("Llama-3.3-70B-AWQ"))
+def test_a_set_cache_is_no_smaller_than_vllms_own() -> None:
+    machine = box_with("3090-x4", model("Llama-3.3-70B-AWQ"))
     found = plan(machine)
-    asked = candidate_of_plan(found, machine)
-    if found.value(BYTES):
-        cards_used = machine.gpus[: asked.tensor_parallel]
-        first = replace(asked, kv_bytes=None, cold=True)
-        assert found.value(BYTES) > kv_bytes(machine.model, first, cards_used) - 2 * MIB
+    first = replace(candidate_of_plan(found, machine), kv_bytes=None, cold=True)
+    own = kv_bytes(machine.model, first, machine.gpus)
+    assert own - 2 * MIB < found.value(BYTES) <= own
+    assert "as much as vLLM would leave it" in found.settings[BYTES].reason
