@@ -19,10 +19,9 @@ from caovand.engines.vllm.memory.candidate import GIB, visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
-from caovand.engines.vllm.planning.crawling import refuse_crawling
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, holders
-from caovand.engines.vllm.planning.request import Request
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
 

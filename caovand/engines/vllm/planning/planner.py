@@ -24,9 +24,8 @@ from caovand.engines.vllm.planning.advice import (
     in_fewer_bits,
     sparing,
 )
-from caovand.engines.vllm.planning.crawling import refuse_crawling
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.request import Request
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
