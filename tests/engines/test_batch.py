@@ -68,10 +68,10 @@ def test_an_embedder_takes_passages_not_chats() -> None:
     assert plan(box_with("4090", model("Qwen3-Reranker-4B"))).value("max_num_seqs") >= 128
 
 
-def test_a_processors_cache_is_a_quarter_of_the_memory_beside_the_weights() -> None:
+def test_a_processors_cache_is_a_quarter_of_what_the_weights_leave() -> None:
     machine = box_with("cpu-new", model("Llama-3.1-8B"))
-    beside = (machine.host.ram_mib << 20) - machine.model.size()
-    assert 0.2 < plan(machine).value("kv_cache_memory_bytes") / beside < 0.26
+    left = (machine.host.ram_mib << 20) - machine.model.size()
+    assert 0.2 < plan(machine).value("kv_cache_memory_bytes") / left < 0.26
 
 
 def test_reasons_of_batches_are_true() -> None:

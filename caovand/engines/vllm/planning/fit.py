@@ -154,7 +154,7 @@ def text_only_may_help(partial: PartialPlan) -> bool:
     return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
 
 
-MAX_OF_RAM, MAX_BESIDE_WEIGHTS = 16, 4
+MAX_OF_RAM, MAX_OF_REST = 16, 4
 REQUESTS = 2
 STEP_MIB = 64
 """The cache of a CPU build is a modest part of the machine's memory, so that it stays the same."""
@@ -164,8 +164,8 @@ UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the lon
 def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
     ram_mib, weights_mib = partial.inventory.least_ram_mib, partial.model.size() // MIB
     least_mib = ram_mib // MAX_OF_RAM
-    beside_mib = (ram_mib - weights_mib) // MAX_BESIDE_WEIGHTS if weights_mib else 0
-    return max(max(least_mib, beside_mib) // STEP_MIB, 1) * STEP_MIB * MIB
+    share_mib = (ram_mib - weights_mib) // MAX_OF_REST if weights_mib else 0
+    return max(max(least_mib, share_mib) // STEP_MIB, 1) * STEP_MIB * MIB
 
 
 def max_model_len_on_cpu(partial: PartialPlan) -> Setting | None:
