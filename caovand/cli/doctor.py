@@ -9,7 +9,7 @@ import platform
 import pwd
 import stat
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +17,13 @@ from typing import Any
 
 from caovand.adapters import (
     all_reduce,
+    engine_user,
     host,
     launch,
     memory_speed,
     model_folder,
     pcie_errors,
     ports,
-    processes,
     server_process,
 )
 from caovand.adapters.directories import directories, own_directories
@@ -33,15 +33,14 @@ from caovand.cli.alternatives import alternatives
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
+from caovand.cli.orphans import find_orphans
 from caovand.cli.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
     Machine,
     add_config,
+    asked_config,
     cache_of,
     chosen_mode,
-    configuration,
-    daemon_config,
     engine_processes,
     inspect,
     running,
@@ -57,7 +56,6 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.confinement import readable_keys
 from caovand.daemon.inspection import read_model
-from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -121,14 +119,13 @@ def findings(
     """
     path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
     status = {} if saved else running(runtime)
-    source = file or daemon_config(status)
-    config = configuration(source, path)
+    config, source = asked_config(file, status, path)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     pid, mode = status.get("engine_pid"), chosen_mode(status, saved)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = inspect(config, saved, pid, PATIENCE_S, source or SYSTEM_CONFIG)
+        machine = inspect(config, saved, pid, PATIENCE_S, source)
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not saved and machine.host.memory_gb_s is None:
@@ -166,6 +163,8 @@ def _alternatives(
 
 def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
     yield confinement_check(config.engine.confine, launch.landlock_abi())
+    if "engine_user" in (daemon := status.get("daemon", {})):
+        yield user_check(daemon["engine_user"], daemon["own_user"])
     if config.engine.confine:
         for file in readable_keys(config):
             text = f"the engine can read {file}: files in /etc cannot be hidden from it"
@@ -189,6 +188,16 @@ def confinement_check(confine: bool, abi: int) -> CheckResult:
     if abi < launch.SCOPE_ABI:
         text += "; before Linux 6.12 it can end the page and the gateway, which come back"
     return CheckResult(group, "PASS", text)
+
+
+def user_check(user: str, why_none: str) -> CheckResult:
+    """Whose the engine's processes are: those of `user`, or with a reason of the daemon's own."""
+    if user:
+        text = f"engines run as the user {user}, who has no right to anything of the daemon's"
+    else:
+        text = f"engines run as the daemon's own user ({why_none}): only Landlock and seccomp"
+        text += " keep them from what is its"
+    return CheckResult("confinement", "PASS", text)
 
 
 def server_checks(
@@ -226,6 +235,9 @@ def gather(
     # A daemon itself reports caches that cannot be written.
     daemons = cache != directories(os.environ, os.getuid()).cache
     elsewhere = saved is not None or worker
+    unreadable, reader = "", SERVICE_USER
+    if model and model.folder and not saved:
+        unreadable, reader = _unreadable(Path(model.path))
     facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
@@ -237,12 +249,12 @@ def gather(
         plan_problem="",
         plan_warnings=(),
         **_port(config.server.port, own, elsewhere=elsewhere),
-        orphans=() if own or saved else _orphans(),
+        orphans=() if own or saved else find_orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
-        unreadable=_unreadable(Path(model.path)) if model and model.folder and not saved else "",
-        service_user=SERVICE_USER,
+        unreadable=unreadable,
+        service_user=reader,
         cache_dir=str(cache),
         cache_writable=saved is not None or daemons or _writable(cache),
         as_root=os.geteuid() == 0,
@@ -295,48 +307,18 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
         return None, problem.problem
 
 
-def _orphans() -> tuple[tuple[int, str], ...]:
-    """Engine processes that neither their server nor caovan supervises any more."""
-    table = {process.pid: process for process in processes.every()}
-    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
-    found = orphans(table, commands)
-    return tuple((one.pid, one.name) for one in found if not one.zombie)
+def _unreadable(folder: Path) -> tuple[str, str]:
+    """The first place that a user of the service may not enter or read, and which; else empty."""
+    for name in (SERVICE_USER, engine_user.NAME):
+        if place := _unreadable_for(name, folder):
+            return place, name
+    return "", SERVICE_USER
 
 
-def orphans(
-    table: Mapping[int, processes.Process], commands: Mapping[int, str]
-) -> Iterator[processes.Process]:
-    """The processes, by pid and with their command lines, that have outlived their engine."""
-    patterns = [registry.engine_of(kind).dependents for kind in registry.MODULES]
-    dependents = [
-        pid
-        for pid, command in commands.items()
-        if any(pattern.match(command) for pattern in patterns)
-    ]
-    for pid in dependents:
-        if _is_orphan(table[pid], table, dependents):
-            yield table[pid]
-
-
-def _is_orphan(
-    process: processes.Process,
-    table: Mapping[int, processes.Process],
-    dependents: Collection[int],
-) -> bool:
-    """Whether neither this process nor the first of its engine has a parent that started it."""
-    parent = table.get(process.parent)
-    while parent is not None and parent.pid in dependents:
-        process, parent = parent, table.get(parent.parent)
-    if parent is None or parent.pid == 1:
-        return True
-    # The first process of a session has a parent in another one.
-    return process.pid != process.session != parent.session
-
-
-def _unreadable(folder: Path) -> str:
-    """The first place the service's user may not enter or read; empty where it may, or is none."""
+def _unreadable_for(name: str, folder: Path) -> str:
+    """The first place the user may not enter or read; empty where it may, or there is none."""
     try:
-        user = pwd.getpwnam(SERVICE_USER)
+        user = pwd.getpwnam(name)
         groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
         for place in (*reversed(folder.parents), folder):
             if not _may(place, stat.S_IXOTH, user.pw_uid, groups):

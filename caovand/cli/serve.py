@@ -36,8 +36,9 @@ from caovand.core.plan import Unplannable
 from caovand.core.problem import ProblemError
 from caovand.daemon import memories
 from caovand.daemon.inspection import PlanRequest
+from caovand.engines.vllm import serve_words
 from caovand.engines.vllm.command import SERVE
-from caovand.engines.vllm.flags import command_line, config_file, gguf
+from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import check_values
 
 MAX_SCRIPT_BYTES = 1 << 20
@@ -91,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
     words = [word for word in args.words if word != "--exec"]
-    in_gguf = any(word.endswith(gguf.SUFFIX) for word in words)
-    engine, namer = (EngineSection(kind=gguf.KIND), None) if in_gguf else _engine()
+    in_gguf = any(word.endswith(serve_words.SUFFIX) for word in words)
+    engine, namer = (EngineSection(kind=serve_words.KIND), None) if in_gguf else _engine()
     python = PlanRequest(Config(engine=engine), None, os.environ).python
     try:
         trust.require(python, namer)
@@ -127,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
 def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
     """The command line with the keys of its `--config FILE`; CommandError."""
     try:
-        path = config_file.named_file(words)
-        return config_file.expand(words, yaml_file.read(path, python), known) if path else [*words]
+        path = serve_words.named_file(words)
+        return serve_words.expand(words, yaml_file.read(path, python), known) if path else [*words]
     except ProblemError as error:
         problem = error.problem
         raise CommandError(Exit.USAGE, problem.message, problem.remedy) from None
@@ -151,12 +152,12 @@ def read(
     port = given.get("port", ServerSection().port)
     server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
     secrets, open_flags = command_line.carry_secrets(rest)
-    if model.endswith(gguf.SUFFIX):
+    if model.endswith(serve_words.SUFFIX):
         try:
-            config = gguf.configuration(model, given, server)
+            config = serve_words.configuration(model, given, server)
         except ProblemError as error:
             raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
-        return Order(config, secrets, gguf.left_out(given))
+        return Order(config, secrets, serve_words.left_out(given))
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it

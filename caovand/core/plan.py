@@ -102,6 +102,16 @@ class Plan:
         return setting.value if setting else None
 
     @property
+    def values(self) -> dict[str, Any]:
+        """The value of each setting."""
+        return {name: setting.value for name, setting in self.settings.items()}
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The value of each variable of the engine's environment; None removes one."""
+        return {name: setting.value for name, setting in self.env.items()}
+
+    @property
     def rungs(self) -> tuple[str, ...]:
         """The ladder's steps as documents name them: "mtp 2", "eager"."""
         return tuple(map(str, self.taken))

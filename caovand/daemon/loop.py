@@ -20,7 +20,8 @@ from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
-from caovand.core.config import Config, ConfigError, unapplied
+from caovand.core.config import Config, unapplied
+from caovand.core.config_key import ConfigError
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
@@ -79,7 +80,7 @@ class Supervisor:
             echo=echo,
             publish=self._notice_of,
             changes=changes,
-            tasks=Tasks(self._give_up),
+            tasks=Tasks(self.give_up),
             shortage=Shortage(self.notice),
             unwritten=Unwritten(directories, self.notice),
             kernel=kernel,
@@ -180,7 +181,7 @@ class Supervisor:
         else:
             self.notifier.extend(within_s)
 
-    def _give_up(self, fault: BaseException) -> None:
+    def give_up(self, fault: BaseException) -> None:
         """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()

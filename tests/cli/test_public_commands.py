@@ -15,7 +15,7 @@ import pytest
 from caovand.cli import serve
 from caovand.cli.errors import CommandError
 from caovand.engines.vllm.command import SERVE, build
-from caovand.engines.vllm.flags.removed import SUCCESSORS
+from caovand.engines.vllm.flags.table import SUCCESSORS
 from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import ABSENT, inventory, named
 from tests.engines.test_real_flags import engine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.memory.adapters import adapters_bytes, adapters_of
+from caovand.engines.vllm.memory.candidate import adapters_bytes, adapters_of
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import A100, LLAMA_70B_AWQ, QWEN_27B_MEASURED, inventory, plan, weights
 

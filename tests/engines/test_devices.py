@@ -11,7 +11,7 @@ from caovand.core.checkpoint.config_json import describe
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.machine.ranks import indivisible
-from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import freest
 from tests.core.machines import (

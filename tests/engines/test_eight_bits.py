@@ -14,9 +14,9 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB
-from caovand.engines.vllm.memory.estimate import candidate_of_plan
+from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
-from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
+from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from tests.boxes.models import model
 from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
 

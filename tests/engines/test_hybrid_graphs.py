@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of, kv_bytes
+from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import box_with

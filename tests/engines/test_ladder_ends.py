@@ -20,7 +20,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.healing.cures import CURES, HEALING
-from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from tests.core.machines import (
     A100,

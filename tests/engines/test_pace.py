@@ -17,9 +17,9 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.healing.cures import HEALING
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.fit import ENOUGH_EXACT
+from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
     WORKLOADS,
     Pace,

@@ -18,7 +18,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.flags.removed import SUCCESSORS
+from caovand.engines.vllm.flags.table import SUCCESSORS
 from tests.core.machines import A100, H200, inventory, plan, turing
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "engines"

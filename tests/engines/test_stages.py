@@ -18,14 +18,9 @@ from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.machine.link_time import NodeGroup
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
-from caovand.engines.vllm.memory.estimate import (
-    candidate_of_plan,
-    estimate,
-    kv_bytes,
-    room_for_context,
-    stages_of,
-)
+from caovand.engines.vllm.memory.estimate import estimate, kv_bytes, room_for_context, stages_of
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
+from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
 from caovand.engines.vllm.memory.steps import (
     COLLECTIVE_MIB,

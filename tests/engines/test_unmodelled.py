@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from caovand.core.facts.inventory import Inventory, LinearAttention
-from caovand.engines.vllm.memory.estimate import candidate_of_plan
 from caovand.engines.vllm.memory.kv_cache import layout_for
+from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import (
     CPU,

@@ -10,6 +10,8 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.health.observation import GpuSample
 
 NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
+BUSY_MIB = 1024
+"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536
 """The host's part of unified memory: an eighth, at least that of a small Jetson's system."""
 
@@ -51,6 +53,11 @@ def unoccupied(gpu: Gpu) -> Gpu:
 def in_use(gpu: Gpu) -> int:
     """Memory in use on a card, in MiB."""
     return unoccupied(gpu).free_mib - gpu.free_mib
+
+
+def without_other_processes(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The cards as if nobody else used them."""
+    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def used(gpus: Sequence[Gpu]) -> Used:

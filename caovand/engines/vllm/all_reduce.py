@@ -9,7 +9,7 @@ from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.memory.estimate import gpus_of
+from caovand.engines.vllm.memory.settings import gpus_of
 
 OWN = """
 from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce

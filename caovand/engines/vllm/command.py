@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from caovand.core.engine import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
+from caovand.core.planning import Command
 from caovand.engines.vllm import kernels, over_ray
 from caovand.engines.vllm.flags import command_line, spelling
 
@@ -44,8 +44,10 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     if ray:
         argv = over_ray.launch_command(plan, argv)
     environment = PurePath(engine.python).parent.parent
-    named = {name: setting.value for name, setting in plan.env.items()}
-    env = {**{name: str(value) for name, value in named.items() if value is not None}, **secrets}
+    env = {
+        **{name: str(value) for name, value in plan.variables.items() if value is not None},
+        **secrets,
+    }
     links: tuple[tuple[str, str], ...] = ()
     if cache is not None:
         own = caches(plan, engine, Path(cache))

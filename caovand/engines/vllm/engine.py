@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Modelled, Planning, Tokenize
+from caovand.core.engine import Api, Arguments, Engine, Kernels, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
+from caovand.core.planning import Modelled, Planning
 from caovand.core.problem import Problem
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
@@ -25,7 +26,7 @@ from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.reader import LOG
 from caovand.engines.vllm.machine.link_time import nodes_of
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
 from caovand.engines.vllm.planning.decisions import conflicts, forecast

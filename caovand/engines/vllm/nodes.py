@@ -9,13 +9,13 @@ from dataclasses import replace
 from caovand.core.config import Config
 from caovand.core.engine import UNTITLED, Nodes, Place
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
-from caovand.core.facts.occupancy import in_use, unoccupied
+from caovand.core.facts.occupancy import BUSY_MIB, in_use, unoccupied
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.vllm import over_ray
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR, ranks_here
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.devices import BUSY_MIB, choose_gpus
+from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.environment import JOBS, THREADS
 
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
@@ -117,8 +117,7 @@ def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
 
 def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that the head's plan uses here."""
-    values = {name: one.value for name, one in plan.settings.items()}
-    ranks = ranks_here(values, count(plan.value("nnodes")) or 1)
+    ranks = ranks_here(plan.values, count(plan.value("nnodes")) or 1)
     cards = usable_cards(config, inventory)
     if len(cards) < ranks:
         raise Unplannable(

@@ -22,7 +22,7 @@ from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.ranks import PIPELINE, REPLICAS, TENSOR, alike
-from caovand.engines.vllm.memory.estimate import cards_of_plan
+from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.memory.shards import PARTITION
 
 BACKEND = "distributed_executor_backend"

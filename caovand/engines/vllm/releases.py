@@ -28,6 +28,9 @@ PREFIX_CACHING_ALIGNS = (0, 22)
 UNIFIED_MEMORY_RELEASED = (0, 24)
 """A load gives memory back to the host of unified memory when it is short (vllm#45179). By their
 sources 0.21 does not and 0.32 does; the first was named there."""
+CACHES_PER_TOKEN_HEAD = (0, 32)
+"""Triton's attention keeps int8 and int4 caches with a scale a token and head, of a layout that the
+plugin reads; releases between 0.21, which has none of int4, and 0.32 were not checked."""
 STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; earlier releases refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)

@@ -19,9 +19,16 @@ from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags import spelling
-from caovand.engines.vllm.flags.removed import SUCCESSORS
 from caovand.engines.vllm.flags.spelling import option
-from caovand.engines.vllm.flags.table import CARRIERS, MANY, SECRETS, SHORT, SWITCHES, WANTED
+from caovand.engines.vllm.flags.table import (
+    CARRIERS,
+    MANY,
+    SECRETS,
+    SHORT,
+    SUCCESSORS,
+    SWITCHES,
+    WANTED,
+)
 
 HIDDEN = "***"
 NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")

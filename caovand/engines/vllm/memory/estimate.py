@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import beyond_limit, is_left_to_vllm
-from caovand.engines.vllm.flags.spelling import count as count_of
-from caovand.engines.vllm.machine.ranks import replicas, serving
+from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -34,14 +32,22 @@ from caovand.engines.vllm.memory.candidate import (
     visible_mib,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for, pages
-from caovand.engines.vllm.memory.settings import candidate_of, stages_unknown, unmodelled
+from caovand.engines.vllm.memory.settings import (
+    candidate_of_plan,
+    cards_by_node,
+    cards_of_plan,
+    gpus_of,
+    is_longer_on_purpose,
+    memory_unknown,
+)
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overheads
 
 GRANULE = 1024
 """Tokens of which a context that we choose is a multiple."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""A cache whose size we set takes this part of what is left, less this many MiB."""
+"""A cache whose size we set takes this part of what is left, less this many MiB, and no less than
+vLLM itself would leave it."""
 
 
 class Stage(NamedTuple):
@@ -78,13 +84,34 @@ def left_bytes(stage: Stage) -> float:
     candidate = stage.candidate
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
-    room = candidate.utilization * _smallest_mib(stage.gpus) * MIB
-    return _cache_of(candidate, room - _spent_bytes(stage))
+    return _Spent.on(stage).cache_of(candidate.utilization)
 
 
-def _cache_of(candidate: Candidate, left: float) -> float:
-    """The cache that `left` bytes become; a size that we set leaves some for our own errors."""
-    return (left * SET_OF_LEFT // MIB - SET_MARGIN_MIB) * MIB if candidate.in_bytes else left
+class _Spent(NamedTuple):
+    """Bytes of a stage's smallest card, and those that its cache cannot have; by vLLM's count
+    at a first start, too, where we set the size of the cache."""
+
+    card: float
+    now: float
+    first: float | None
+
+    @classmethod
+    def on(cls, stage: Stage) -> _Spent:
+        """What is spent on this stage's smallest card."""
+        card, first = _smallest_mib(stage.gpus) * MIB, None
+        if stage.candidate.in_bytes:
+            cold = stage.candidate.but(in_bytes=False, cold=True)
+            first = _spent_bytes(stage._replace(candidate=cold)) + cold.unmeasured_mib * MIB
+        return cls(card, _spent_bytes(stage), first)
+
+    def cache_of(self, share: float) -> float:
+        """The cache that this share of the card leaves; a size that we set leaves some for our own
+        errors."""
+        left = share * self.card - self.now
+        if self.first is None:
+            return left
+        measured = share * self.card - self.first
+        return max(left * SET_OF_LEFT // MIB - SET_MARGIN_MIB, measured // MIB) * MIB
 
 
 def _spent_bytes(stage: Stage) -> float:
@@ -179,17 +206,22 @@ def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryE
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
 
-def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> int:
-    """The longest context that fits if the share follows from it (AutoMem); 0 for none."""
+def longest_context(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], share: float | None = None
+) -> int:
+    """The longest context that fits with this share, or with the one that follows from it
+    (AutoMem); 0 for none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
+    if share is not None:
+        room = room_for_context(model, candidate.but(utilization=share), gpus)
+        longest = blocks.longest(int(room), limit)
+        # Forecasts err by more than the rest.
+        return longest if longest == limit else longest // GRANULE * GRANULE or longest
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
-    rooms = [
-        (_smallest_mib(one.gpus) * MIB, _spent_bytes(one), one.scale)
-        for one in stages_of(model, candidate, gpus)
-    ]
+    rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
@@ -198,8 +230,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
         return all(
-            needed <= spare(candidate, _cache_of(candidate, share * smallest - spent)) * scale
-            for smallest, spent, scale in rooms
+            needed <= spare(candidate, spent.cache_of(share)) * scale for spent, scale in rooms
         )
 
     if fits(limit):
@@ -215,11 +246,6 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-def granular(context: int, limit: int) -> int:
-    """The model's limit, or a whole multiple of GRANULE: forecasts err by more than the rest."""
-    return context if context == limit else context // GRANULE * GRANULE or context
 
 
 def spare(candidate: Candidate, available: float) -> float:
@@ -251,41 +277,6 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
     return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
 
 
-def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards the plan uses."""
-    visible = plan.cards
-    if visible is None or inventory.engine.build == "cpu":
-        return inventory.gpus if inventory.engine.build == "cuda" else ()
-    wanted = [name.strip() for name in visible]
-    return tuple(
-        gpu
-        for gpu in inventory.gpus
-        if device_name(gpu) in wanted or any(name and gpu.uuid.startswith(name) for name in wanted)
-    )
-
-
-def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards of all nodes that the plan uses, by rank."""
-    return tuple(gpu for _, gpu in _cards_by_node(plan, inventory))
-
-
-def _cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
-    return serving(gpus_of(plan, inventory), inventory.others, _values(plan))
-
-
-def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
-    """The candidate that this plan amounts to."""
-    return candidate_of(_values(plan), inventory, cards_of_plan(plan, inventory), _env(plan))
-
-
-def _values(plan: Plan) -> dict[str, Any]:
-    return {name: setting.value for name, setting in plan.settings.items()}
-
-
-def _env(plan: Plan) -> dict[str, Any]:
-    return {name: setting.value for name, setting in plan.env.items()}
-
-
 def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     """The forecast of a CPU build: weights and cache share the memory that is free now."""
     ranks = [dict(rank.parts) for rank in found.ranks]
@@ -312,18 +303,18 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast of memory alone; only the share of the card if the rest is unknown."""
     gpus = gpus_of(plan, inventory)
     model, share = inventory.model, plan.value("gpu_memory_utilization")
-    why = _unknown(plan, inventory, gpus)
+    why = memory_unknown(plan, inventory, gpus)
     if why:
         return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
     asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
-    if not model.limit_known or _is_longer_on_purpose(plan, model, asked.context):
+    if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
         model = replace(model, max_model_len=asked.context)
     found = estimate(model, asked, gpus)
     if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
         asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
         found = estimate(model, asked, gpus)
     if asked.stages:
-        ranks = _ranks(model, asked, _cards_by_node(plan, inventory))
+        ranks = _ranks(model, asked, cards_by_node(plan, inventory))
         found = replace(found, ranks=tuple(ranks))
     return found if gpus else _in_ram(found, inventory.host.available_mib)
 
@@ -350,30 +341,3 @@ def _ranks(
                 parts=parts_of(one._replace(gpus=gpus), available),
                 fullest=one is fullest,
             )
-
-
-def _is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
-    longer = context > model.max_model_len
-    return longer and not beyond_limit(model, context, _values(plan), _env(plan))
-
-
-def _unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """Why nothing can be forecast; empty if it can."""
-    model = inventory.model
-    if not model.architecture:
-        return "the model is not on this machine yet"
-    if not model.layer_types:
-        return "config.json does not tell the model's layers"
-    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
-        return "config.json does not tell the longest context; set max_model_len to have a forecast"
-    settings = _values(plan)
-    why = unmodelled(settings, model) or stages_unknown(settings, _env(plan), inventory)
-    if why:
-        return why
-    if not gpus and replicas(settings) > 1:
-        return "replicas of a CPU build share the machine's memory, which is not forecast"
-    if not gpus and inventory.engine.build == "cuda":
-        return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
-    if not gpus and candidate_of_plan(plan, inventory).kv_bytes is None:
-        return "the cache of a CPU build is as large as vLLM makes it"
-    return ""

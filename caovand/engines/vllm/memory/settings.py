@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.plan import looks_up
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
+from caovand.core.plan import Plan, looks_up
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
     INT8,
     MARLIN_INPUT,
     RANKS_BY_YES,
+    beyond_limit,
     option,
     whole_number,
 )
@@ -26,9 +27,14 @@ from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, spans_machines
-from caovand.engines.vllm.memory import adapters, steps
-from caovand.engines.vllm.memory.candidate import GIB, Candidate
+from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, serving, spans_machines
+from caovand.engines.vllm.memory import steps
+from caovand.engines.vllm.memory.candidate import (
+    GIB,
+    Candidate,
+    adapters_of,
+    adapters_unknown,
+)
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
 from caovand.engines.vllm.memory.steps import graph_mode
@@ -98,7 +104,7 @@ def candidate_of(
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
         stages=dealt(values, env, len(model.layer_types)),
-        adapters=adapters.adapters_of(values, activation),
+        adapters=adapters_of(values, activation),
     )
 
 
@@ -130,7 +136,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     why = weights_unknown(verbatim, model)
     if why:
         return why
-    if lacking := adapters.unknown(verbatim, model):
+    if lacking := adapters_unknown(verbatim, model):
         return _because("enable_lora", lacking)
     for name, reason in UNFORESEEN.items():
         if _is_set(verbatim.get(name)):
@@ -200,3 +206,57 @@ def _drafts_with_a_model(config: Any) -> bool:
 def _because(name: str, why: str) -> str:
     flag, space, value = name.partition(" ")
     return f"{option(flag)}{space}{value} is set, and {why}"
+
+
+def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards the plan uses."""
+    visible = plan.cards
+    if visible is None or inventory.engine.build == "cpu":
+        return inventory.gpus if inventory.engine.build == "cuda" else ()
+    wanted = [name.strip() for name in visible]
+    return tuple(
+        gpu
+        for gpu in inventory.gpus
+        if device_name(gpu) in wanted or any(name and gpu.uuid.startswith(name) for name in wanted)
+    )
+
+
+def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
+    """The cards of all nodes that the plan uses, by rank."""
+    return tuple(gpu for _, gpu in cards_by_node(plan, inventory))
+
+
+def cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
+    return serving(gpus_of(plan, inventory), inventory.others, plan.values)
+
+
+def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
+    """The candidate that this plan amounts to."""
+    return candidate_of(plan.values, inventory, cards_of_plan(plan, inventory), plan.variables)
+
+
+def is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
+    longer = context > model.max_model_len
+    return longer and not beyond_limit(model, context, plan.values, plan.variables)
+
+
+def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+    """Why nothing can be forecast; empty if it can."""
+    model = inventory.model
+    if not model.architecture:
+        return "the model is not on this machine yet"
+    if not model.layer_types:
+        return "config.json does not tell the model's layers"
+    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
+        return "config.json does not tell the longest context; set max_model_len to have a forecast"
+    settings = plan.values
+    why = unmodelled(settings, model) or stages_unknown(settings, plan.variables, inventory)
+    if why:
+        return why
+    if not gpus and replicas(settings) > 1:
+        return "replicas of a CPU build share the machine's memory, which is not forecast"
+    if not gpus and inventory.engine.build == "cuda":
+        return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
+    if not gpus and candidate_of_plan(plan, inventory).kv_bytes is None:
+        return "the cache of a CPU build is as large as vLLM makes it"
+    return ""

@@ -3,11 +3,15 @@
 Read in vLLM 0.32: get_pp_indices deals the layers; its model classes make embedding and head on
 the first and the last stage only, or on every one; the drafting head is made on the last, with an
 embedding of its own.
+
+Of weights that are offloaded to host memory, it copies each parameter to pinned memory, and
+PyTorch's allocator rounds each copy up to a power of two (read in 0.21 and 0.33; reported as 1.9
+times what was asked for, vllm#56410 and #58178).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
@@ -15,8 +19,7 @@ from typing import TypeVar
 
 from caovand.core.facts.inventory import ModelCard, Part, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
-from caovand.engines.vllm.memory.adapters import adapters_bytes
-from caovand.engines.vllm.memory.candidate import GIB, Candidate
+from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
 Card = TypeVar("Card")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
@@ -216,3 +219,33 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
 def _padding(width: int, multiple: int) -> float:
     """By how much a kernel's padding grows a dimension."""
     return ceil(width / multiple) * multiple / width if width else 1.0
+
+
+MAX_GROWTH = 2.0
+"""The factor by which rounding can grow a tensor whose shape is unknown."""
+
+
+def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
+    """GiB of host memory that these GiB of each rank's weights take on all ranks."""
+    return offload_gib * ranks * rounding(model, ranks)
+
+
+def rounding(model: ModelCard, ranks: int) -> float:
+    """How many times larger the copies are than the weights of a layer."""
+    each = BYTES_EACH.get(model.quantization, FOUR_BITS)
+    sizes = [ceil(elements * each) for elements in _parameters(model, ranks) if elements]
+    if not sizes:
+        return MAX_GROWTH
+    return sum(1 << (size - 1).bit_length() for size in sizes) / sum(sizes)
+
+
+def _parameters(model: ModelCard, ranks: int) -> Iterator[int]:
+    """Elements of a layer's parameters on one rank, fused as vLLM has them."""
+    hidden = model.hidden_size
+    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    yield hidden * (queries + 2 * keys) // ranks
+    yield hidden * queries // ranks
+    inner = (model.expert_size or model.intermediate_size) if model.experts else 0
+    for width in (model.experts * inner, 0 if model.experts else model.intermediate_size):
+        yield 2 * hidden * width // ranks
+        yield hidden * width // ranks

@@ -11,25 +11,20 @@ from typing import Any
 from caovand.core.config import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.plan import Plan
-from caovand.engines.vllm.flags import command_line
+from caovand.core.facts.occupancy import without_other_processes
+from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
-from caovand.engines.vllm.memory.estimate import (
-    candidate_of_plan,
-    gpus_of,
-    lacking_gib,
-)
-from caovand.engines.vllm.memory.pinned import pinned_gib
+from caovand.engines.vllm.memory.estimate import lacking_gib
+from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.devices import all_without_other_processes, holders
+from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, holders
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
+from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
-from caovand.engines.vllm.sizing.search import OFFLOAD_MARGIN_GIB
 
-Alternative = Callable[[Config, Inventory], "Plan | None"]
-"""Decides for a changed configuration or machine, without warnings or advice; None for no plan."""
-FREE = "free the cards"
 MAX_CARDS = 64
 STEP = 256  # tokens
 SMALLER = (
@@ -45,13 +40,19 @@ STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 
 @dataclass(frozen=True)
 class Case:
-    """A plan that does not fit, what it was made from, and what would be decided otherwise."""
+    """A request and its plan, for which others are planned with one constraint lifted."""
 
-    config: Config
-    inventory: Inventory
+    request: Request
     plan: Plan
     memory: MemoryEstimate
-    alternative: Alternative
+
+    @property
+    def config(self) -> Config:
+        return self.request.config
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.request.inventory
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -61,32 +62,20 @@ class Case:
         self, changes: Mapping[str, Any], inventory: Inventory | None = None
     ) -> tuple[Plan, MemoryEstimate] | None:
         """The plan with these settings changed (None leaves one to the policy), if it fits."""
-        inventory = inventory or self.inventory
-        plan = self.alternative(change_config(self.config, self.inventory, changes), inventory)
-        found = forecast(plan, inventory) if plan else None
-        return (plan, found) if plan and found and found.fits is not False else None
+        other = self.request.lift(changes, inventory)
+        try:
+            plan = other.write(other.decide())
+            refuse_crawling(plan, other.inventory)
+        except Unplannable:
+            return None
+        found = forecast(plan, other.inventory)
+        return (plan, found) if found.fits is not False else None
 
     def as_typed(self, name: str, value: Any) -> str:
         """The change as one would type it: a flag if the operator passed one."""
         if name in self.plan.verbatim or name == "cpu_offload_gb":
             return f"{option(name)} {value}"
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
-
-
-def change_config(config: Config, inventory: Inventory, changes: Mapping[str, Any]) -> Config:
-    """The configuration with other settings: verbatim flags of these names give way."""
-    asked = inventory.engine
-    words, model, policy = config.engine.extra_args, config.model, config.policy
-    for name, value in changes.items():
-        words = command_line.without(command_line.read(words, asked.flags, asked.switches), name)
-        if hasattr(model, name):
-            model = replace(model, **{name: value})
-        elif hasattr(policy, name):
-            policy = replace(policy, **{name: value})
-        elif value is not None:
-            words = (*words, option(name), str(value))
-    engine = replace(config.engine, extra_args=words)
-    return replace(config, model=model, policy=policy, engine=engine)
 
 
 def advise(case: Case) -> tuple[str, ...]:
@@ -116,8 +105,7 @@ def sparing(case: Case) -> str:
 def _free(case: Case) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
-        values = {name: case.plan.value(name) for name in case.plan.settings}
-        yield f"{FREE}: {holders(case.gpus, others, values)}"
+        yield f"{FREE}: {holders(case.gpus, others, case.plan.values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:
@@ -225,7 +213,8 @@ def _cards(case: Case) -> Iterator[str]:
             case.inventory, gpus=tuple(replace(card, index=index) for index in range(count))
         )
         config = replace(case.config, engine=replace(case.config.engine, gpus=None))
-        wider = replace(case, config=config).attempt({"tensor_parallel_size": count}, more)
+        request = replace(case.request, config=config)
+        wider = replace(case, request=request).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
             yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"
             return
@@ -239,7 +228,7 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
     now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each in SMALLER:
-        bits = STORED.get(model.quantization or "", 16 if model.quantization is None else 0)
+        bits = _stored_bits(model)
         if each >= bits:
             continue
         weights = tuple(
@@ -255,6 +244,14 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
                 f"{name} ({named}): about {then:.1f} GiB a card instead of {now:.1f}, and a context"
                 f" of {context} tokens"
             )
+
+
+def _stored_bits(model: ModelCard) -> float:
+    """Bits of a weight in this checkpoint; 0 if there are none with fewer."""
+    if model.quantization is None:
+        return 16
+    eight = any(w.dtype.startswith("F8") for w in model.weights if w.part in ("layers", "experts"))
+    return STORED.get(model.quantization, 8.0 if eight else 0)
 
 
 def _offloaded_gib(plan: Plan) -> float:
@@ -309,3 +306,29 @@ REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
     _smaller_checkpoints, _offload,
 )  # fmt: skip
+
+
+def cost_of_others(case: Case) -> list[str]:
+    """A warning if the context is shorter, or fewer cards are used, for what others hold."""
+    plan, inventory, others = case.plan, case.inventory, case.inventory.others
+    context = plan.settings.get("max_model_len")
+    gpus, free = case.request.begin().gpus, all_without_other_processes(inventory)
+    busy = without_other_processes(gpus) != gpus or free.others != others
+    if not context or context.origin != "policy" or not busy:
+        return []
+    try:
+        alone = case.request.lift({}, free).decide()
+    except Unplannable:
+        return []
+    lost, values = [], plan.values
+    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
+    if isinstance(context.value, int) and longer > context.value:
+        lost.append(f"the context is {context.value} tokens instead of {longer}")
+    used = len(cards_of_plan(plan, inventory))
+    if len(alone.cards) > used:
+        lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")
+        values = alone.values  # those left out, too
+    if not lost:
+        return []
+    remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
+    return [f"{holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]

@@ -8,20 +8,19 @@ and which flag would do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.plan import Plan, Setting
+from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
-from caovand.engines.vllm.memory.estimate import cards_of_plan, forecast_memory
+from caovand.engines.vllm.memory.estimate import forecast_memory
+from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     devices,
-    model_task,
     obstacles,
     pipeline,
     precision,
@@ -30,11 +29,9 @@ from caovand.engines.vllm.planning import (
 )
 from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import Scene
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, user
+from caovand.engines.vllm.planning.partial_plan import Rule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
-Rule = Callable[[PartialPlan], Setting | None]
-"""From a partial plan to a setting; None leaves the flag out."""
 Obstacle = Callable[[Scene], Iterator[Problem]]
 """Yields what cannot run with the planned value, each with fact and remedy."""
 KEEP = "name it in [policy] pinned, and something else gives way"
@@ -94,8 +91,8 @@ DECISIONS = (
     Decision("port", serving.port),
     Decision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
     Decision("revision", serving.revision, goal=Goal("model", "revision")),
-    Decision("runner", model_task.runner),
-    Decision("hf_overrides", model_task.hf_overrides),
+    Decision("runner", serving.runner),
+    Decision("hf_overrides", serving.hf_overrides),
     Decision("trust_remote_code", serving.trust_remote_code,
              goal=Goal("model", "trust_remote_code")),
     Decision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
@@ -162,22 +159,6 @@ EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) 
 """Flags that the policy decides by itself if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
 """Verbatim flags that may stand in the way, and are not sized by the policy."""
-
-
-def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialPlan:
-    """The plan with what these rules decide; verbatim flags stand."""
-    for name, rule in rows:
-        setting = verbatim_setting(name, partial.verbatim) or rule(partial)
-        if setting is not None:
-            partial = replace(partial, settings={**partial.settings, name: setting})
-    return partial
-
-
-def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
-    """The operator's flag as a setting, None without one."""
-    if name not in verbatim or name == "additional_config":
-        return None
-    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")
 
 
 def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from caovand.core.config import Config
 from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
-from caovand.core.facts.occupancy import in_use, unoccupied
+from caovand.core.facts.occupancy import BUSY_MIB, in_use, without_other_processes
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked, link_text
@@ -221,7 +221,20 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
     whole = shards_whole_experts(partial.verbatim)
     why = indivisible(partial.model, cards, whole_experts=whole) if size < cards else None
     reason = f"{reason} ({why.fact})" if why else reason
-    return policy(size, f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason)
+    reason = f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason
+    return policy(size, reason + _replicas_instead(partial, size))
+
+
+def _replicas_instead(partial: PartialPlan, size: int) -> str:
+    """The flags of publishers' recipes for throughput where every card would hold the same
+    cache."""
+    batch = partial.config.policy.workload == "batch"
+    if not (batch and size > 1 and partial.model.latent and partial.model.experts):
+        return ""
+    return (
+        f"; each holds the whole latent cache: for more requests at once pass --data-parallel-size"
+        f" {size} --enable-expert-parallel, which is not forecast"
+    )
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
@@ -297,8 +310,8 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     return indivisible(partial.model, size, whole_experts=shards_whole_experts(verbatim))
 
 
-BUSY_MIB = 1024
-"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
+FREE = "free the cards"
+"""What advice begins with if other processes take the memory."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -327,11 +340,6 @@ def holders(
 def _users_without_memory(gpu: Gpu) -> str:
     pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
     return " and ".join(pids) or "processes that the driver does not name"
-
-
-def without_other_processes(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The cards as if nobody else used them."""
-    return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def all_without_other_processes(inventory: Inventory) -> Inventory:

@@ -13,8 +13,7 @@ from caovand.engines.vllm.flags.spelling import MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
-from caovand.engines.vllm.memory.pinned import pinned_gib
-from caovand.engines.vllm.memory.shards import PARTITION
+from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import layer_partition
@@ -139,6 +138,8 @@ MAX_THREADS = 12
 PCIE_RANKS = (2, 4, 8)
 STATES = "CAOVAN_STATES"
 """Makes the plugin end an engine in which its fixes of recurrent states do not act."""
+ATTENTION = "CAOVAN_ATTENTION"
+"""Which attention the plugin replaces: off, read (a cache), all (write it, too)."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 

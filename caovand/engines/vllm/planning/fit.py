@@ -1,17 +1,12 @@
-"""Sizing a plan: the candidate its settings amount to, and what may give way for the context.
-
-TurboQuant caches are never chosen here: k8v4 unpacks whole contexts next to the cache, and in
-the published runs it kept no more tokens than an 8-bit one. An operator may still name them.
-"""
+"""The space of candidates that a plan leaves open, its graphs, and the size of its cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from caovand.core.model_task import POOLING
-from caovand.core.plan import Setting, Unplannable
+from caovand.core.plan import Setting
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
@@ -23,123 +18,16 @@ from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.devices import holders, without_other_processes
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.planning.precision import quantised_at_load, variables
+from caovand.engines.vllm.planning.precision import variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
-from caovand.engines.vllm.sizing.partition import partition
-from caovand.engines.vllm.sizing.search import (
-    GENEROUS_BATCH,
-    LEAN_BATCH,
-    best,
-    longest_lean,
-    sequences_for,
-)
-from caovand.engines.vllm.sizing.space import Choice, Space
+from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, sequences_for
+from caovand.engines.vllm.sizing.space import Space
 
 UNKNOWN_CONTEXT = 131_072
 """The context of today's models, which the reserve of an unknown one is for."""
-ENOUGH_EXACT = 32_768
-"""A context of this length keeps the model's own type of cache: seven usual conversations. A
-checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
-MIN_EXACT = 8192
-"""If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
-BEHIND_EXACT = 1e6
-"""Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
 """Flags that say how large the cache is."""
-MIN_ALONE = 4096
-"""Below this, wait for other programs to free memory instead of serving."""
-
-
-def size_plan(partial: PartialPlan, others: Sequence[PartialPlan] = ()) -> PartialPlan:
-    """Choose the best of this plan and others; without limits if a flag keeps memory from being
-    forecast.
-
-    If the model fits without counting such a flag, the candidate that fits is kept.
-    """
-    if not partial.unweighed:
-        return _size_best([partial, *others])
-    if not partial.weights_unknown:
-        found = _size_best([partial])
-        if found.choice and found.choice.sound:
-            return found
-    return replace(partial, choice=Choice(_candidate_of_unknown(partial), fits=True))
-
-
-def _size_best(partials: Sequence[PartialPlan]) -> PartialPlan:
-    """Choose the best of these plans. The vision tower may give way, the cache's own type if it
-    holds little, and 16-bit weights before any go to host memory."""
-    fixed = _fixed(partials[0])
-    partial, choice, bases = _prefer_own_cache_type(partials, fixed)
-    exact = _fits_unrounded(partials[0], choice, bases)
-    rounded = [] if exact else [one for one in map(quantised_at_load, partials) if one]
-    if rounded:
-        in_8, choice_in_8, bases_in_8 = _prefer_own_cache_type(rounded, fixed)
-        if choice_in_8.sound and (not choice.sound or choice_in_8.score < choice.score):
-            partial, bases = in_8, bases_in_8
-            choice = replace(choice_in_8, score=BEHIND_EXACT + choice_in_8.score)
-    if fixed.context is None or not choice.sound:
-        _wait_for_others(bases, partials[0])
-    return replace(partial, choice=choice)
-
-
-def _fits_unrounded(partial: PartialPlan, choice: Choice, bases: Sequence[Candidate]) -> bool:
-    """Whether the weights as they are stored and some context fit on the cards if nobody else uses
-    them, whatever utilization and context were asked for."""
-    if choice.sound and choice.candidate.context >= MIN_EXACT:
-        return True
-    least, free = (
-        min(MIN_EXACT, partial.model.max_model_len),
-        without_other_processes(partial.cards),
-    )
-    return free != partial.cards or longest_lean(bases, partial.model, free) >= least
-
-
-Found = tuple[PartialPlan, Choice, tuple[Candidate, ...]]
-"""A plan, its choice, and the bases of the search."""
-
-
-def _prefer_own_cache_type(partials: Sequence[PartialPlan], fixed: Space) -> Found:
-    """Search the plans with the cache's own type; all of them if it holds little."""
-    own = [partial for partial in partials if not partial.cache]
-    found = _search(own, fixed)
-    context, limit = found[1].candidate.context, partials[0].model.max_model_len
-    enough = context >= min(fixed.context or limit, ENOUGH_EXACT)
-    if len(own) == len(partials) or (found[1].sound and enough):
-        return found
-    return _search(partials, fixed)
-
-
-def _search(partials: Sequence[PartialPlan], fixed: Space) -> Found:
-    """Search the candidates of these plans."""
-    partial = partials[0]
-    pairs = [(one, asked_candidate(one)) for one in partials]
-    if pairs[0][1].vision and _text_only_may_help(partial):
-        pairs += [(one, base.but(vision=False)) for one, base in pairs]
-    lean = pairs[len(partials) - 1][1].but(
-        sequences=fixed.sequences or 1, batch_tokens=fixed.batch_tokens or LEAN_BATCH, eager=True
-    )
-
-    def choose(dealt: tuple[int, ...]) -> tuple[Choice, tuple[Candidate, ...]]:
-        bases = tuple(base.but(stages=dealt) for _, base in pairs)
-        return best(replace(fixed, bases=bases), partial.model, partial.cards), bases
-
-    choice, bases = choose(_deal(partial, lean))
-    dealt = _deal(partial, choice.candidate)
-    if dealt != choice.candidate.stages:
-        again, _ = choose(dealt)
-        if (not again.fits, again.score) <= (not choice.fits, choice.score):
-            choice = again
-    return pairs[choice.base][0], choice, bases
-
-
-def _deal(partial: PartialPlan, candidate: Candidate) -> tuple[int, ...]:
-    """The best layers of each stage for this candidate, unless they are set."""
-    if not candidate.stages or PARTITION in dict(partial.config.engine.env):
-        return candidate.stages
-    usual = WORKLOADS[partial.config.policy.workload]
-    return partition(partial.model, candidate, partial.cards, usual)
 
 
 def graphs_for(partial: PartialPlan) -> str:
@@ -165,12 +53,12 @@ def cuts_graphs(partial: PartialPlan) -> bool:
 
 def share_of_unknown(partial: PartialPlan) -> float:
     """AutoMem without a forecast: the reserve is for the longest context there may be."""
-    return _candidate_of_unknown(partial).utilization
+    return candidate_of_unknown(partial).utilization
 
 
-def _candidate_of_unknown(partial: PartialPlan) -> Candidate:
+def candidate_of_unknown(partial: PartialPlan) -> Candidate:
     """The candidate to start with if nothing is forecast."""
-    fixed = _fixed(partial)
+    fixed = fixed_space(partial)
     batch = fixed.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(partial.model, partial.cards, partial.turing), batch)
     candidate = asked_candidate(partial).but(
@@ -192,24 +80,7 @@ def block_tokens(partial: PartialPlan) -> int:
     ).block_tokens
 
 
-def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
-    """Raise Unplannable if only the memory of other processes keeps the model from running here."""
-    gpus, model = partial.cards, partial.model
-    free = without_other_processes(gpus)
-    least = min(MIN_ALONE, model.max_model_len)
-    if free == gpus or longest_lean(bases, model, gpus) >= least:
-        return
-    alone = longest_lean(bases, model, free)
-    if alone >= least:
-        who = holders(partial.gpus, partial.inventory.others, partial.values)
-        raise Unplannable(
-            f"cannot start: {who}, which leaves the model no room (alone it would hold"
-            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
-            "vram-busy",
-        )
-
-
-def _fixed(partial: PartialPlan) -> Space:
+def fixed_space(partial: PartialPlan) -> Space:
     """The part of the space that the operator fixed, by keys or by verbatim flags, which win.
 
     A typed utilization is a goal: no more than what is free, unless it is pinned or verbatim.
@@ -236,6 +107,7 @@ def _fixed(partial: PartialPlan) -> Space:
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(partial.inventory),
         in_bytes=_in_bytes(partial),
+        deals_layers=PARTITION not in dict(config.engine.env),
         # Each replica, and each stage, keeps weights of its own.
         ram_mib=partial.inventory.least_ram_mib
         // stages(verbatim)
@@ -278,11 +150,11 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
     return candidate_of(values, partial.inventory, partial.cards, variables(partial))
 
 
-def _text_only_may_help(partial: PartialPlan) -> bool:
+def text_only_may_help(partial: PartialPlan) -> bool:
     return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
 
 
-MAX_OF_RAM = 16
+MAX_OF_RAM, MAX_BESIDE_WEIGHTS = 16, 4
 REQUESTS = 2
 STEP_MIB = 64
 """The cache of a CPU build is a modest part of the machine's memory, so that it stays the same."""
@@ -290,7 +162,10 @@ UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the lon
 
 
 def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
-    return max(partial.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+    ram_mib, weights_mib = partial.inventory.least_ram_mib, partial.model.size() // MIB
+    least_mib = ram_mib // MAX_OF_RAM
+    beside_mib = (ram_mib - weights_mib) // MAX_BESIDE_WEIGHTS if weights_mib else 0
+    return max(max(least_mib, beside_mib) // STEP_MIB, 1) * STEP_MIB * MIB
 
 
 def max_model_len_on_cpu(partial: PartialPlan) -> Setting | None:
@@ -316,6 +191,9 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     candidate, cards = partial.choice.candidate, partial.cards
     ours = kv_bytes(partial.model, candidate, cards)
     cold = kv_bytes(partial.model, candidate.but(in_bytes=False, cold=True), cards)
+    if cold >= ours:
+        reason = "as much as vLLM would leave it, and the context is sized to fill that"
+        return policy(int(ours), f"{ours / GIB:.2f} GiB: {reason}")
     return policy(
         int(ours),
         f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"

@@ -51,22 +51,10 @@ class Scene:
     inventory: Inventory
     gpus: tuple[Gpu, ...]
 
-    def count(self, name: str) -> int | None:
-        """A setting as a count of at least one, or None."""
-        return count(self.plan.value(name))
-
     @property
     def quantization(self) -> str:
         """How the weights are stored, or are quantised while they are loaded."""
         return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.plan.settings.items()}
-
-    @property
-    def env(self) -> dict[str, Any]:
-        return {name: setting.value for name, setting in self.plan.env.items()}
 
     def first(self, below: tuple[int, int]) -> str:
         """The first card older than this, in words; empty if there is none."""
@@ -74,10 +62,10 @@ class Scene:
 
 
 def cards(scene: Scene) -> Iterator[Problem]:
-    size = scene.count("tensor_parallel_size") or 1
-    wanted = cards_lacking(size, scene.settings, len(scene.gpus))
+    size = count(scene.plan.value("tensor_parallel_size")) or 1
+    wanted = cards_lacking(size, scene.plan.values, len(scene.gpus))
     if wanted and scene.gpus:
-        fits = split_for(scene.inventory.model, scene.settings, len(scene.gpus))
+        fits = split_for(scene.inventory.model, scene.plan.values, len(scene.gpus))
         fewer = " and fewer stages or replicas" if wanted > size else ""
         yield Problem(
             f"use {wanted} GPUs",
@@ -87,15 +75,15 @@ def cards(scene: Scene) -> Iterator[Problem]:
 
 
 def split(scene: Scene) -> Iterator[Problem]:
-    size = scene.count("tensor_parallel_size") or 1
-    whole = shards_whole_experts(scene.settings)
+    size = count(scene.plan.value("tensor_parallel_size")) or 1
+    whole = shards_whole_experts(scene.plan.values)
     why = indivisible(scene.inventory.model, size, whole_experts=whole)
     if why:
         yield why
 
 
 def stages(scene: Scene) -> Iterator[Problem]:
-    why = pipeline.refusal(scene.settings, scene.env, scene.inventory)
+    why = pipeline.refusal(scene.plan.values, scene.plan.variables, scene.inventory)
     if why:
         yield why
 
@@ -114,7 +102,7 @@ def dtype(scene: Scene) -> Iterator[Problem]:
 
 
 def uncompiled(scene: Scene) -> Iterator[Problem]:
-    stages = scene.count("pipeline_parallel_size") or 1
+    stages = count(scene.plan.value("pipeline_parallel_size")) or 1
     if scene.plan.device != "cpu" or stages == 1:
         return
     typed = scene.plan.value("compilation_config")
@@ -122,7 +110,7 @@ def uncompiled(scene: Scene) -> Iterator[Problem]:
     for what, there in (
         ("--enforce-eager", scene.plan.value("enforce_eager")),
         ("--enable-lora", scene.plan.value("enable_lora")),
-        ("TORCH_COMPILE_DISABLE", str(scene.env.get("TORCH_COMPILE_DISABLE")) == "1"),
+        ("TORCH_COMPILE_DISABLE", str(scene.plan.variables.get("TORCH_COMPILE_DISABLE")) == "1"),
         ("--compilation-config of mode 0", mode in ("0", "none")),
     ):
         if there:
@@ -156,8 +144,8 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
 
 
 def length(scene: Scene) -> Iterator[Problem]:
-    asked, model = scene.count("max_model_len"), scene.inventory.model
-    if asked and beyond_limit(model, asked, scene.settings, scene.env):
+    asked, model = count(scene.plan.value("max_model_len")), scene.inventory.model
+    if asked and beyond_limit(model, asked, scene.plan.values, scene.plan.variables):
         yield Problem(
             f"serve a context of {asked} tokens",
             f"the model's own limit is {model.max_model_len}",
@@ -211,7 +199,7 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
             f"vLLM {scene.inventory.engine.version} has no such type",
             f"use one of {', '.join(known)}",
         )
-    card = ends_in_half(scene.settings, scene.inventory, scene.gpus)
+    card = ends_in_half(scene.plan.values, scene.inventory, scene.gpus)
     if card:
         typed = 'set [policy] kv_cache_dtype = "auto", or dtype = "bfloat16"'
         flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
@@ -224,14 +212,17 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
 
 
 def step(scene: Scene) -> Iterator[Problem]:
-    batch, sequences = scene.count("max_num_batched_tokens"), scene.count("max_num_seqs")
+    batch, sequences = (
+        count(scene.plan.value("max_num_batched_tokens")),
+        count(scene.plan.value("max_num_seqs")),
+    )
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
             "each takes one",
             f"use --max-num-seqs {batch} or less",
         )
-    context = scene.count("max_model_len")
+    context = count(scene.plan.value("max_model_len"))
     if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
         yield Problem(
             f"read a prompt of {context} tokens in one step of {batch}",
@@ -247,8 +238,11 @@ def step(scene: Scene) -> Iterator[Problem]:
 
 
 def states(scene: Scene) -> Iterator[Problem]:
-    size, off = scene.count("mamba_block_size"), scene.plan.value("enable_prefix_caching") is False
-    if size and size != scene.count("max_model_len") and off:
+    size, off = (
+        count(scene.plan.value("mamba_block_size")),
+        scene.plan.value("enable_prefix_caching") is False,
+    )
+    if size and size != count(scene.plan.value("max_model_len")) and off:
         yield Problem(
             f"keep states every {size} tokens",
             "vLLM takes --mamba-block-size only with --enable-prefix-caching, which is off",
@@ -309,7 +303,7 @@ def _whole(row: list[Any]) -> bool:
 
 def _unadaptive(scene: Scene) -> str:
     """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (scene.count("pipeline_parallel_size") or 1) > 1:
+    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
         return "vLLM has no adaptive verification over pipeline stages"
     if scene.plan.value("enable_lora"):
         return "vLLM has no adaptive verification with LoRA"
@@ -323,7 +317,7 @@ def drafting(scene: Scene) -> Iterator[Problem]:
     if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = pipeline.drafts_refused(scene.settings, scene.inventory)
+        fact = pipeline.drafts_refused(scene.plan.values, scene.inventory)
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
             yield Problem("draft with MTP", fact, "leave --speculative-config out")

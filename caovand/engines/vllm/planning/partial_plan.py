@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caovand.core.config import Config, Mode
@@ -12,6 +12,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, Model
 from caovand.core.model_task import ModelTask
 from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
@@ -183,3 +184,23 @@ def policy(value: Any, reason: str) -> Setting:
 
 def user(value: Any, reason: str, origin: Origin = "user") -> Setting:
     return Setting(value, origin, reason)
+
+
+Rule = Callable[[PartialPlan], Setting | None]
+"""From a partial plan to a setting; None leaves the flag out."""
+
+
+def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialPlan:
+    """The plan with what these rules decide; verbatim flags stand."""
+    for name, rule in rows:
+        setting = verbatim_setting(name, partial.verbatim) or rule(partial)
+        if setting is not None:
+            partial = replace(partial, settings={**partial.settings, name: setting})
+    return partial
+
+
+def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
+    """The operator's flag as a setting, None without one."""
+    if name not in verbatim or name == "additional_config":
+        return None
+    return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
@@ -26,7 +27,7 @@ from caovand.engines.vllm.planning.fit import (
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build, own_type
-from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
+from caovand.engines.vllm.sizing.search import PASSAGE, TURING_SEQUENCES, USUAL_SEQUENCES
 from caovand.engines.vllm.sizing.space import Choice
 
 MATCHED = 16  # tokens; divides each block of attention
@@ -55,6 +56,13 @@ def dtype(partial: PartialPlan) -> Setting | None:
 
 def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     typed = partial.config.policy.kv_cache_dtype
+    if not typed and partial.cache == precision.FOUR_BITS:
+        return policy(
+            partial.cache,
+            "nearly twice the context of fp8 in the same memory; rotated and rounded to 4 bits keys"
+            " and values err by some 10 %, and no real text was measured: set [policy]"
+            ' kv_cache_dtype = "fp8", or mode = "stable", for 8 bits',
+        )
     if not typed and partial.cache:
         return policy(
             partial.cache,
@@ -254,15 +262,18 @@ def max_num_seqs(partial: PartialPlan) -> Setting | None:
     if partial.choice is None:
         return None
     count = partial.choice.candidate.sequences
+    usual = partial.config.policy.workload
+    if partial.task in POOLING and count > USUAL_SEQUENCES:
+        return policy(count, f"about as many texts of {PASSAGE} tokens as fit at once")
+    few = partial.turing and count <= TURING_SEQUENCES
     if "sequences" not in partial.choice.spared:
-        few = "these cards are fast only for a few users at once"
-        return policy(count, few if partial.turing else "sampling more takes memory")
-    if partial.turing:
+        slow = "these cards are fast only for a few users at once"
+        return policy(count, slow if few else "sampling more takes memory")
+    if few:
         held = "only a few" if count <= USUAL_SEQUENCES else "this many"
         return policy(count, f"the cache holds {held} full-length contexts")
     if count <= USUAL_SEQUENCES:
         return policy(count, "memory is short: every sequence takes some")
-    usual = partial.config.policy.workload
     return policy(count, f"about as many requests of the workload ({usual}) as the cache holds")
 
 

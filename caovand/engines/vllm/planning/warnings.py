@@ -18,16 +18,15 @@ from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused, unknown
-from caovand.engines.vllm.flags.removed import SUCCESSORS
 from caovand.engines.vllm.flags.spelling import option
-from caovand.engines.vllm.flags.table import SECRETS
+from caovand.engines.vllm.flags.table import SECRETS, SUCCESSORS
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
-from caovand.engines.vllm.memory.estimate import candidate_of_plan, cards_of_plan, spare
+from caovand.engines.vllm.memory.estimate import spare
+from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, pipeline, precision
-from caovand.engines.vllm.planning.advice import FREE
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
-from caovand.engines.vllm.planning.devices import left_out
+from caovand.engines.vllm.planning.devices import FREE, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.partial_plan import PartialPlan

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log, sqrt
+from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.network import Network
@@ -107,9 +107,12 @@ STEP_TOKENS = 256
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
 """The relative worth of a candidate without images, or with a cache or weights rounded to 8 bits
 unasked: published runs show no loss by an fp8 cache, but not of every model."""
-WORTH_OF_CUT = 0.93
+WORTH_OF_FOUR_BIT_CACHE = 0.85
+"""The same of a cache in four bits, whose keys and values err by some 10 %."""
+WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context under the model's own limit: clients that trust the model's card are
-refused. More sequences, or larger steps, are not worth the last tenth of it."""
+refused. More sequences, or larger steps, are not worth the last tenth of it, but in a batch, whose
+requests' lengths are known."""
 TOO_SHORT = 2
 """The exponent by which worth falls if the context does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
@@ -126,22 +129,29 @@ def active_parameters(model: ModelCard) -> float:
 
 @dataclass(frozen=True)
 class Workload:
-    """Tokens of a usual prompt and its answer, and how many users ask at once."""
+    """Tokens of a usual prompt and its answer, and how many users ask at once; of a batch, for
+    which nobody waits, throughput alone counts."""
 
     prompt: int
     answer: int
     users: int
+    batch: bool = False
 
     @property
     def length(self) -> int:
         """Tokens of a usual request."""
         return self.prompt + self.answer
 
+    @property
+    def held(self) -> int:
+        """Tokens of a request that the cache holds on average while it is answered."""
+        return self.prompt + self.answer // 2
+
 
 WORKLOADS = {
     "chat": Workload(4096, 500, 2),
     "long": Workload(100_000, 1000, 1),
-    "batch": Workload(2048, 500, 256),
+    "batch": Workload(2048, 500, 256, batch=True),
 }
 
 
@@ -182,23 +192,30 @@ class Pace:
         self._worth *= (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
         )
+        if base.kv_dtype.startswith("int4"):
+            self._worth *= WORTH_OF_FOUR_BIT_CACHE
 
-    def score(self, candidate: Candidate, context: int | None = None) -> float:
+    def score(self, candidate: Candidate, context: int | None = None, room: float = inf) -> float:
         """Seconds for a token that users get of this candidate, weighed by what it cannot do.
 
-        `context` replaces the candidate's.
+        `context` replaces the candidate's; the cache has room for `room` usual requests.
         """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1) ** TOO_SHORT
-        reached *= 1.0 if context >= self._model.max_model_len else WORTH_OF_CUT
-        served = candidate.sequences / (candidate.sequences + workload.users * USERS_SPREAD)
-        return self.seconds(candidate) / (reached * served * self._worth)
+        if context < self._model.max_model_len:
+            reached *= WORTH_OF_CUT_IN_BATCH if workload.batch else WORTH_OF_CUT
+        waiting = 0 if workload.batch else workload.users * USERS_SPREAD
+        served = candidate.sequences / (candidate.sequences + waiting)
+        return self.seconds(candidate, room) / (reached * served * self._worth)
 
-    def seconds(self, candidate: Candidate) -> float:
-        """Seconds for a token of the workload, its users served together as far as can be."""
+    def seconds(self, candidate: Candidate, room: float = inf) -> float:
+        """Seconds for a token of the workload, its users served together as far as can be.
+
+        Requests beyond the `room` of the cache wait, however many sequences are let in.
+        """
         workload = self._workload
-        together = min(workload.users, candidate.sequences)
+        together = min(workload.users, candidate.sequences, max(room, 1.0))
         steps = workload.answer / tokens_of_step(candidate.mtp)
         turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
         return turn / (together * workload.answer)
@@ -211,7 +228,7 @@ class Pace:
         """Tokens a second of the workload's prompts."""
         return self._workload.prompt / self._prompt_s(candidate)
 
-    def _step_s(self, candidate: Candidate, users: int) -> float:
+    def _step_s(self, candidate: Candidate, users: float) -> float:
         """One decode step of `users` users."""
         tokens = users * (1 + candidate.mtp)
         experts = self._bytes["experts"] * experts_read(self._model, tokens)
@@ -227,7 +244,9 @@ class Pace:
         """Reading the workload's prompt."""
         steps = ceil(self._workload.prompt / candidate.batch_tokens)
         tokens = self._workload.prompt * (1 + STEP_TOKENS / candidate.batch_tokens)
-        work = self._flops(tokens) / self._flop_s
+        read = self._bytes["layers"]
+        read += self._bytes["experts"] * experts_read(self._model, candidate.batch_tokens)
+        work = max(steps * read / self._gb_s, self._flops(tokens) / self._flop_s)
         work += self._workload.prompt * self._exchanged_s
         return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
@@ -294,7 +313,7 @@ def tokens_of_step(mtp: int) -> float:
 
 def _cache_read(model: ModelCard, candidate: Candidate, workload: Workload) -> float:
     """Bytes of the cache that one request reads in a step on one rank."""
-    held = workload.prompt + workload.answer / 2
+    held = workload.held
     ranks, layers = candidate.tensor_parallel, model.cached_layers
     whole = sum(kind == FULL for kind in layers)
     read = whole * held * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)

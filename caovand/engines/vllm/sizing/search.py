@@ -1,11 +1,10 @@
-"""The search for the best candidate.
+"""The search for the best candidate that fits on the cards.
 
 Every candidate that the operator leaves open is weighed by its modelled time for a token of the
 workload (`pace`), with the longest context that it holds, and the best of those that fit is taken.
 The utilization leaves a reserve that grows with the context, and the context is what the
 utilization leaves room for. A candidate's longest context is found only while it may win: its score
-with the longest context that it might have bounds the one that it has. Weights go to host memory
-only if no candidate holds a usual prompt.
+with the longest context that it might have bounds the one that it has.
 """
 
 from __future__ import annotations
@@ -13,23 +12,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import ceil
 from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.core.facts.occupancy import unoccupied
 from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
-    granular,
     kv_bytes,
     lacking_gib,
     lacks_states,
     longest_context,
-    room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.pinned import pinned_gib
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
@@ -38,49 +32,20 @@ SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
-SAMPLER_SHARE = 0.02
+SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
+PASSAGE = 512
+"""Tokens of a text that is embedded or ranked."""
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
-MIN_SERVICE = 4096
-"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
-OFFLOAD_MARGIN_GIB = 0.25
 
 
-def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
-    """The best candidate with its runner-up; offloaded if none holds the context on the cards.
-
-    If nothing fits at all, the leanest candidate, which does not fit either.
-    """
-    search = _Search(space, model, gpus)
-    found = search.fastest((False,)) if space.graphs == "preferred" else None
-    found = found or search.fastest(space.eager)
-    if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
-        return found
-    candidates = [found] if found else []
-    if not found or not space.context:
-        offloaded = _offloaded(space, model, gpus)
-        candidates += [offloaded] if offloaded else []
-    if candidates:
-        return min(candidates, key=lambda choice: choice.score)
-    least = space.context or min(SMALLEST_CONTEXT, model.max_model_len)
-    lean = search.lean(space.bases[0], eager=space.eager[-1])
-    return Choice(_with_context(lean, least, gpus, space), fits=False)
-
-
-def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
-    """The longest context that the cards hold at all, whatever was asked for; 0 for none."""
-    space = Space(tuple(bases))
-    search = _Search(space, model, gpus)
-    lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
-    return max(_longest(candidate, model, gpus, space) for candidate in lean)
-
-
-def sequences_for(model: ModelCard, gpus: Sequence[Gpu], turing: bool) -> int:
-    """How many sequences these cards decode at once at most if nobody fixed that."""
+def sequences_for(model: ModelCard, gpus: Sequence[Gpu], few: bool) -> int:
+    """How many sequences these cards decode at once at most if nobody fixed that; `few` on Turing,
+    unless the workload is of many users."""
     if model.task in POOLING:
         return MAX_SEQUENCES  # nothing is sampled
-    if turing:
+    if few:
         return TURING_SEQUENCES
     card = min(gpu.total_mib for gpu in gpus) * MIB
     each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
@@ -108,7 +73,7 @@ class _Scored(NamedTuple):
         return self.base, self.candidate.eager
 
 
-class _Search:
+class Search:
     """Finds the fastest candidate; the longest context of each is found only while it may win."""
 
     def __init__(self, space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> None:
@@ -151,7 +116,7 @@ class _Search:
             if not one.sized:
                 sized = self._size(one.base, one.candidate)
                 if sized:
-                    score = self._paces[one.base].score(sized)
+                    score = self._paces[one.base].score(sized, room=self._room(sized))
                     again = one._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
             elif first is None:
@@ -177,17 +142,20 @@ class _Search:
             return (self._space.batch_tokens,)
         least = self._space.sequences or 1  # each takes a token of every step
         steps = (self._model.max_model_len, *BATCHES) if self._model.one_step else BATCHES
-        sizes = (max(_whole_blocks(size, base, self._model), least) for size in steps)
+        sizes = (max(whole_blocks(size, base, self._model), least) for size in steps)
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
         """Sequences that may be let in, most first."""
         if self._space.sequences:
             return (self._space.sequences,)
-        most = min(sequences_for(self._model, self._gpus, base.turing), self._batches(base)[0])
-        if base.turing:
+        few = base.turing and self._space.workload.users <= TURING_SEQUENCES
+        most = min(sequences_for(self._model, self._gpus, few), self._batches(base)[0])
+        if base.turing and most <= TURING_SEQUENCES:
             return tuple(range(most, 0, -1))
-        return tuple(most >> shift for shift in range(most.bit_length()))
+        halved = [most >> shift for shift in range(most.bit_length())]
+        between = [one * 3 // 4 for one in halved if 2 < one <= self._space.workload.users]
+        return tuple(sorted({*halved, *between}, reverse=True))
 
     def _size(self, base: int, candidate: Candidate) -> Candidate | None:
         """The candidate with its context, None if it holds none or not its sequences."""
@@ -197,21 +165,23 @@ class _Search:
         if self._model.one_step and candidate.batch_tokens < (space.context or self._least):
             return None
         if space.context:
-            sized = _with_context(candidate, space.context, self._gpus, space)
+            sized = with_context(candidate, space.context, self._gpus, space)
             # What was asked for may fill the cache to the brim; what we choose leaves a little.
-            if not _holds(sized, self._model, self._gpus):
+            if not holds(sized, self._model, self._gpus):
                 return None
         else:
-            context = _longest(candidate, self._model, self._gpus, space)
+            context = longest_context(self._model, candidate, self._gpus, space.utilization)
             if self._model.one_step:
                 context = min(context, candidate.batch_tokens)
             if context < self._least:
                 return None
-            sized = _with_context(candidate, context, self._gpus, space)
+            sized = with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
             return None
-        few = space.sequences or sized.sequences <= USUAL_SEQUENCES
-        return sized if few or sized.sequences <= self._room(sized) else None
+        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, space.workload.users)
+        # Turing's few users chat long.
+        usual = sized.context if sized.turing else None
+        return sized if few or sized.sequences <= self._room(sized, usual) else None
 
     def _compiles(self, candidate: Candidate) -> bool:
         """Whether the first start has room to compile, which it does before it makes a cache."""
@@ -220,19 +190,18 @@ class _Search:
         first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
         return kv_bytes(self._model, first, self._gpus) > 0
 
-    def _room(self, candidate: Candidate) -> float:
-        """Sequences that the cache holds: of Turing whole ones, whose few users chat long."""
-        usual = candidate.context
-        if not candidate.turing:
-            usual = min(usual, self._space.workload.length)
-        available = int(kv_bytes(self._model, candidate, self._gpus))
-        return layout_for(self._model, candidate).concurrency(available, usual)
+    def _room(self, candidate: Candidate, usual: int | None = None) -> float:
+        held = PASSAGE if self._model.task in POOLING else self._space.workload.held
+        usual = usual or min(candidate.context, held)
+        return requests_held(candidate, self._model, self._gpus, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
         if (base, eager) not in self._ceilings:
             lean = self.lean(self._space.bases[base], eager=eager)
-            context = self._space.context or _longest(lean, self._model, self._gpus, self._space)
+            context = self._space.context or longest_context(
+                self._model, lean, self._gpus, self._space.utilization
+            )
             self._ceilings[base, eager] = context if context >= self._least else 0
         return self._ceilings[base, eager]
 
@@ -264,29 +233,30 @@ class _Search:
         )
 
 
-def _holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
+def holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     """Whether the memory is free and one request of the context fits."""
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
 
 
-def _whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
+def requests_held(
+    candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
+) -> float:
+    """Requests of so many tokens that the cache holds while they decode.
+
+    The layers that see only the last tokens hold a whole step more of a prompt being read.
+    """
+    available = int(kv_bytes(model, candidate, gpus))
+    return layout_for(model, candidate.but(batch_tokens=1)).concurrency(available, tokens)
+
+
+def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
     """A step size that holds a whole block: with states at block borders vLLM asks for that."""
     if not base.aligned_states or not model.hybrid:
         return tokens
     return max(tokens, layout_for(model, base).block_tokens)
 
 
-def _longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space: Space) -> int:
-    """The longest context that a candidate holds; 0 for none."""
-    if space.utilization is None:
-        return longest_context(model, candidate, gpus)
-    candidate = candidate.but(utilization=space.utilization)
-    room = int(room_for_context(model, candidate, gpus))
-    limit = model.max_model_len
-    return granular(layout_for(model, candidate).longest(room, limit), limit)
-
-
-def _with_context(
+def with_context(
     candidate: Candidate, context: int, gpus: Sequence[Gpu], space: Space
 ) -> Candidate:
     """The candidate with this context and the utilization that is fixed or follows from it."""
@@ -294,68 +264,3 @@ def _with_context(
     if share is None:
         share = utilization(candidate, gpus, context)
     return candidate.but(context=context, utilization=share)
-
-
-def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
-    """The best small candidate with what does not fit in host memory.
-
-    None if that is short, and if the cards could hold the weights: then it is the operator's
-    context or utilization that does not fit, and a slow engine is not what was meant.
-    """
-    bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
-    enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
-    if any(gpu.unified for gpu in gpus):
-        return None  # the host has no other memory
-    if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
-        return None
-    emptied = tuple(map(unoccupied, gpus))
-    nearly = not space.context and longest_lean(bases, model, emptied) >= enough
-    found = []
-    bare = not all(base.vision for base in bases)
-    for number, base in enumerate(bases):
-        if base.vision and bare:
-            continue  # no image is worth that
-        pace = Pace(model, base, gpus, space.workload, space.nodes)
-        least_batch = max(_whole_blocks(LEAN_BATCH, base, model), space.sequences or 1)
-        eager = base.eager or space.graphs in ("none", "open")
-        small = base.but(
-            sequences=space.sequences or 1,
-            batch_tokens=space.batch_tokens or least_batch,
-            eager=eager,
-            cold=not eager,
-        )
-        for context in [space.context] if space.context else _doublings(least, model):
-            if nearly and context > least:
-                break
-            moved = _with_offloading(small, context, model, gpus, space)
-            if moved is None:
-                break  # a longer context needs more
-            found.append((pace.score(moved), number, moved))
-    if not found:
-        return None
-    score, number, moved = min(found, key=lambda scored: scored[:2])
-    spared = frozenset({"sequences", "batch"})
-    return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)
-
-
-def _doublings(least: int, model: ModelCard) -> Iterator[int]:
-    """Contexts from the least on, each half as long again or twice, up to the model's own."""
-    context = least
-    while context < model.max_model_len:
-        yield context
-        yield min(context * 3 // 2, model.max_model_len)
-        context *= 2
-    yield model.max_model_len
-
-
-def _with_offloading(
-    candidate: Candidate, context: int, model: ModelCard, gpus: Sequence[Gpu], space: Space
-) -> Candidate | None:
-    """The candidate with this context and the weights that it displaces; None without room."""
-    candidate = _with_context(candidate, context, gpus, space)
-    lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
-    pinned = pinned_gib(lacking, model, candidate.tensor_parallel)
-    if pinned * 1024 > space.ram_mib * 0.8:
-        return None
-    candidate = candidate.but(offload_gib=lacking)
-    return candidate if _holds(candidate, model, gpus) else None

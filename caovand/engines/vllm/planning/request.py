@@ -1,0 +1,211 @@
+"""A request for a plan, and how the rules answer it.
+
+A flag the operator gave verbatim is never decided again: its rule does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caovand.core.config import MODES, Config, Mode, auto_spec
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing.degraded import kept_steps
+from caovand.core.plan import Origin, Plan, Setting, Unplannable
+from caovand.engines.vllm.flags import command_line
+from caovand.engines.vllm.flags.command_line import check_values
+from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.machine.link_time import nodes_of
+from caovand.engines.vllm.memory.settings import (
+    candidate_of_plan,
+    cards_of_plan,
+    unmodelled,
+    weights_unknown,
+)
+from caovand.engines.vllm.planning.decisions import DECIDED, SECOND
+from caovand.engines.vllm.planning.devices import (
+    choose_gpus,
+)
+from caovand.engines.vllm.planning.environment import environment
+from caovand.engines.vllm.planning.partial_plan import (
+    PLUGINS,
+    PartialPlan,
+    decide,
+    user,
+    verbatim_setting,
+)
+from caovand.engines.vllm.planning.serving import task_of
+from caovand.engines.vllm.planning.splits import best_split
+from caovand.engines.vllm.planning.warnings import refuse_unmet
+from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan is asked for: a configuration and a machine.
+
+    `mode` is set by `caovanctl mode`, None if the file decides; `environ` is inherited by the
+    engine; `remembered` is a degraded plan whose rungs are kept.
+    """
+
+    config: Config
+    inventory: Inventory
+    mode: Mode | None = None
+    mode_origin: Origin = "user"
+    environ: Mapping[str, str] = field(default_factory=dict)
+    remembered: Plan | None = None
+
+    def decide(self) -> PartialPlan:
+        """Decide every setting, on the best split. Raises Unplannable."""
+        return decide(SECOND, best_split(self.begin()))
+
+    def lift(self, changes: Mapping[str, Any], inventory: Inventory | None = None) -> Request:
+        """The request with other settings, None leaving one to the policy, or another machine.
+
+        Verbatim flags of these names give way, and so do the ladder's rungs.
+        """
+        engine, model, policy = self.inventory.engine, self.config.model, self.config.policy
+        words = self.config.engine.extra_args
+        for name, value in changes.items():
+            read = command_line.read(words, engine.flags, engine.switches)
+            words = command_line.without(read, name)
+            if hasattr(model, name):
+                model = replace(model, **{name: value})
+            elif hasattr(policy, name):
+                policy = replace(policy, **{name: value})
+            elif value is not None:
+                words = (*words, option(name), str(value))
+        section = replace(self.config.engine, extra_args=words)
+        config = replace(self.config, model=model, policy=policy, engine=section)
+        return replace(self, config=config, inventory=inventory or self.inventory, remembered=None)
+
+    def write(self, partial: PartialPlan) -> Plan:
+        """The plan of what was decided. Raises Unplannable if it misses a pinned key."""
+        engine, verbatim = partial.engine, partial.verbatim
+        settings = dict(partial.settings)
+        for name in verbatim:
+            if name not in DECIDED and (own := verbatim_setting(name, verbatim)):
+                settings[name] = own
+        for name in settings.keys() - verbatim.keys():
+            if engine.flags and option(name) not in engine.flags:
+                lacking = f"vLLM {engine.version} has no {option(name)}"
+                settings[name] = Setting(None, "policy", lacking)
+        plan = Plan(
+            model=partial.model.path,
+            settings=settings,
+            env=environment(partial),
+            extra_args=partial.config.engine.extra_args,
+            verbatim=frozenset(verbatim),
+            device=_device(partial),
+            engine=f"{engine.python} {engine.version} {engine.plugin or ''}",
+            task=partial.task,
+        )
+        if self.remembered is not None:
+            plan = _keep_rungs(plan, self.remembered)
+        refuse_unmet(partial, plan)
+        return plan
+
+    def begin(self) -> PartialPlan:
+        """The partial plan that the rules begin with: the facts, and what is fixed."""
+        config, inventory, engine = self.config, self.inventory, self.inventory.engine
+        words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
+        verbatim = command_line.values(words)
+        check_values(verbatim)
+        chosen = self._mode(verbatim)
+        return PartialPlan(
+            config=config,
+            inventory=inventory,
+            verbatim=verbatim,
+            gpus=choose_gpus(config, inventory, verbatim),
+            mode=chosen.value,
+            mode_setting=chosen,
+            auto_spec=auto_spec(config, self.environ),
+            plugins=self._plugins(),
+            unweighed=unmodelled(verbatim, inventory.model),
+            weights_unknown=bool(weights_unknown(verbatim, inventory.model)),
+            task=task_of(inventory.model, verbatim),
+        )
+
+    def _plugins(self) -> str | None:
+        """The plugins that vLLM may load: those a rung left, or the operator's; None for all."""
+        left = kept_steps(self.remembered.env).get(PLUGINS) if self.remembered else None
+        own = dict(self.config.engine.env)
+        return left.value if left else own.get(PLUGINS, self.environ.get(PLUGINS))
+
+    def _mode(self, verbatim: Mapping[str, Any]) -> Setting:
+        """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
+        own = verbatim.get("additional_config")
+        if isinstance(own, Mapping) and "caovan_mode" in own:
+            name = own["caovan_mode"]
+            if name not in MODES:
+                raise Unplannable(
+                    f'cannot use caovan_mode "{name}" of --additional-config: there is no such'
+                    f" mode; use one of {', '.join(MODES)}"
+                )
+            return user(name, "caovan_mode of --additional-config")
+        if self.mode is not None:
+            return Setting(self.mode, self.mode_origin, f"`caovanctl mode {self.mode}`")
+        typed = self.config.policy.mode
+        return Setting(typed, "policy" if typed == "auto" else "user", f"[policy] mode is {typed}")
+
+
+def _device(partial: PartialPlan) -> str:
+    kinds = sorted({gpu.compute_capability for gpu in partial.cards})
+    return "-".join(f"sm{major}{minor}" for major, minor in kinds) or partial.engine.build
+
+
+def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
+    """The plan with the ladder's steps of a degraded plan of the same model taken again."""
+    if remembered.model != plan.model or not remembered.taken:
+        return plan
+    kept = kept_steps(remembered.settings, plan.verbatim - {"additional_config"})
+    settings = {**plan.settings, **{n: s for n, s in kept.items() if not _raises(n, s, plan)}}
+    config, ours = settings.get("additional_config"), plan.value("additional_config")
+    if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
+        # A step may have turned the plugin off there; the mode is today's all the same.
+        value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
+        settings["additional_config"] = replace(config, value=value)
+    env = {**plan.env, **kept_steps(remembered.env)}
+    return replace(
+        plan, settings=settings, env=env, taken=remembered.taken, others_mib=remembered.others_mib
+    )
+
+
+def _raises(name: str, kept: Setting, plan: Plan) -> bool:
+    """Whether a step taken earlier would ask for more than today's plan does.
+
+    What depends on these was decided for today's: a plan without drafts has its prefix cache.
+    """
+    if name == "speculative_config":
+        depth = kept.value.get("num_speculative_tokens") if isinstance(kept.value, Mapping) else 0
+        return (whole_number(depth) or 0) > plan.mtp
+    today = whole_number(plan.value(name))
+    return name == "max_num_seqs" and today is not None and (whole_number(kept.value) or 0) > today
+
+
+MIN_TOKENS_S = 0.6
+"""Modelled tokens a second below which nobody is served: clients give up."""
+
+
+def refuse_crawling(plan: Plan, inventory: Inventory, remedies: tuple[str, ...] = ()) -> None:
+    """Raise Unplannable if every step would wait too long for the weights in host memory.
+
+    An amount that the operator passes stands.
+    """
+    offload = plan.settings.get("cpu_offload_gb")
+    if offload is None or not offload.value or offload.origin != "policy":
+        return
+    gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
+    pace = Pace(inventory.model, candidate, gpus, WORKLOADS["chat"], nodes_of(inventory))
+    tokens_s, gib = pace.answering(candidate), offload.value
+    if tokens_s >= MIN_TOKENS_S:
+        return
+    name = inventory.model.path.rstrip("/").rpartition("/")[2]
+    smaller = 'take a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
+    raise Unplannable(
+        f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in host"
+        f" memory, and vLLM would answer {tokens_s:.1f} tokens a second;"
+        f" {', or '.join((*remedies, smaller))}, or pass"
+        f" --cpu-offload-gb {gib:g} in [engine] extra_args to start it all the same"
+    )

@@ -1,0 +1,205 @@
+"""The best candidate of a space, and what gives way for it: the cache's own type, then the weights'
+own, and at last the card's memory for weights that only the host has room for.
+
+A space lists its bases the most generous first, and those whose weights are rounded while they are
+loaded last. TurboQuant caches are never among them: k8v4 unpacks whole contexts next to the cache,
+and in the published runs it kept no more tokens than an 8-bit one. An operator may still name them.
+Weights go to host memory only if no candidate holds a usual prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.occupancy import unoccupied, without_other_processes
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
+from caovand.engines.vllm.memory.shards import pinned_gib
+from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.partition import partition
+from caovand.engines.vllm.sizing.search import (
+    LEAN_BATCH,
+    SMALLEST_CONTEXT,
+    USUAL_SEQUENCES,
+    Search,
+    holds,
+    requests_held,
+    whole_blocks,
+    with_context,
+)
+from caovand.engines.vllm.sizing.space import Choice, Space
+
+ENOUGH_EXACT = 32_768
+"""A context of this length, seven usual conversations, keeps the rules' own type of cache, unless a
+request of the workload is longer. A checkpoint rarely brings scales for 8 bits, and what they cost
+each model was not measured."""
+MIN_EXACT = 8192
+"""If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
+BEHIND_EXACT = 1e6
+"""Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
+MIN_SERVICE = 4096
+"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
+OFFLOADED_SEQUENCES = (8, 4, 2, 1)
+"""Sequences that are weighed where weights leave the cards."""
+OFFLOAD_MARGIN_GIB = 0.25
+
+
+def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+    """The best candidate: with weights as they are stored, unless they leave no room."""
+    stored = [at for at, base in enumerate(space.bases) if not space.is_rounded(base)]
+    rounded = [at for at, base in enumerate(space.bases) if space.is_rounded(base)]
+    searched, choice = _choose_cache_type(space, stored, model, gpus)
+    if not rounded or _fits_unrounded(space, searched, choice, model, gpus):
+        return choice
+    _, in_8 = _choose_cache_type(space, rounded, model, gpus)
+    if in_8.sound and (not choice.sound or in_8.score < choice.score):
+        return replace(in_8, score=BEHIND_EXACT + in_8.score)
+    return choice
+
+
+def _choose_cache_type(
+    space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]
+) -> tuple[Sequence[int], Choice]:
+    """The best of these bases with the cache's own type, of all of them if it holds little; and
+    which were searched."""
+    own = [at for at in among if space.bases[at].kv_dtype == space.bases[0].kv_dtype]
+    choice = _search(space, own, model, gpus)
+    enough = min(space.context or model.max_model_len, max(ENOUGH_EXACT, space.workload.length))
+    if len(own) == len(among) or (choice.sound and choice.candidate.context >= enough):
+        return own, choice
+    return among, _search(space, among, model, gpus)
+
+
+def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+    """The best of these bases, with the best layers of each stage for the leanest candidate or,
+    if they differ, for the one that was chosen."""
+    bases = [space.bases[at] for at in among]
+    lean = [base for base in bases if base.vision == bases[0].vision][-1].but(
+        sequences=space.sequences or 1, batch_tokens=space.batch_tokens or LEAN_BATCH, eager=True
+    )
+
+    def search(stages: tuple[int, ...]) -> Choice:
+        dealt = tuple(base.but(stages=stages) for base in bases)
+        found = best(replace(space, bases=dealt), model, gpus)
+        return replace(found, base=among[found.base])
+
+    if not lean.stages or not space.deals_layers:
+        return search(lean.stages)
+    choice = search(partition(model, lean, gpus, space.workload))
+    stages = partition(model, choice.candidate, gpus, space.workload)
+    if stages == choice.candidate.stages:
+        return choice
+    return min(search(stages), choice, key=lambda one: (not one.fits, one.score))
+
+
+def _fits_unrounded(
+    space: Space, among: Sequence[int], choice: Choice, model: ModelCard, gpus: Sequence[Gpu]
+) -> bool:
+    """Whether the weights as they are stored and some context fit on the cards if nobody else uses
+    them, whatever utilization and context were asked for."""
+    if choice.sound and choice.candidate.context >= MIN_EXACT:
+        return True
+    free = without_other_processes(gpus)
+    bases = [space.bases[at] for at in among]
+    least = min(MIN_EXACT, model.max_model_len)
+    return free != tuple(gpus) or longest_lean(bases, model, free) >= least
+
+
+def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+    """The best candidate with its runner-up; offloaded if none holds the context on the cards.
+
+    If nothing fits at all, the leanest candidate, which does not fit either.
+    """
+    search = Search(space, model, gpus)
+    found = search.fastest((False,)) if space.graphs == "preferred" else None
+    found = found or search.fastest(space.eager)
+    if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
+        return found
+    candidates = [found] if found else []
+    if not found or not space.context:
+        offloaded = _offloaded(space, model, gpus)
+        candidates += [offloaded] if offloaded else []
+    if candidates:
+        return min(candidates, key=lambda choice: choice.score)
+    least = space.context or min(SMALLEST_CONTEXT, model.max_model_len)
+    lean = search.lean(space.bases[0], eager=space.eager[-1])
+    return Choice(with_context(lean, least, gpus, space), fits=False)
+
+
+def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
+    """The longest context that the cards hold at all, whatever was asked for; 0 for none."""
+    space = Space(tuple(bases))
+    search = Search(space, model, gpus)
+    lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
+    return max(longest_context(model, candidate, gpus) for candidate in lean)
+
+
+def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
+    """The best small candidate with what does not fit in host memory.
+
+    None if that is short, and if the cards could hold the weights: then it is the operator's
+    context or utilization that does not fit, and a slow engine is not what was meant.
+    """
+    bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
+    enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
+    if any(gpu.unified for gpu in gpus):
+        return None  # the host has no other memory
+    if bases[0].offload_gib or longest_lean(bases, model, gpus) >= enough:
+        return None
+    emptied = tuple(map(unoccupied, gpus))
+    nearly = not space.context and longest_lean(bases, model, emptied) >= enough
+    found = []
+    bare = not all(base.vision for base in bases)
+    for number, base in enumerate(bases):
+        if base.vision and bare:
+            continue  # no image is worth that
+        pace = Pace(model, base, gpus, space.workload, space.nodes)
+        eager = base.eager or space.graphs in ("none", "open")
+        for count in (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES:
+            least_batch = max(whole_blocks(LEAN_BATCH, base, model), count)
+            small = base.but(
+                sequences=count,
+                batch_tokens=space.batch_tokens or least_batch,
+                eager=eager,
+                cold=not eager,
+            )
+            for context in [space.context] if space.context else _doublings(least, model):
+                if nearly and context > least:
+                    break
+                moved = _with_offloading(small, context, model, gpus, space)
+                if moved is None:
+                    break  # a longer context needs more
+                usual = min(context, space.workload.held)
+                if count <= USUAL_SEQUENCES or count <= requests_held(moved, model, gpus, usual):
+                    found.append((pace.score(moved), number, moved))
+    if not found:
+        return None
+    score, number, moved = min(found, key=lambda scored: scored[:2])
+    spared = frozenset({"sequences", "batch"})
+    return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)
+
+
+def _doublings(least: int, model: ModelCard) -> Iterator[int]:
+    """Contexts from the least on, each half as long again or twice, up to the model's own."""
+    context = least
+    while context < model.max_model_len:
+        yield context
+        yield min(context * 3 // 2, model.max_model_len)
+        context *= 2
+    yield model.max_model_len
+
+
+def _with_offloading(
+    candidate: Candidate, context: int, model: ModelCard, gpus: Sequence[Gpu], space: Space
+) -> Candidate | None:
+    """The candidate with this context and the weights that it displaces; None without room."""
+    candidate = with_context(candidate, context, gpus, space)
+    lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
+    pinned = pinned_gib(lacking, model, candidate.tensor_parallel)
+    if pinned * 1024 > space.ram_mib * 0.8:
+        return None
+    candidate = candidate.but(offload_gib=lacking)
+    return candidate if holds(candidate, model, gpus) else None
