@@ -19,11 +19,15 @@ from typing import Any
 
 PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
 OURS = "caovand."
+CALLED = ("evidence", "ports", "processes", "stale_files")
+"""Adapters whose functions are called: imported once, not by each process."""
 
 
 def main() -> None:
     """Serve the daemon until it is gone."""
     sys.path.insert(0, sys.argv[1])
+    for name in CALLED:
+        importlib.import_module(f"{OURS}adapters.{name}")
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, b"caovan-calls", 0, 0, 0)
     # No engine may look into or change this process, though it has the same user.

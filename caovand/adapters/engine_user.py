@@ -202,14 +202,15 @@ class EngineUser:
             os.close(write_end)
         with open(read_end, "rb", buffering=0) as answers:
             data = _read(answers, limit_s + ANSWER_S)
-        answer: dict[str, Any] = (
-            json.loads(data) if data else {"error": "it ended without an answer"}
-        )
+        try:
+            answer: dict[str, Any] = dict(json.loads(data))
+        except (ValueError, TypeError, RecursionError):
+            answer = {"error": "it ended without an answer"}
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "error" in answer:
             raise OSError(None, f"cannot call {name} as {self.name}: {answer['error']}")
-        return answer["result"]
+        return answer.get("result")
 
     def _send_call(self, descriptors: Sequence[int]) -> None:
         with self._calling:

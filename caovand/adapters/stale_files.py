@@ -78,8 +78,12 @@ class StaleFiles:
             self._write()
         if not fresh:
             return
+        used: set[File] | None = None
+        with limits.absent():
+            used = self._used_by(pids)
+        if used is None:  # nobody answers: the next time
+            return
         self._looks.update(fresh)
-        used = self._used_by(pids)
         if found := {name for name in fresh if files[name] in used}:
             self._ours |= found
             self._write()
@@ -89,9 +93,11 @@ class StaleFiles:
         files, left = self._files(), list[str]()
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
-            used = self._used_by(int(entry) for entry in os.listdir(self._proc) if entry.isdigit())
-            unused = sorted(name for name in ours if files[name] not in used)
-            left += as_engine(remove_all, [str(self._shared / name) for name in unused])
+            everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
+            with limits.absent():
+                used = self._used_by(everybody)
+                unused = sorted(name for name in ours if files[name] not in used)
+                left += as_engine(remove_all, [str(self._shared / name) for name in unused])
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 left += as_engine(empty, str(self.folder))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from caovand.adapters import config_file, http, secret_file
+from caovand.adapters import config_file, http, secret_file, trust
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import connect
 from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint
@@ -20,6 +18,7 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
 from caovand.core import api_key
 from caovand.core.config_key import ConfigError
+from caovand.core.gateway import protocol
 
 ANSWER_S = 10.0
 REFUSED = (401, 403)
@@ -45,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """launch."""
     program = PROGRAMS[args.client]
-    found = shutil.which(program.name)
+    found = trust.program(program.name, os.environ)
     if found is None and not args.print:
         raise CommandError(
             Exit.FAILED,
@@ -138,7 +137,7 @@ def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
             f"set {KEY}, or name a file with --api-key-file; `sudo caovanctl key add NAME` makes a"
             " client's key for the gateway",
         )
-    models = _models(answer)
+    models = protocol.contexts(answer.body) if answer.status == 200 else {}
     if not models:
         raise CommandError(
             Exit.FAILED,
@@ -154,22 +153,6 @@ def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
         )
     context = models.get(name) or models.get(name.rpartition(":")[0]) or 0
     return Endpoint(url=found.url, model=name, key=found.key, context=context)
-
-
-def _models(answer: http.Answer) -> dict[str, int]:
-    """The names that an OpenAI list of models has, with their contexts in tokens, 0 if untold."""
-    try:
-        listed = json.loads(answer.body)["data"] if answer.status == 200 else []
-        return {
-            str(one["id"]): int(one.get("max_model_len") or _trained(one) or 0) for one in listed
-        }
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return {}
-
-
-def _trained(model: Mapping[str, Any]) -> Any:
-    """llama.cpp's field for the context."""
-    return (model.get("meta") or {}).get("n_ctx")
 
 
 VERB = Verb(

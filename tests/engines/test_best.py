@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.sizing.best import best
+from caovand.engines.vllm.sizing.best import best, choose
 from caovand.engines.vllm.sizing.space import Choice, Space
 from tests.boxes.models import model
 from tests.core.machines import named
@@ -94,3 +94,20 @@ def test_the_runner_up_is_no_faster_in_score_and_another_kind() -> None:
     assert (second.kv_dtype, second.eager) != (choice.candidate.kv_dtype, choice.candidate.eager)
     without = chosen("RTX 3090", {"bases": (OWN,)})
     assert without.candidate == second, "it is the best once the winner's base is left out"
+
+
+@pytest.mark.parametrize(
+    ("card", "fixed", "kind"),
+    [
+        ("RTX 3090", OPEN, "auto"),  # 47,104 tokens are enough, though 8 bits would hold more
+        ("RTX 3090", {"context": 65536}, "fp8"),
+        ("RTX 3060", OPEN, "fp8, weights in 8 bits"),  # in 16 they leave no room
+        ("RTX 3070", OPEN, "auto"),  # nothing fits, so nothing gives way
+    ],
+)
+def test_only_what_has_to_gives_way_for_context(
+    card: str, fixed: dict[str, Any], kind: str
+) -> None:
+    bases = (OWN, EIGHT_BITS, OWN.but(quantization="fp8"), EIGHT_BITS.but(quantization="fp8"))
+    found = choose(Space(bases=bases, **fixed), LLAMA, named(card)).candidate
+    assert found.kv_dtype + ", weights in 8 bits" * bool(found.quantization) == kind

@@ -114,5 +114,6 @@ def test_a_short_context_names_the_checkpoint_that_brings_more() -> None:
     found = plan(box_with("5090", replace(own, weights=weights, quantization="fp8", gptq=None)))
     assert found.value("max_model_len") < 8192
     assert any(
-        "the context is short beside these weights: take a 4-bit" in text for text in found.warnings
+        "these weights leave room for a short context: take a 4-bit" in text
+        for text in found.warnings
     )

@@ -131,7 +131,7 @@ def reached(status: dict[str, Any]) -> int:
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_daemon_killed_in_any_phase_leaves_nothing(machine: Machine, phase: str) -> None:
     if phase == PHASES[0]:
-        configure(machine, {**ESCAPE, "boot_s": 0.5})
+        configure(machine, {"escape": "escapee", "boot_s": 0.5})
         machine.must("systemctl", "restart", "caovan")
     until(lambda: reached(machine.status()) >= PHASES.index(phase), phase, SOON_S)
     main, old = machine.show("MainPID"), machine.pids()

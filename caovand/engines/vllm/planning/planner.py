@@ -87,7 +87,7 @@ def make_plan(
         offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
         warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
     elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):
-        warnings.append(f"the context is short beside these weights: {fewer_bits}")
+        warnings.append(f"these weights leave room for a short context: {fewer_bits}")
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)
