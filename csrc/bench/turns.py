@@ -495,8 +495,10 @@ def proof(args: argparse.Namespace) -> dict:
     shares = tuple(share for share in SHARES if share[0] not in out)
     kinds = {"copy": telling_copy, "random": telling_random}
     chosen = {k: write for k, write in kinds.items() if args.weights in (k, "both")}
-    for seed, (weights, write) in itertools.product(args.seeds, chosen.items()):
-        if time.perf_counter() - begin > args.limit:
+    for number, (seed, (weights, write)) in enumerate(
+        itertools.product(args.seeds, chosen.items())
+    ):
+        if number and time.perf_counter() - begin > args.limit:
             break
         llm.collective_rpc(write)
         llm.collective_rpc(spoil_drafts, args=(5 if weights == "copy" else 0,))

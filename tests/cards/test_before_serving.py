@@ -56,8 +56,7 @@ def test_a_card_that_a_neighbour_has_is_waited_for(cards: int) -> None:
         config = configured(free_port(), more=WATCH)
         with running(config) as one:
             until(lambda: one.status()["state"] == "HOLD", "a start that waits")
-            held = one.status()
-            print(held["finding"] or held["last_failure"], flush=True)
+            print(one.status()["reason"], flush=True)
             assert not one.commands()
             other.kill()
             other.wait()

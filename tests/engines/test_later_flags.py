@@ -32,6 +32,9 @@ def test_prompts_are_matched_inside_blocks_in_mode_fast_alone() -> None:
         assert other.value("prefix_match_unit") is None
     off = planned(NEW, **FAST, engine={"extra_args": ["--no-enable-prefix-caching"]})
     assert off.value("prefix_match_unit") is None
+    fast_card = plan(inventory(gpus=H200, engine=NEW), **FAST)
+    assert fast_card.value("enable_prefix_caching")
+    assert fast_card.value("prefix_match_unit") is None
     dense = plan(inventory(model("R1-Distill-Qwen-32B"), H200, NEW), **FAST)
     assert dense.value("prefix_match_unit") is None
 
