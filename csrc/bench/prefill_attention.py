@@ -9,6 +9,7 @@ fp16 product in the same run.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from caovan_vllm_sm75_turbo3.measure.attention import (  # noqa: E402
     Pool,
     check,
     failures,
+    ints,
     make_case,
     median_us,
     vllm_us,
@@ -78,7 +80,21 @@ def check_all() -> None:
             case(f"{what}, 8 heads a group", kind, [99], [500], dim=dim, heads=16, kv_heads=2)
             case(f"{what}, sharp scores", kind, [70], [700], dim=dim, spread=4, value=100)
             case(f"{what}, small values", kind, [70], [700], dim=dim, value=1e-3)
+        for tokens in (17, 32):
+            extension = make_case(kind, [tokens], [1000], block_size=48, into=Prefill)
+            check(f"{kind}, {tokens} tokens in chunks", chunked(extension))
         case(f"{kind}, 500 times", kind, [260, 40], [2049, 40], repetitions=500)
+
+
+def chunked(call: Call) -> Call:
+    """The same extension of one sequence by the decode kernel, in chunks that share its table."""
+    tokens, length = call.cu.tolist()[-1], call.lengths.tolist()[0]
+    group = call.q.shape[1] // call.cache.shape[1]
+    cu, lengths = launch.extend_chunks(tokens, length, group)
+    table = call.table[:1].expand(len(lengths), -1)
+    most = max(b - a for a, b in itertools.pairwise(cu))
+    return Call(call.kind, call.q, call.out, call.cache, table, ints(cu), ints(lengths),
+                call.signs, most)  # fmt: skip
 
 
 def product_rate() -> float:
@@ -109,6 +125,7 @@ def time_all() -> None:
     print("| cache, head size, heads / KV heads | tokens + prefix | ms | TFLOP/s | of product "
           "| SDPA fp16, ms | ratio | vLLM Triton, ms | ratio |")  # fmt: skip
     print("| --- " * 9 + "|")
+    extends: list[str] = []
     for kind, heads, kv_heads, dim in (
         ("fp16", 24, 4, 256),
         ("int4", 24, 4, 256),
@@ -137,8 +154,14 @@ def time_all() -> None:
             for other in (theirs, triton):
                 line += f" {other / 1e3:.3f} | {other / us:.2f} |" if other else " | |"
             print(line, flush=True)
+        for tokens in (16, 32, 64, 256):
+            call = pool.calls(1, tokens, 2**17, into=Prefill)[0]
+            whole, chunks = (median_us([c.run], repeats=3) for c in (call, chunked(call)))
+            extends.append(f"| {kind}, {dim} | {tokens} | {whole:.0f} | {chunks:.0f} |")
         del pool, call
         torch.cuda.empty_cache()
+    print("\n| extension to 131,072 keys | tokens | prefill, us | chunks, us |")
+    print("\n".join(["| --- " * 4 + "|", *extends]))
 
 
 def main() -> None:

@@ -138,7 +138,7 @@ typedef struct caovan_attention_args {
   const void* v_scale;
   int64_t block_stride, token_stride, head_stride; /* bytes, of all four */
   const int32_t* block_table; /* [sequences, ...]: the blocks of a sequence in order */
-  int64_t block_table_stride;
+  int64_t block_table_stride; /* 0: all share one, as chunks of an extension do */
   const int32_t* cu_seqlens; /* [sequences + 1]: query tokens; a sequence without any is skipped */
   const int32_t* kv_lengths; /* [sequences]: keys, those of the query tokens included; query token i
                                 of n sees the first kv_length - n + 1 + i */
