@@ -30,7 +30,8 @@ from caovand.adapters import (
     threads,
 )
 from caovand.adapters.control import CannotBind, Control
-from caovand.core.config import Config, ConfigError
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
 from caovand.core.lifecycle import events
 from caovand.core.reporting.wire import Reply, Request
 from caovand.daemon import verbs

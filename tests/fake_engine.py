@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config import Config, Mode
-from caovand.core.engine import Api, Arguments, Command, Engine, Planning
+from caovand.core.engine import Api, Arguments, Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.figures.counters import Counters, Reading
@@ -24,6 +24,7 @@ from caovand.core.health.observation import Mark, Progress
 from caovand.core.install import Install, Source, Trial
 from caovand.core.log import Explanation, Log, Phase
 from caovand.core.plan import Plan, Setting
+from caovand.core.planning import Command, Planning
 from caovand.core.probe import Probe
 
 SERVER = Path(__file__).with_name("standin") / "tabby.py"

@@ -175,7 +175,11 @@ def make(
     for name in SHARED:
         shutil.copy(dense / name, folder)
     write_tensors(folder / "model.safetensors", shapes)
-    for name, document in {"config.json": config, **more}.items():
+    return _write(folder, {"config.json": config, **more})
+
+
+def _write(folder: Path, documents: Mapping[str, Any]) -> Path:
+    for name, document in documents.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(document))
     return folder
@@ -184,10 +188,7 @@ def make(
 def embedder(dense: Path, folder: Path) -> Path:
     """A causal model that embeds by its last token, as Qwen3-Embedding is published."""
     shutil.copytree(dense, folder)
-    for name, document in POOLING.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(document))
-    return folder
+    return _write(folder, POOLING)
 
 
 def encoder(dense: Path, folder: Path) -> Path:
@@ -197,21 +198,19 @@ def encoder(dense: Path, folder: Path) -> Path:
     return make(dense, folder, config, bert(""), pooling)
 
 
-def reranker(dense: Path, folder: Path) -> Path:
-    """A BERT that scores two texts, as ms-marco-MiniLM is published."""
-    labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    config = {"architectures": ["BertForSequenceClassification"], **BERT, **labels}
-    shapes = {**bert("bert."), **_linear("classifier", 1, WIDTH)}
-    return make(dense, folder, config, shapes, {})
+def labelled(*labels: str) -> Callable[[Path, Path], Path]:
+    """A BERT with these labels: of one, a score of two texts, as ms-marco-MiniLM is published."""
 
+    def maker(dense: Path, folder: Path) -> Path:
+        config = {
+            "architectures": ["BertForSequenceClassification"], **BERT,
+            "id2label": {str(at): label for at, label in enumerate(labels)},
+            "label2id": {label: at for at, label in enumerate(labels)},
+        }  # fmt: skip
+        shapes = {**bert("bert."), **_linear("classifier", len(labels), WIDTH)}
+        return make(dense, folder, config, shapes, {})
 
-def classifier(dense: Path, folder: Path) -> Path:
-    """A BERT that tells three labels apart."""
-    labels = {str(n): name for n, name in enumerate(("sad", "calm", "glad"))}
-    config = {"architectures": ["BertForSequenceClassification"], **BERT, "id2label": labels}
-    config["label2id"] = {name: int(n) for n, name in labels.items()}
-    shapes = {**bert("bert."), **_linear("classifier", 3, WIDTH)}
-    return make(dense, folder, config, shapes, {})
+    return maker
 
 
 def reward(dense: Path, folder: Path) -> Path:
@@ -249,8 +248,8 @@ def transcriber(dense: Path, folder: Path) -> Path:
 
 
 KINDS: Mapping[str, Callable[[Path, Path], Path]] = {
-    "embedder": embedder, "encoder": encoder, "reranker": reranker, "classifier": classifier,
-    "reward": reward, "transcriber": transcriber,
+    "embedder": embedder, "encoder": encoder, "reranker": labelled("LABEL_0"),
+    "classifier": labelled("sad", "calm", "glad"), "reward": reward, "transcriber": transcriber,
 }  # fmt: skip
 
 if __name__ == "__main__":

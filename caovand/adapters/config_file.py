@@ -13,7 +13,8 @@ from caovand.adapters import safe_files, secret_file, state_file
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core import api_key as keys
 from caovand.core import toml_syntax
-from caovand.core.config import MODES, Config, ConfigError, Mode
+from caovand.core.config import MODES, Config, Mode
+from caovand.core.config_key import ConfigError
 from caovand.core.config_parser import parse
 from caovand.core.engine import Arguments
 from caovand.engines import registry

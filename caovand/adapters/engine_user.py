@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from caovand.adapters import spawner
 
@@ -90,7 +90,7 @@ class Program:
 class Captured(Program):
     """A program whose output and errors are kept in memory until it has ended."""
 
-    def __init__(self, user: EngineUser, pid: int, output: int, errors: int) -> None:
+    def __init__(self, user: EngineUser, pid: int, output: BinaryIO, errors: BinaryIO) -> None:
         super().__init__(user, pid)
         self._files = output, errors
 
@@ -100,15 +100,20 @@ class Captured(Program):
         output, errors = map(_content, self._files)
         return output, errors
 
+    def close(self) -> None:
+        """Forget what it printed."""
+        for file in self._files:
+            file.close()
 
-def _content(descriptor: int) -> str:
-    with open(descriptor, "rb") as file:
+
+def _content(file: BinaryIO) -> str:
+    with file:
         file.seek(0)
         return file.read().decode("utf-8", "replace")
 
 
 class EngineUser:
-    """The user `name`, whose programs the spawner with the pid `spawner` starts."""
+    """The user `name`, whose programs the spawner starts, the program `process` behind `link`."""
 
     def __init__(self, name: str, uid: int, process: subprocess.Popen[bytes], link: Any) -> None:
         self.name, self.uid = name, uid
@@ -143,9 +148,12 @@ class EngineUser:
 
     def capture(self, argv: Sequence[str], env: Mapping[str, str], stdin: int) -> Captured:
         """Start a program and keep what it prints; OSError."""
-        output, errors = os.memfd_create("output"), os.memfd_create("errors")
-        pid = self.start(argv, env, [stdin, output, errors])
-        return Captured(self, pid, output, errors)
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(open(os.memfd_create("output"), "w+b")) for _ in "12"]
+            pid = self.start(argv, env, [stdin, *(file.fileno() for file in files)])
+            program = Captured(self, pid, *files)
+            opened.pop_all()
+        return program
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: int, timeout_s: float
@@ -157,6 +165,7 @@ class EngineUser:
         finally:
             program.kill()
             status = program.wait()
+            program.close()
         return CompletedProcess(argv, status, output, errors)
 
     def signal(self, pidfd: int, number: int) -> None:
@@ -165,8 +174,12 @@ class EngineUser:
 
     def _ask(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, int]:
         with self._lock:
-            socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
-            data = self._link.recv(spawner.MAX_MESSAGE)
+            try:
+                socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
+                data = self._link.recv(spawner.MAX_MESSAGE)
+            except TimeoutError:
+                self._link.close()  # a late answer would be taken for that to the next message
+                raise
         if not data:
             raise OSError(None, "the spawner has ended")
         answer: dict[str, Any] = json.loads(data)

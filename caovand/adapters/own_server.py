@@ -19,7 +19,7 @@ from pathlib import Path
 
 from caovand.adapters import listening
 from caovand.adapters.server_process import READY, Kind, has_library
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 from caovand.core.problem import ProblemError
 
 HANG_S = 60

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from caovand.adapters import safe_files
 from caovand.core import api_key
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 
 MAX_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"

@@ -12,9 +12,10 @@ from pathlib import Path
 from caovand.adapters import config_file
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import Exit
-from caovand.cli.survey import SYSTEM_CONFIG, daemon_config, inspect, running
+from caovand.cli.survey import SYSTEM_CONFIG, config_path, inspect, running
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import Config, ConfigError
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
 
 PATIENCE_S = 20.0
 
@@ -28,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """check-config."""
-    file = args.file or daemon_config(running(args.runtime)) or SYSTEM_CONFIG
+    file = config_path(args.file, running(args.runtime))
     findings: tuple[str, ...] = ()
     unchecked = ""
     try:

@@ -9,7 +9,7 @@ import platform
 import pwd
 import stat
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from caovand.adapters import (
     model_folder,
     pcie_errors,
     ports,
-    processes,
     server_process,
 )
 from caovand.adapters.directories import directories, own_directories
@@ -34,15 +33,14 @@ from caovand.cli.alternatives import alternatives
 from caovand.cli.checks import report
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
+from caovand.cli.orphans import find_orphans
 from caovand.cli.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
     Machine,
     add_config,
+    asked_config,
     cache_of,
     chosen_mode,
-    configuration,
-    daemon_config,
     engine_processes,
     inspect,
     running,
@@ -58,7 +56,6 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.confinement import readable_keys
 from caovand.daemon.inspection import read_model
-from caovand.engines import registry
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -122,14 +119,13 @@ def findings(
     """
     path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
     status = {} if saved else running(runtime)
-    source = file or daemon_config(status)
-    config = configuration(source, path)
+    config, source = asked_config(file, status, path)
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     pid, mode = status.get("engine_pid"), chosen_mode(status, saved)
     with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
         reading = pool.submit(_model, config)
-        machine = inspect(config, saved, pid, PATIENCE_S, source or SYSTEM_CONFIG)
+        machine = inspect(config, saved, pid, PATIENCE_S, source)
     seen = reading.result()
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not saved and machine.host.memory_gb_s is None:
@@ -253,7 +249,7 @@ def gather(
         plan_problem="",
         plan_warnings=(),
         **_port(config.server.port, own, elsewhere=elsewhere),
-        orphans=() if own or saved else _orphans(),
+        orphans=() if own or saved else find_orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
@@ -309,44 +305,6 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
         return read_model(config, os.environ), None
     except model_folder.ModelProblem as problem:
         return None, problem.problem
-
-
-def _orphans() -> tuple[tuple[int, str], ...]:
-    """Engine processes that neither their server nor caovan supervises any more."""
-    table = {process.pid: process for process in processes.every()}
-    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
-    found = orphans(table, commands)
-    return tuple((one.pid, one.name) for one in found if not one.zombie)
-
-
-def orphans(
-    table: Mapping[int, processes.Process], commands: Mapping[int, str]
-) -> Iterator[processes.Process]:
-    """The processes, by pid and with their command lines, that have outlived their engine."""
-    patterns = [registry.engine_of(kind).dependents for kind in registry.MODULES]
-    dependents = [
-        pid
-        for pid, command in commands.items()
-        if any(pattern.match(command) for pattern in patterns)
-    ]
-    for pid in dependents:
-        if _is_orphan(table[pid], table, dependents):
-            yield table[pid]
-
-
-def _is_orphan(
-    process: processes.Process,
-    table: Mapping[int, processes.Process],
-    dependents: Collection[int],
-) -> bool:
-    """Whether neither this process nor the first of its engine has a parent that started it."""
-    parent = table.get(process.parent)
-    while parent is not None and parent.pid in dependents:
-        process, parent = parent, table.get(parent.parent)
-    if parent is None or parent.pid == 1:
-        return True
-    # The first process of a session has a parent in another one.
-    return process.pid != process.session != parent.session
 
 
 def _unreadable(folder: Path) -> tuple[str, str]:

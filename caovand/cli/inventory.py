@@ -14,11 +14,9 @@ from caovand.cli.candidates import with_engine
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
     Machine,
     add_config,
-    configuration,
-    daemon_config,
+    asked_config,
     inspect,
     running,
 )
@@ -37,15 +35,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """inventory."""
-    source = args.config or daemon_config({} if args.inventory else running(args.runtime))
-    config = configuration(source)
-    machine = inspect(config, args.inventory, source=source or SYSTEM_CONFIG)
+    daemon = {} if args.inventory else running(args.runtime)
+    config, source = asked_config(args.config, daemon)
+    machine = inspect(config, args.inventory, source=source)
     kind, engines = chosen_engine(config).name, dict(machine.engines)
     if machine.engine is not None:
         engines = {kind: machine.engine, **engines}
     if args.json:
         if args.inventory is None:
-            engines |= _others(config, source or SYSTEM_CONFIG)
+            engines |= _others(config, source)
         own = engines.pop(kind, None)
         print(json.dumps(inventory_file.render(machine.gpus, machine.host, own, kind, engines)))
         return Exit.DONE

@@ -19,7 +19,7 @@ from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
 from caovand.core import api_key
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 
 ANSWER_S = 10.0
 REFUSED = (401, 403)
@@ -27,7 +27,7 @@ REFUSED = (401, 403)
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", choices=[*PROGRAMS], help=", ".join(PROGRAMS))
-    parser.add_argument("words", nargs="*", metavar="WORD", help="its own words, after -- at the end")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="its own words, after --")
     parser.add_argument("--model", default="", metavar="NAME", help="default: the served model")
     parser.add_argument(
         "--url", default="", metavar="URL", help="of another machine; default: the gateway's here,"

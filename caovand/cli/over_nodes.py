@@ -9,7 +9,8 @@ from typing import Any
 
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError
-from caovand.core.cluster.node import BadFacts, node_of, read_shown_cards
+from caovand.core.cluster.node import node_of
+from caovand.core.cluster.node_document import BadFacts, read_shown_cards
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 

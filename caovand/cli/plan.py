@@ -22,12 +22,10 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.over_nodes import over_nodes
 from caovand.cli.planned import Planned, plan_for, remembered_here, tuned_here
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
     add_config,
+    asked_config,
     cache_of,
     chosen_mode,
-    configuration,
-    daemon_config,
     inspect,
     read_first,
     running,
@@ -62,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
     """plan."""
     daemon = {} if args.inventory else running(args.runtime)
     mode = args.mode or chosen_mode(daemon, args.inventory)
-    source = args.config or daemon_config(daemon)
-    config = configuration(source, args.model)
+    config, source = asked_config(args.config, daemon, args.model)
     if config.cluster.role == "worker":
         head = config.cluster.head
         text = f"cannot plan: this machine is a worker of {head}, and its head makes the plan"
@@ -73,9 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     def plan(config: Config) -> Planned:
         model = None if args.inventory else read_first(config)
-        machine = inspect(
-            config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG
-        )
+        machine = inspect(config, args.inventory, daemon.get("engine_pid"), source=source)
         inventory = machine.with_model(config, model)
         over = over_nodes(inventory, args.runtime, ask=bool(daemon))
         made = plan_for(

@@ -15,13 +15,14 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.errors import CommandError, Exit
 from caovand.core import addresses
 from caovand.core.config import Config, Mode
-from caovand.core.engine import Command, Engine
+from caovand.core.engine import Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.planning import Command
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned
 from caovand.core.tuning.record import Record, from_document

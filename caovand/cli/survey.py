@@ -28,7 +28,8 @@ from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
-from caovand.core.config import Config, ConfigError, Mode
+from caovand.core.config import Config, Mode
+from caovand.core.config_key import ConfigError
 from caovand.core.engine import Engine
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
@@ -186,10 +187,25 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     return path
 
 
+def config_path(typed: Path | None, daemon: Mapping[str, Any]) -> Path:
+    """The file that a verb asks about: the typed one, the running daemon's, the system's."""
+    return typed or daemon_config(daemon) or SYSTEM_CONFIG
+
+
+def asked_config(
+    typed: Path | None, daemon: Mapping[str, Any], model: str | None = None
+) -> tuple[Config, Path]:
+    """The configuration that a verb asks about, with this model, and its file.
+
+    The system's file may be missing. Raises CommandError.
+    """
+    return configuration(typed or daemon_config(daemon), model), config_path(typed, daemon)
+
+
 def file_to_edit(args: argparse.Namespace) -> Path:
-    """The configuration that advice names: the typed one, the running daemon's, the system's."""
+    """The configuration that advice names."""
     with contextlib.suppress(CommandError):
-        return args.config or daemon_config(running(args.runtime)) or SYSTEM_CONFIG
+        return config_path(args.config, running(args.runtime))
     return SYSTEM_CONFIG
 
 

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
-from caovand.core.config import Config, ConfigError, Pairs, hints
+from caovand.core.config import Config, hints
+from caovand.core.config_key import ConfigError, Pairs
 from caovand.core.config_rules import Rungs, contradictions, nearest, without_value
 from caovand.core.config_text import toml
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from caovand.core.config import ONCE, Config, Pairs, hints
+from caovand.core.config import Config, hints
+from caovand.core.config_key import ONCE, Pairs
 
 DEFAULTS = Config()
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters.http import Endpoint
-from caovand.core.config import Config, ConfigError
-from caovand.core.engine import Planning
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
 from caovand.core.gateway.record import MAX_KEPT
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
+from caovand.core.planning import Planning
 from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.starts import Starts

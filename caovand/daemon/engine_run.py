@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
+from caovand.adapters import engine_user, safe_files
 from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
 from caovand.adapters.engine_user import as_engine
 from caovand.adapters.http import Endpoint
@@ -48,6 +48,7 @@ from caovand.daemon.watching import WatchedRun, Watching
 RETRY_S = 1.0
 
 Publish = Callable[..., None]
+TakeOver = Callable[[Sequence[int]], Awaitable[None]]
 
 
 class EngineRun:
@@ -75,8 +76,7 @@ class EngineRun:
         self.argv: tuple[str, ...] = ()
         self.mode: Mode = "auto"
         self.forecast: MemoryEstimate | None = None
-        places = shared.directories
-        self._cache = str(places.cache)
+        places, self._cache = shared.directories, str(shared.directories.cache)
         log = "engine.log" if name == ONLY else f"engine-{name}.log"
         self.ring = Ring(section.log_lines, hides=engine.api.polled)
         self.file = RotatedFile(places.logs / log)
@@ -86,8 +86,7 @@ class EngineRun:
         self._cgroup = engine_cgroup(os.environ, name)
         former = former_cgroup(self._cgroup) if name == ONLY else None
         self._groups = tuple(group for group in (self._cgroup, former) if group)
-        self._apply, self._notice, self._figures = apply, notice, figures
-        self._answers = answers
+        self._apply, self._notice, self._figures, self._answers = apply, notice, figures, answers
         self.part = Part()
         self._all_reduce_failure: Finding | None = None
         self._unrecorded = ""
@@ -101,9 +100,7 @@ class EngineRun:
         shared.kernel.listeners.append(self._kernel_lines.extend)
 
     @property
-    def _orphans(
-        self,
-    ) -> tuple[Callable[[Sequence[int]], Awaitable[None]], Sequence[Path], Engines]:
+    def _orphans(self) -> tuple[TakeOver, Sequence[Path], Engines]:
         """The arguments for ending an earlier engine, after its ledger."""
         return self._stale.take_over, self._groups, self._shared.engines
 
@@ -221,6 +218,8 @@ class EngineRun:
         if self._stale.folder is not None:
             env["TMPDIR"] = str(self._stale.folder)
         env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
+        if user := engine_user.current():
+            env.update(USER=user.name, LOGNAME=user.name)
         env.update(planned)
         if self.endpoint and self.endpoint.key:
             env[self._engine.arguments.api_key_variable] = self.endpoint.key

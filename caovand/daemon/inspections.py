@@ -9,7 +9,7 @@ import traceback
 from caovand.adapters.config_file import ModeMemory
 from caovand.adapters.http import Endpoint
 from caovand.core import limits
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Event, Inspect, Planned, Refused
 from caovand.core.plan import Plan

@@ -20,7 +20,8 @@ from caovand.adapters.log import Echo
 from caovand.adapters.notify import Notifier
 from caovand.adapters.server_process import GATEWAY, PAGE
 from caovand.core import limits
-from caovand.core.config import Config, ConfigError, unapplied
+from caovand.core.config import Config, unapplied
+from caovand.core.config_key import ConfigError
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State

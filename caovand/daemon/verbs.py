@@ -10,7 +10,8 @@ from typing import Any, cast
 from caovand import __version__
 from caovand.adapters import config_file
 from caovand.core import secrets
-from caovand.core.config import MODES, ConfigError, Mode
+from caovand.core.config import MODES, Mode
+from caovand.core.config_key import ConfigError
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status

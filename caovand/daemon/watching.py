@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from caovand.daemon import proof, scrape
 from caovand.daemon.canary import Canary
 from caovand.daemon.causes import Causes
 from caovand.daemon.peers import Peers
+from caovand.daemon.tasks import Tasks
 from caovand.engines.common.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
 
 DRAIN_S = 0.2
@@ -90,7 +91,7 @@ class Watching:
         self._lock = threading.Lock()
         self._watch = detector.begin(_now())
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._report_fault)
         self._polling = False
         self._gave_up = False
         self._over = False
@@ -103,8 +104,6 @@ class Watching:
 
     def _rules_of(self, section: WatchSection) -> detector.DetectorRules:
         return detector.DetectorRules(section, looked_up=self._run.plan.looks_drafts_up)
-
-    # -- observing --------------------------------------------------------------------------
 
     def on_lines(self, lines: Sequence[str]) -> None:
         """Take lines of the child; called from the log pump's thread."""
@@ -147,7 +146,7 @@ class Watching:
             self._fail(found)
         elif self._fault is None:
             self._fault = found
-            self._begin(self._fail_of_fault(child))
+            self._tasks.begin(self._fail_of_fault(child))
         elif self._fault.signature == XID_STOPPED.id:
             self._fault = found
 
@@ -198,7 +197,7 @@ class Watching:
             return
         self._gave_up = True
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
-        self._begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
+        self._tasks.begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
     def _met(self, stranger: Stranger) -> None:
         """Handle another process on the engine's port, a failure if two checks in a row find it.
@@ -211,11 +210,8 @@ class Watching:
             self._run.notice("noticed", f"skipped a check of the engine: {stranger}")
         self._shared = True
 
-    # -- readiness and end ------------------------------------------------------------------
-
     async def prove(self, child: Child) -> None:
         """Wait until the child does real work; apply Proven, or Failed if it never will."""
-
         run = self._run
 
         def on_step(text: str) -> None:
@@ -276,8 +272,6 @@ class Watching:
     def _phase(self) -> str:
         return "serving" if self._watch.serving else self._watch.phase
 
-    # -- signs -----------------------------------------------------------------------------
-
     def _act(self, sign: Sign) -> None:
         if isinstance(sign, Advanced):
             self._run.apply(
@@ -292,13 +286,13 @@ class Watching:
             )
         elif isinstance(sign, Probe):
             self._run.notice("suspicion", f"{sign.reason}: sending a test completion")
-            self._begin(self._probe(sign.timeout_s, sign.idle))
+            self._tasks.begin(self._probe(sign.timeout_s, sign.idle))
         elif isinstance(sign, Cleared):
             self._run.notice("suspicion", f"the engine works: {sign.reason}")
         elif isinstance(sign, Noticed):
             self._run.notice("noticed", sign.text)
         elif isinstance(sign, Broken):
-            self._begin(self._break(sign.finding))
+            self._tasks.begin(self._break(sign.finding))
 
     async def _break(self, finding: Finding) -> None:
         cause = None
@@ -314,17 +308,10 @@ class Watching:
         if cause is not None:
             self._fail(cause)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            # A fault of ours: reported at once, not when the task is collected.
-            context = {"message": "a check of the engine failed", "exception": problem}
-            self._loop.call_exception_handler(context)
+    def _report_fault(self, fault: BaseException) -> None:
+        """Report a fault of ours at once, not when its task is collected."""
+        context = {"message": "a check of the engine failed", "exception": fault}
+        self._loop.call_exception_handler(context)
 
     def _fail(self, finding: Finding) -> None:
         if self._over:

@@ -18,7 +18,9 @@ from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
 from caovand.engines.common.wrapping import join_wrapped, without_label
 
-_UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
+_UNIT = re.compile(
+    r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
+)
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
@@ -107,7 +109,7 @@ def _by_its_words(
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
     named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
-    if len(named) == 1 and named[0][1].finding.signature not in _COMMON:  # type: ignore[union-attr]
+    if len(named) == 1 and _identifies(*named[0]):
         (engine, explanation), *_ = named
         return Writer(engine.name, engine.title), explanation
     if not causes:
@@ -120,6 +122,14 @@ def _by_its_words(
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
+
+
+def _identifies(engine: Engine, explanation: Explanation) -> bool:
+    """Whether the text is one that only this engine's programs print."""
+    finding = explanation.finding
+    assert finding is not None
+    kind = engine.log.kinds.get(finding.signature)
+    return kind in ("cause", "generic") and finding.signature not in _COMMON
 
 
 def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:

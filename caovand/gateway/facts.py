@@ -9,7 +9,7 @@ from typing import Any
 from caovand.core.gateway.events import EngineIs, EngineState
 from caovand.core.gateway.keys import ClientKey, from_document
 from caovand.core.gateway.naming import Defaults, Naming
-from caovand.core.gateway.policy import GatewayRules
+from caovand.core.gateway.requests import GatewayRules
 
 BODIES = 8
 """How many bodies of the greatest size may wait."""

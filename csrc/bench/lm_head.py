@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from attention import copy_rate, median_us
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugin"))
 
 from caovan_vllm_sm75_turbo3 import launch, lm_head  # noqa: E402
 from caovan_vllm_sm75_turbo3.measure import heads  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure.attention import copy_rate, median_us  # noqa: E402
 
 DEVICE = torch.device("cuda")
 BOUNDS = (4e-4, 1e-3)

@@ -2,7 +2,7 @@
 
     python csrc/bench/prefill_attention.py [check | time]
 
-Cases, bounds and poison as in attention.py. The table: milliseconds a call, medians of CUDA-graph
+Cases, bounds and poison: the plugin's measure/attention.py. Table: ms a call, medians of CUDA-graph
 replays, and the products' FLOP/s, of the keys that each token sees, as a share of torch's largest
 fp16 product in the same run.
 """
@@ -12,11 +12,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-import attention
 import torch
-from attention import DEVICE, Call, Pool, check, failures, launch, make_case, median_us, vllm_us
 from torch.nn.attention.bias import causal_lower_right
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "plugin"))
+
+from caovan_vllm_sm75_turbo3 import launch  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure import attention, paged  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure.attention import (  # noqa: E402
+    DEVICE,
+    Call,
+    Pool,
+    check,
+    failures,
+    make_case,
+    median_us,
+    vllm_us,
+)
 
 
 class Prefill(Call):
@@ -101,7 +116,7 @@ def time_all() -> None:
         ("fp16", 32, 8, 128),
         ("int4", 32, 8, 128),
     ):
-        record = attention.paged.content(kind, dim) * attention.paged.DTYPES[kind].itemsize
+        record = paged.content(kind, dim) * paged.DTYPES[kind].itemsize
         pool = Pool(kind, heads, kv_heads, dim, int(1.1 * 2**17 * kv_heads * record))
         for tokens, prefix in (
             (512, 0),

@@ -209,6 +209,48 @@ KERNELS: Mapping[str, Kernel] = {
             cached=frozenset({0x4EE0}),
         ),
     ),
+    "attention_prefill_half_256": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE0ELi256E",
+        threads=256,
+        registers=254,
+        shared=41984,
+        cycles=4604,
+        path=lambda w: Path(0x5800, _set(True, 0x3EF0, 0x40E0, 0x4790), all_cached=True),
+    ),
+    "attention_prefill_int8_256": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE1ELi256E",
+        threads=256,
+        registers=255,
+        shared=42496,
+        cycles=5000,
+        path=lambda w: Path(0x6360, _set(True, 0x47B0, 0x49A0, 0x4FF0, 0x6220), all_cached=True),
+    ),
+    "attention_prefill_int4_256": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE2ELi256E",
+        threads=256,
+        registers=255,
+        shared=42496,
+        cycles=4847,
+        path=lambda w: Path(0xF770, _set(True, 0xDA90, 0xDC80, 0xE2D0, 0xF620), all_cached=True),
+    ),
+    "attention_prefill_half_128": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE0ELi128E",
+        threads=256,
+        registers=246,
+        shared=50176,
+        cycles=4941,
+        path=lambda w: Path(0x4AA0, _set(True, 0x2B00, 0x2CF0, 0x3640, 0x3EC0), all_cached=True),
+    ),
+    "attention_prefill_int4_128": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE2ELi128E",
+        threads=256,
+        registers=250,
+        shared=50688,
+        cycles=5026,
+        path=lambda w: Path(
+            0xD700, _set(True, 0xB4B0, 0xB670, 0xBFC0, 0xC630, 0xD5B0), all_cached=True
+        ),
+    ),
     "lm_head_8": Kernel(
         symbol="lm_head_kernelILi1E",
         threads=128,
@@ -227,7 +269,7 @@ KERNELS: Mapping[str, Kernel] = {
     ),
 }
 OURS = {
-    k: f"csrc/src/{re.sub(r'_(1|4|5|8|16)$', '', k)}.cu"
+    k: re.sub(r"(prefill)_.*$|_(1|4|5|8|16)$", r"\1", f"csrc/src/{k}") + ".cu"
     for k in KERNELS
     if k.startswith(("gdn", "attention", "lm_head"))
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -150,6 +151,57 @@ def attention_table() -> str:
             us = attention_us(a, keys)
             copied = copy_ms(keys * _KV_HEADS * a.record) * 1e3
             cells.append(f"{us:.0f}, {copied / us:.0%}")
+        rows.append(f"| {a.what} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class PrefillAttention:
+    kernel: str
+    what: str
+    heads: int
+    kv_heads: int
+    dim: int
+    start: int
+    """Cycles of a CTA outside the laps: reading and rotating queries, writing the output."""
+
+
+PREFILL_ATTENTION = (
+    PrefillAttention("attention_prefill_half_256", "fp16, 256, 24 / 4", 24, 4, 256, 15_978),
+    PrefillAttention("attention_prefill_int8_256", "int8, 256, 24 / 4", 24, 4, 256, 16_044),
+    PrefillAttention("attention_prefill_int4_256", "int4, 256, 24 / 4", 24, 4, 256, 37_796),
+    PrefillAttention("attention_prefill_half_128", "fp16, 128, 32 / 8", 32, 8, 128, 15_413),
+    PrefillAttention("attention_prefill_int4_128", "int4, 128, 32 / 8", 32, 8, 128, 28_851),
+)
+
+
+def prefill_attention_ms(a: PrefillAttention, tokens: int, prefix: int) -> float:
+    """One sequence and layer: the longest CTAs first, each on the SM that is free first."""
+    group, rows = a.heads // a.kv_heads, 128 * 256 // a.dim
+    free = [0] * card.SMS
+    for block in reversed(range(-(-tokens * group // rows))):
+        last = min((block + 1) * rows, tokens * group) - 1
+        laps = -(-(prefix + last // group + 1) // 16)
+        for _ in range(a.kv_heads):
+            heapq.heapreplace(free, free[0] + a.start + laps * KERNELS[a.kernel].cycles)
+    return max(free) / card.CLOCK_GHZ / 1e6
+
+
+def prefill_attention_table() -> str:
+    """What the notebook shows of prefill attention: milliseconds, and the share of HMMA's rate."""
+    sizes = ((512, 0), (2048, 0), (2048, 30_720), (2048, 120_832), (2048, 251_904))
+    rows = [
+        f"| cache, head size, heads | {' | '.join(f'{n:,} behind {m:,}' for n, m in sizes)} |",
+        "| --- |" + " --- |" * len(sizes),
+    ]
+    limit = card.SMS * card.PARTITIONS * 2 * 16 * 8 * 8 / card.HMMA_F32 * card.CLOCK_GHZ * 1e9
+    for a in PREFILL_ATTENTION:
+        cells = []
+        for tokens, prefix in sizes:
+            ms = prefill_attention_ms(a, tokens, prefix)
+            flop = 4 * a.dim * a.heads * tokens * (prefix + (tokens + 1) / 2)
+            digits = 2 if ms < 10 else 0
+            cells.append(f"{ms:.{digits}f}, {flop / ms * 1e3 / limit:.0%}")
         rows.append(f"| {a.what} | {' | '.join(cells)} |")
     return "\n".join(rows)
 

@@ -12,7 +12,8 @@ import pytest
 
 from caovand.adapters import config_file, secret_file
 from caovand.adapters.config_file import check_secret_files, check_secrets, load
-from caovand.core.config import Config, ConfigError
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
 from caovand.core.config_parser import parse
 from caovand.engines.registry import engine_of
 from tests.secret_files import secret_file as written

@@ -10,7 +10,8 @@ import pytest
 
 from caovand.adapters import config_file, engine_choice
 from caovand.adapters.engine_choice import chosen_engine
-from caovand.core.config import Config, ConfigError, EngineSection, ModelSection
+from caovand.core.config import Config, EngineSection, ModelSection
+from caovand.core.config_key import ConfigError
 from caovand.core.engine import Engine
 from caovand.daemon.inspection import Obstacle, check_kind
 from caovand.engines import registry

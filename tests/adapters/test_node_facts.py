@@ -20,7 +20,8 @@ from caovand import __version__
 from caovand.adapters import model_folder
 from caovand.adapters.node_facts import digests, gather, interfaces
 from caovand.core.cluster import node
-from caovand.core.cluster.node import Card, NodeFacts, from_document, to_document
+from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.cluster.node_document import from_document, to_document
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.problem import ProblemError

@@ -89,6 +89,16 @@ BOXES: Mapping[str, tuple[Gpu, ...]] = {
             for gpu in cards(1, "NVIDIA GeForce RTX 6090", (13, 0), 32607)
         ), 5, 16,
     ),
+    "2080ti-11g": _in_slots(named("RTX 2080 Ti 11 GB"), 3, 16),
+    "3060-12g": _in_slots(named("RTX 3060"), 4, 16),
+    "3060ti-8g": _in_slots(cards(1, "NVIDIA GeForce RTX 3060 Ti", (8, 6), 8192), 4, 16),
+    "a4000": _in_slots(cards(1, "NVIDIA RTX A4000", (8, 6), 16376), 4, 16),
+    "a5000": _in_slots(cards(1, "NVIDIA RTX A5000", (8, 6), 24564), 4, 16),
+    "a6000-x2": _linked(_in_slots(named("RTX A6000", 2), 4, 16)),
+    "l4": _in_slots(cards(1, "NVIDIA L4", (8, 9), 23034), 4, 16),
+    "l4-x4": _in_slots(cards(4, "NVIDIA L4", (8, 9), 23034), 4, 16),
+    "l40s-x2": _in_slots(cards(2, "NVIDIA L40S", (8, 9), 46068), 4, 16),
+    "b200": _in_slots(cards(1, "NVIDIA B200", (10, 0), 183359), 5, 16),
     "cpu-old": (),
     "cpu-new": (),
 }  # fmt: skip
@@ -113,7 +123,7 @@ def host_of(box: str) -> Host:
     """Servers have the memory that goes with their cards; the rest 64 GiB."""
     if box in HOSTS:
         return HOSTS[box]
-    return SERVER if box.startswith(("a100", "h100", "h800", "h200")) else HOST
+    return SERVER if box.startswith(("a100", "h100", "h800", "h200", "b200", "l40s-x2")) else HOST
 
 
 def box_with(box: str, model: ModelCard, engine: EngineInfo | None = None) -> Inventory:

@@ -21,6 +21,21 @@ from tests.core.machines import GEMMA_4, GIB, QWEN_27B_AWQ, STARTS
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+FP8_CHANNELS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"},
+            "input_activations": {
+                "num_bits": 8, "type": "float", "dynamic": True, "strategy": "token",
+                "symmetric": True,
+            },
+        }
+    },
+    "ignore": ["lm_head"],
+}  # fmt: skip
 HYBRID = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "vision_config": {"depth": 27},
@@ -186,7 +201,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3-235B-A22B-FP8": _quantised(QWEN_235B, FP8),
     "Qwen3-235B-A22B-AWQ": _quantised(QWEN_235B, AWQ),
     "Qwen3-Next-80B-A3B-FP8": _quantised(QWEN_NEXT, FP8),
-    "GLM-4.5-Air-FP8": _quantised(GLM_AIR, FP8),
+    "GLM-4.5-Air-FP8": _quantised(GLM_AIR, FP8_CHANNELS),
     "Qwen3-Coder-480B-A35B-FP8": _quantised(CODER_480B, FP8),
     "GLM-4.5-Air-AWQ": _quantised(GLM_AIR, AWQ),
     "MiniMax-M2": _quantised(MINIMAX_M2, FP8),

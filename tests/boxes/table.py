@@ -21,6 +21,8 @@ from tests.boxes.models import derived, model
 from tests.core.machines import plan
 
 EXPERT = "expert:"
+BATCH = ", batch"
+"""The end of a row's name that is planned for `workload = "batch"`."""
 PLANNED = ("plan:", "refused:")
 WIDTH = 120
 
@@ -34,7 +36,8 @@ def played(text: str, box: str, plan_of: Callable[[str, str], list[str]] | None 
         if line.startswith("## "):
             lines += [*plan_of(row, box), ""] if row else []
             row = line.removeprefix("## ").removesuffix(" (derived sizes)")
-            lines += [f"## {row}{' (derived sizes)' if derived(row) else ''}"] if row else []
+            sizes = " (derived sizes)" if derived(row.removesuffix(BATCH)) else ""
+            lines += [f"## {row}{sizes}"] if row else []
             ours = True
         elif line.startswith(PLANNED):
             ours = False
@@ -46,14 +49,16 @@ def played(text: str, box: str, plan_of: Callable[[str, str], list[str]] | None 
 def rows(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if line.startswith("## "):
-            yield line.removeprefix("## ").removesuffix(" (derived sizes)")
+            yield line.removeprefix("## ").removesuffix(" (derived sizes)").removesuffix(BATCH)
 
 
 def planned(name: str, box: str) -> list[str]:
     """The plan of a model on a box, in a few lines."""
-    machine = box_with(box, _gguf(name) if name.endswith(".gguf") else model(name))
+    own = name.removesuffix(BATCH)
+    machine = box_with(box, _gguf(own) if own.endswith(".gguf") else model(own))
+    workload = "batch" if name.endswith(BATCH) else "chat"
     try:
-        found = plan(machine)
+        found = plan(machine, policy={"workload": workload})
     except Unplannable as problem:
         return [f"refused: {problem}"]
     memory = forecast(found, machine)

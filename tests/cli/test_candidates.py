@@ -18,10 +18,10 @@ from caovand.cli.errors import Exit
 from caovand.cli.main import main
 from caovand.cli.top import parts
 from caovand.core.config import Config
-from caovand.core.engine import Modelled
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
 from caovand.core.facts.inventory_file import engines_in, render
+from caovand.core.planning import Modelled
 from caovand.core.problem import Problem
 from caovand.engines.registry import engine_of
 from tests.core.machines import (

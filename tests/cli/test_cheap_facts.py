@@ -34,7 +34,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         raise AssertionError("the engine was asked")
 
     monkeypatch.setattr(plan_verb, "inspect", asked)
-    monkeypatch.setattr(doctor, "_orphans", lambda: ())  # other tests' engines
+    monkeypatch.setattr(doctor, "find_orphans", lambda: ())  # other tests' engines
 
     def write(text: str) -> list[str]:
         path = tmp_path / "caovan.toml"

@@ -19,7 +19,7 @@ from caovand.adapters import model_folder, server_process
 from caovand.adapters.engine_install import places
 from caovand.adapters.processes import Process
 from caovand.adapters.server_process import GATEWAY, PAGE
-from caovand.cli import doctor, serve, survey
+from caovand.cli import doctor, orphans, serve, survey
 from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
@@ -236,8 +236,8 @@ def test_a_plan_beside_a_daemon_is_of_its_file_and_mode(
     config.write_text(f'[model]\npath = "{tmp_path}"\n[policy]\nmode = "stable"\n')
     machine = survey.Machine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
-    monkeypatch.setattr(doctor, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
+    monkeypatch.setattr(doctor, "inspect", lambda *asked, **named: machine)
     with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
         daemon = FakeDaemon(Path(folder))
         try:
@@ -267,7 +267,7 @@ def test_a_depth_that_nobody_chose_is_the_policy_s(
     beside = status(daemon={"version": "1", "pid": 7, "config": str(config)})
     monkeypatch.setattr(plan_verb, "running", lambda runtime: beside)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     assert main(["plan", "--json"]) == Exit.DONE
     assert printed(capsys)["settings"]["speculative_config"]["origin"] == "policy"
 
@@ -811,7 +811,7 @@ def test_a_process_that_has_outlived_its_engine_is_an_orphan_whichever_engine_it
     }
     table = {pid: Process(pid, 1, parent, of, 0, "") for pid, (parent, of, _) in rows.items()}
     commands = {pid: command for pid, (_, _, command) in rows.items()}
-    found = [one.pid for one in doctor.orphans(table, commands)]
+    found = [one.pid for one in orphans.orphans(table, commands)]
     assert found == [21, 22, 23, 41, 61, 62, 81]
 
 

@@ -12,19 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT, Report, encode_report
-from caovand.core.cluster.node import (
+from caovand.core.cluster.node import Card, NodeFacts, assumed, node_of, reportable
+from caovand.core.cluster.node_document import (
     BadFacts,
-    Card,
-    NodeFacts,
-    assumed,
     from_document,
-    node_of,
     read_shown_cards,
-    reportable,
     shown,
     to_document,
 )
-from caovand.core.config import ClusterSection
+from caovand.core.config_services import ClusterSection
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
 from caovand.core.healing.failure import Finding

@@ -13,7 +13,9 @@ from unittest.mock import ANY
 import pytest
 
 from caovand.adapters.http import Endpoint
-from caovand.core.config import Config, ConfigError, GatewaySection, ModelSection
+from caovand.core.config import Config, ModelSection
+from caovand.core.config_key import ConfigError
+from caovand.core.config_services import GatewaySection
 from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.slot import engine_of, returns

@@ -14,7 +14,7 @@ import pytest
 
 from caovand.adapters.directories import directories
 from caovand.adapters.processes import Process
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 from caovand.core.config_parser import parse
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu, Inventory

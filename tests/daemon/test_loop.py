@@ -19,7 +19,8 @@ import structlog
 from caovand.adapters import child, processes
 from caovand.adapters.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.core.config import Config, GatewaySection, WatchSection
+from caovand.core.config import Config, WatchSection
+from caovand.core.config_services import GatewaySection
 from caovand.core.facts.ledger import Marks
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions

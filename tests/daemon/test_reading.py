@@ -73,7 +73,7 @@ def test_the_loop_goes_on_while_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -
 
     def act(watching: watching.Watching, say: Any) -> None:
         watching._act(Broken(0.0, Finding("hang", "nothing moves")))
-        watching._begin(tick())
+        watching._tasks.begin(tick())
 
     assert len(watched(act)) == 1
     assert len(ticks) == 10

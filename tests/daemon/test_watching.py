@@ -78,8 +78,8 @@ def watched(
 async def all_of(watching: Watching) -> None:
     """Let all that the watcher has begun come to its end."""
     await turns()
-    while watching._tasks:
-        await asyncio.wait(watching._tasks)
+    while watching._tasks._tasks:
+        await asyncio.wait(watching._tasks._tasks)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_what_a_fault_on_a_card_was_is_said_by_the_engine_and_else_by_the_kernel
         say(words)
         if ends:
             end.set()
-            watching._begin(watching.until_exit(child))
+            watching._tasks.begin(watching.until_exit(child))
         yield
 
     first = next(event for event in watched(act) if isinstance(event, (Failed, Exited)))
@@ -352,7 +352,7 @@ def test_an_engine_that_answers_wrongly_is_not_proven(
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:
-        watching._begin(watching.prove(cast(Child, SimpleNamespace(pids=lambda: ()))))
+        watching._tasks.begin(watching.prove(cast(Child, SimpleNamespace(pids=lambda: ()))))
         yield
 
     events = watched(act, canary=cast(Canary, judge))

@@ -158,8 +158,12 @@ def test_what_is_advised_to_be_left_to_the_policy_gives_what_is_promised(
         "policy": {"gpu_memory_utilization": share} if share else {},
         "engine": {"extra_args": ["--cpu-offload-gb", offload] if offload else []},
     }
-    found = plan(machine, **sections)
-    for text in (*found.advice, *found.warnings):
+    try:
+        found = plan(machine, **sections)
+        texts = (*found.advice, *found.warnings)
+    except Unplannable as refusal:  # for its speed
+        texts = (str(refusal),)
+    for text in texts:
         assert "None" not in text
         changed = left(text, sections)
         if changed is None:

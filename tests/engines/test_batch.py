@@ -56,3 +56,29 @@ def test_small_steps_of_a_prompt_read_the_experts_again() -> None:
     slow = tuple(replace(gpu, memory_gb_s=100.0) for gpu in BOXES["h100"])
     pace = Pace(card, base, slow, chat)
     assert pace.reading(base) > 4 * pace.reading(base.but(batch_tokens=512))
+
+
+def test_weights_in_host_memory_do_not_make_users_wait_for_each_other() -> None:
+    found = plan(box_with("h100-x8", model("DeepSeek-R1")))
+    assert found.value("cpu_offload_gb") > 0
+    assert found.value("max_num_seqs") == 8
+
+
+def test_an_embedder_takes_passages_not_chats() -> None:
+    assert plan(box_with("4090", model("Qwen3-Reranker-4B"))).value("max_num_seqs") >= 128
+
+
+def test_a_processors_cache_is_a_quarter_of_the_memory_beside_the_weights() -> None:
+    machine = box_with("cpu-new", model("Llama-3.1-8B"))
+    beside = (machine.host.ram_mib << 20) - machine.model.size()
+    assert 0.2 < plan(machine).value("kv_cache_memory_bytes") / beside < 0.26
+
+
+def test_reasons_of_batches_are_true() -> None:
+    turing = plan(box_with("2080ti-22g", model("Qwen3-30B-A3B-AWQ")), **BATCH)
+    assert "full-length" not in turing.settings["max_num_seqs"].reason
+    latent = plan(box_with("h200-x8", model("DeepSeek-R1")), **BATCH)
+    flags = "--data-parallel-size 8 --enable-expert-parallel"
+    assert flags in latent.settings["tensor_parallel_size"].reason
+    embedder = plan(box_with("4090", model("Qwen3-Reranker-4B")))
+    assert "texts of 512 tokens" in embedder.settings["max_num_seqs"].reason

@@ -143,3 +143,12 @@ def test_the_first_start_has_room_to_compile(mib: int) -> None:
         return
     first = replace(candidate_of_plan(found, machine), kv_bytes=None, cold=True)
     assert kv_bytes(QWEN, replace(first, utilization=free_share(gpus)), gpus) > 0
+
+
+def test_a_set_cache_is_no_smaller_than_vllms_own() -> None:
+    machine = box_with("3090-x4", model("Llama-3.3-70B-AWQ"))
+    found = plan(machine)
+    first = replace(candidate_of_plan(found, machine), kv_bytes=None, cold=True)
+    own = kv_bytes(machine.model, first, machine.gpus)
+    assert own - 2 * MIB < found.value(BYTES) <= own
+    assert "as much as vLLM would leave it" in found.settings[BYTES].reason

@@ -73,7 +73,7 @@ OF_OLLAMA = [
     ('Error: "a" does not support chat', "bad-arguments", "ollama.model.unsupported"),
     ("Error: could not connect to ollama app, is it running?", "engine-died", "ollama.client"),
     ("Error: llama runner process has terminated: exit status 0xc0000135",
-     "bad-arguments", "ollama.library"),
+     "engine-died", "ollama.library"),
     ("Error: llama runner process has terminated: signal: illegal instruction (core dumped)",
      "backend-unsupported", "ollama.instruction"),
     (_LOG.format("ERROR") + '"x" error="fork/exec /tmp/ollama1/runners/cpu/ollama_llama_server: '
@@ -157,6 +157,22 @@ def test_a_machine_s_log_is_known_by_its_words(line: str, failure: str, signatur
 def test_every_xid_of_nvidia_s_table_has_its_meaning(failure: str, xid: int) -> None:
     found = find_in_machine([f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=7, name=x"])
     assert (found.failure if found else "") == failure
+
+
+def test_a_fault_that_an_earlier_one_caused_means_what_that_one_does() -> None:
+    line = "NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=x, Ch 1 caused by previous Xid {}"
+    found = [find_in_machine([line.format(xid)]) for xid in (149, 31)]
+    assert [one and one.failure for one in found] == ["gpu-lost", "launch-failure"]
+
+
+def test_buffers_that_are_allocated_again_smaller_are_no_failure() -> None:
+    lines = [
+        "0.01.000.000 E graph_reserve: failed to allocate compute buffers",
+        "0.01.000.001 W sched_reserve: compute buffer allocation failed, retrying without it",
+    ]
+    failed = "0.01.000.000 E x: failed to allocate CUDA1 buffer of size 54262464512"
+    assert LLAMACPP.log.find_cause([failed, lines[0]], "kv") is not None
+    assert LLAMACPP.log.find_cause([failed, *lines], "kv") is None
 
 
 def test_the_daemon_ends_no_engine_for_what_only_a_past_log_tells() -> None:

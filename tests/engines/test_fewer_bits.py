@@ -14,6 +14,7 @@ from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.facts.inventory import Gpu
 from caovand.engines.vllm.memory.shards import MAX_GROWTH, pinned_gib, rounding
 from caovand.engines.vllm.planning.decisions import forecast
+from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import QWEN_27B_AWQ, cards, inventory, made_up, named, plan
 from tests.examples import examples
@@ -102,3 +103,16 @@ def test_advice_names_the_checkpoint_to_get() -> None:
     found = plan(inventory(whole, named("RTX 3090")))
     (told,) = [text for text in found.warnings if "offloaded" in text]
     assert "Qwen3.6-27B-AWQ or Qwen3.6-27B-GPTQ-Int4" in told
+
+
+def test_a_short_context_names_the_checkpoint_that_brings_more() -> None:
+    own = model("Qwen3-30B-A3B-AWQ")  # 30 billion parameters, here in 8 bits
+    weights = tuple(
+        replace(one, size=int(one.size * 1.98), dtype="F8_E4M3") if one.part == "experts" else one
+        for one in own.weights
+    )
+    found = plan(box_with("5090", replace(own, weights=weights, quantization="fp8", gptq=None)))
+    assert found.value("max_model_len") < 8192
+    assert any(
+        "the context is short beside these weights: take a 4-bit" in text for text in found.warnings
+    )

@@ -22,6 +22,7 @@ AS_PASTED = (
     "[46009] ", "[rank0]: ", "[Sun Mar 24 23:54:53 2024] ", "> ", "│ ",
     "[multiproc_executor.py:492] ",
     "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
+    "Dec  5 10:29:11 localhost ollama: ", "[llamacpp-router stdout] [52717] ",
     "vllm-1  | 2026-11-20T09:00:00.123456Z ", "[1;36m",
     "(ServeReplica:llm:Deployment pid=7, ip=10.0.0.2) ", "(SGLangWorker pid=38138) ",
 )  # fmt: skip
@@ -71,6 +72,9 @@ def test_borders_colours_and_records_of_docker_are_taken_off() -> None:
     assert lines_of(f"\x1b[1;36m{LINE}\x1b[0m [0;0m") == [LINE + " "]
     assert lines_of(json.dumps({"log": f"\x1b[31m{LINE}\n"})) == [LINE]
     assert lines_of('{"log": 1}') == ["1"]
+    assert lines_of(json.dumps({"level": 50, "pid": 7, "msg": f"{LINE}\n"})) == [LINE]
+    other = json.dumps({"level": "ERROR", "message": LINE})
+    assert lines_of(other) == [other]
     assert lines_of('{"log": ') == ['{"log": ']
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from caovand import __version__
 from caovand.adapters import model_folder, own_address, wall_clock
 from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
-from caovand.core.cluster.node import MAX_TEXT, Card, NodeFacts, reportable
+from caovand.core.cluster.node import Card, NodeFacts, reportable
+from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError

@@ -13,7 +13,9 @@ from typing import Any
 from caovand.adapters import config_file, safe_files, trust
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster import section
-from caovand.core.config import ClusterSection, Config, ConfigError
+from caovand.core.config import Config
+from caovand.core.config_key import ConfigError
+from caovand.core.config_services import ClusterSection
 
 BOM = "\ufeff"
 """Editors on Windows begin a file with it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -14,13 +15,13 @@ from caovand.cli.errors import CommandError, Exit
 from caovand.cli.plan import show_memory
 from caovand.cli.planned import Planned, plan_for
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
+    Machine,
+    asked_config,
     chosen_mode,
-    configuration,
-    daemon_config,
     inspect,
     running,
 )
+from caovand.core.config import Config
 from caovand.core.model_source import gguf
 from caovand.core.model_source.gguf import Variant
 
@@ -31,9 +32,7 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
     CommandError where `caovanctl plan` would have none.
     """
     daemon = {} if args.inventory else running(args.runtime)
-    source = args.config or daemon_config(daemon)
-    config = configuration(source, str(described))
-    seen = inspect(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    config, seen = _survey(args, daemon, str(described))
     try:
         machine = seen.with_model(config)
         card = replace(machine.model, path=str(path))
@@ -47,11 +46,17 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
 def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
     """The GGUF model that suits the machine best."""
     daemon = {} if args.inventory else running(args.runtime)
-    source = args.config or daemon_config(daemon)
-    config = configuration(source, found[0].files[0].path)
-    seen = inspect(config, args.inventory, daemon.get("engine_pid"), None, source or SYSTEM_CONFIG)
+    _, seen = _survey(args, daemon, found[0].files[0].path)
     cards = sum(gpu.free_mib for gpu in seen.gpus)
     return gguf.preferred(found, cards << 20, seen.host.available_mib << 20)
+
+
+def _survey(
+    args: argparse.Namespace, daemon: Mapping[str, Any], model: str
+) -> tuple[Config, Machine]:
+    """The configuration with this model, and the machine."""
+    config, source = asked_config(args.config, daemon, model)
+    return config, inspect(config, args.inventory, daemon.get("engine_pid"), source=source)
 
 
 def show(found: Planned, console: Console) -> bool:

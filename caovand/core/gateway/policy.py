@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 from caovand.core.gateway.events import (
     Arrived,
@@ -38,7 +37,7 @@ from caovand.core.gateway.events import (
     Why,
 )
 from caovand.core.gateway.fair import FairQueue, Lane
-from caovand.core.gateway.requests import Cut, OpenRequest
+from caovand.core.gateway.requests import Cut, GatewayRules, OpenRequest
 from caovand.core.gateway.suspects import Suspects
 
 CONFIRM_S = 5.0
@@ -57,15 +56,6 @@ MAX_ATTEMPTS = 3
 RETRY_S = 30
 """When a client should come again if nobody knows when an engine will serve."""
 SMOOTHING = 0.1
-
-
-@dataclass(frozen=True)
-class GatewayRules:
-    """The operator's bounds; bytes are those of all bodies that are kept."""
-
-    hold_s: float = 300.0
-    max_waiting: int = 1000
-    max_bytes: int = 512 << 20
 
 
 class Policy:

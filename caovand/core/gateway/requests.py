@@ -1,10 +1,14 @@
-"""What the policy knows of each request."""
+"""What the policy knows of each request, and the bounds that it keeps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caovand.core.gateway.events import Faulted, Lost, Stage
+from caovand.core.gateway.events import (
+    Faulted,
+    Lost,
+    Stage,
+)
 from caovand.core.gateway.fair import Lane
 
 
@@ -33,3 +37,12 @@ class Cut:
     digest: bytes
     at: float
     alone: bool
+
+
+@dataclass(frozen=True)
+class GatewayRules:
+    """The operator's bounds; bytes are those of all bodies that are kept."""
+
+    hold_s: float = 300.0
+    max_waiting: int = 1000
+    max_bytes: int = 512 << 20

@@ -15,7 +15,8 @@ from caovand.core import addresses
 from caovand.core.cluster import checks, evidence, messages
 from caovand.core.cluster.finding import in_words
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
-from caovand.core.cluster.node import NodeFacts, from_document
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.node_document import from_document
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.engine import Place
 from caovand.core.healing.failure import Failure, Finding

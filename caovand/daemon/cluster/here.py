@@ -11,7 +11,8 @@ from typing import Any
 from caovand.adapters import node_facts, processes
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.link import shown as shown_link
-from caovand.core.cluster.node import NodeFacts, shown
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.node_document import shown
 from caovand.core.engine import UNTITLED
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import card_of

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from caovand.adapters import cluster_key
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.part import Part, Slot

@@ -15,7 +15,8 @@ from caovand.core import addresses
 from caovand.core.cluster import messages
 from caovand.core.cluster.checks import SAME_CAOVAN
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
-from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.node_document import to_document
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.engine import Place
 from caovand.core.healing.failure import Failure, Finding

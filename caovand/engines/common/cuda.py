@@ -56,5 +56,6 @@ LAUNCH = (
 )
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
+    r"|^Native API (?:failed|returns)"
     r"|command buffer \d{1,4} failed with status"
 )

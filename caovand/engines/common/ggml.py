@@ -10,7 +10,8 @@ from caovand.engines.common.signature import signature
 _RAW = re.compile(
     r"(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
-    r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API failed|libc\+\+abi: terminating"
+    r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API (?:failed|returns)"
+    r"|libc\+\+abi: terminating"
     r"|(?:Memory access fault|HW Exception) by GPU|\"?hipErrorNoBinaryForGpu|get_\w{1,60}: "
     r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "
     r"|error: Insufficient Memory|(?:Error: )?vk::|Unable to find code object|No kernel named"

@@ -46,6 +46,8 @@ NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
 ROWS = (*CARD_LOST, *OF_PROGRAM, HOST_KILLED, NOT_STARTED)
 # What a log tells of a machine that is not this one. Here, the inventory and the engine say it.
 _ELSEWHERE = (
+    signature("xid.previous", "cause", "gpu-lost",
+         r"NVRM: Xid .{0,120}caused by previous Xid (?P<xid>48|7[49]|9[45]|1[124]\d)\b"),
     signature("driver.mismatch", "cause", "gpu-absent",
          r"NVRM: API mismatch|nvidia: disagrees about version|nvidia: version magic"),
     signature("driver.nouveau", "cause", "gpu-absent",

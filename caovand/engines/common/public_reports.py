@@ -29,6 +29,7 @@ backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90
 backend-unsupported feature.card vllm vllm-project/vllm#16515
+backend-unsupported feature.card vllm vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
@@ -36,10 +37,15 @@ backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
+backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765
 backend-unsupported ollama.instruction ollama ollama/ollama#788
 backend-unsupported ollama.instruction ollama ollama/ollama#4794
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.arch sglang sgl-project/sglang#5775
+backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
+backend-unsupported signal.instruction any LostRuins/koboldcpp#624
+backend-unsupported signal.instruction llamacpp ggml-org/llama.cpp#5481
+backend-unsupported signal.instruction llamacpp WisdomShell/codeshell-vscode#18
 backend-unsupported torch.operator any sgl-project/sglang#6322
 bad-arguments args.cli any containers/ramalama#758
 bad-arguments args.cli any abetlen/llama-cpp-python#1164
@@ -49,7 +55,7 @@ bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.named vllm vllm-project/vllm#10483
 bad-arguments args.raise vllm modelscope/ms-swift#4221
 bad-arguments args.raise vllm vllm-project/vllm#2847
-bad-arguments args.refused vllm intel/intel-xpu-backend-for-triton#7322
+bad-arguments args.refused any intel/intel-xpu-backend-for-triton#7322
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972
 bad-arguments args.split sglang sgl-project/sglang#23265
@@ -74,6 +80,7 @@ bad-arguments engine.transformers vllm PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments feature.combination any vllm-project/vllm#3029
 bad-arguments feature.combination any vllm-project/vllm#21797
+bad-arguments feature.combination sglang sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#9280
 bad-arguments feature.combination vllm vllm-project/vllm#32599
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1
@@ -95,7 +102,6 @@ bad-arguments model.architecture vllm vllm-project/vllm#9624
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.uninspected vllm vllm-project/vllm#12932
 bad-arguments model.uninspected vllm vllm-project/vllm#22376
-bad-arguments ollama.library ollama ollama/ollama#5643
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638
 bad-arguments ollama.model.architecture ollama ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
@@ -111,6 +117,7 @@ collective-timeout nccl.failed vllm vllm-project/vllm#6732
 collective-timeout nccl.network vllm vllm-project/vllm#5779
 collective-timeout nccl.network vllm vllm-project/vllm#6308
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
+compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed sglang.compile sglang sgl-project/sglang#6342
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture llama.cuda.compute llamacpp ikawrakow/ik_llama.cpp#749
@@ -145,11 +152,13 @@ engine-died llama.assert llamacpp ggml-org/llama.cpp#17071
 engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198
 engine-died ollama.crash ollama ollama/ollama#11677
+engine-died ollama.library ollama ollama/ollama#5643
 engine-died ollama.runner ollama ollama/ollama#11447
 engine-died ollama.runner ollama ollama/ollama#4912
 engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sglang.crashed sglang sgl-project/sglang#15235
 engine-died sglang.crashed sglang sgl-project/sglang#4673
+engine-died sglang.exception sglang sgl-project/sglang#29277
 engine-died sglang.sigquit sglang sgl-project/sglang#3685
 engine-died sglang.sigquit sglang sgl-project/sglang#5491
 engine-died signal.ended any ggml-org/llama.cpp#13461
@@ -251,7 +260,10 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.launch llamacpp ggml-org/llama.cpp#8886
+launch-failure llama.cuda.other any intel/ipex-llm#11278
+launch-failure llama.cuda.other any ikawrakow/ik_llama.cpp#747
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464
+launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#14692
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252
 launch-failure ollama.cuda.launch ollama ollama/ollama#7723
@@ -283,13 +295,14 @@ model-missing llama.model.version ollama ollama/ollama#3010
 model-missing model.broken any sgl-project/sglang#3604
 model-missing model.broken any intel/auto-round#982
 model-missing model.broken vllm vllm-project/vllm#12304
-model-missing model.broken vllm vllm-project/llm-compressor#959
+model-missing model.broken vllm vllm-project/vllm#38716
 model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing any vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
-model-missing ollama.file ollama ollama/ollama#8245
+model-missing ollama.file any ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
+model-missing ollama.model.unloadable ollama ollama/ollama#11710
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038
 model-missing ollama.model.vocabulary ollama ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598
@@ -302,7 +315,7 @@ network net.failed ollama ollama/ollama#8231
 network ollama.download.retried ollama ollama/ollama#8167
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055
 node-lost ray.resources vllm vllm-project/vllm#2406
-node-lost ray.short vllm vllm-project/vllm#2416
+node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927
 port-busy container.port any ollama/ollama#7540
 port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71

@@ -19,7 +19,8 @@ _DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
 _UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
 _PREFIX = re.compile(
     rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
-    rf"|{_DAY}) {_UNIT}"
+    rf"|{_DAY}) {_UNIT}|\w{{3}} [ \d]\d \d\d:\d\d:\d\d [^\s:]{{1,100}} [a-z][\w.-]{{1,60}}: (?=\S)"
+    r"|\[[\w-]{1,40} std(?:out|err)\] "
     r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
     rf"|{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - "
     rf"|{_DAY} (?:\| |std(?:out|err) [FP] )?"
@@ -34,6 +35,7 @@ _PREFIX = re.compile(
     r"|[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)"
     rf"|\((?!{OWN_PROCESSES})[\w:.-]{{1,80}} pid=\d{{1,10}}(?:, ip=[\d.]{{1,45}})?\) ?"
     r"|\"(?:message|msg|log)\": ?\"(?=\S)"
+    r"| {1,3}(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
     r"|E (?=\w{1,60}: )| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
     r"| {1,4}\|(?= {2,12}File )"
 )
@@ -58,8 +60,8 @@ _BEGINS = re.compile(
 
 def unwrap(line: str) -> str:
     """One line as the engine printed it."""
-    if line.startswith('{"log":'):  # Docker's own files
-        line = _of_docker(line)
+    if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
+        line = _of_record(line)
     for _ in range(_MOST):
         prefix = _PREFIX.match(line)
         if prefix is None:
@@ -122,8 +124,10 @@ def loads(line: str) -> Any:
     return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
 
 
-def _of_docker(line: str) -> str:
+def _of_record(line: str) -> str:
     try:
-        return without_colours(str(loads(line)["log"])).rstrip("\r\n")
-    except (ValueError, RecursionError):
+        record = loads(line)
+        text = record["log"] if "log" in record else record["msg"] if "pid" in record else line
+        return without_colours(str(text)).rstrip("\r\n")
+    except (ValueError, KeyError, RecursionError):
         return line

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Planning, Tokenize
+from caovand.core.engine import Api, Arguments, Engine, Tokenize
+from caovand.core.planning import Planning
 from caovand.engines.common import works
 from caovand.engines.common.options import chat_template, values
 from caovand.engines.common.speeds import one_answer

@@ -6,7 +6,8 @@ import json
 import re
 
 from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Planning
+from caovand.core.engine import Api, Arguments, Engine
+from caovand.core.planning import Planning
 from caovand.engines.common.options import chat_template
 from caovand.engines.sglang import command
 from caovand.engines.sglang.healing.cures import HEALING

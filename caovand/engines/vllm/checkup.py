@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from shlex import quote
 
-from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
-from caovand.core.facts.occupancy import NOTABLE_MIB
+from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
 from caovand.engines.common.checks import (
     cache_checks,
@@ -26,11 +25,20 @@ from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.all_reduce import all_reduce_check
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
 from caovand.engines.vllm.machine.capabilities import type_without_bfloat16
+from caovand.engines.vllm.machine_checks import (
+    cards,
+    cuda_release,
+    foreign_memory,
+    open_files,
+    orphans,
+    python_release,
+    shared_memory,
+    wsl,
+)
 from caovand.engines.vllm.planning.devices import unusable
 from caovand.engines.vllm.plugin_checks import WITH_PLUGIN, plugin_checks, turing
 
-FULL_SHM_MIB = 64
-SMALL_SHM_MIB, SMALL_CACHE_MIB, FEW_FILES = 1024, 10 * 1024, 4096
+SMALL_CACHE_MIB = 10 * 1024
 
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
@@ -41,90 +49,7 @@ def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     return tuple(replace(finding, remedy=finding.remedy.replace("sudo ", "")) for finding in found)
 
 
-def _cuda(facts: DoctorFacts) -> str | None:
-    return facts.engine.cuda if facts.engine else None
-
-
-def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
-    engine = facts.engine.python_version if facts.engine else ""
-    for whose, version in (("caovan's", facts.python_version), ("the engine's", engine)):
-        if version == "3.10.0":
-            text = f"{whose} Python is 3.10.0, whose bytecode tools are broken"
-            yield CheckResult("system", "FAIL", text, "install Python 3.10.1 or newer and use that")
-        elif version:
-            yield CheckResult("system", "PASS", f"{whose} Python is {version}")
-
-
-def wsl(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.host.wsl:
-        text = "this is WSL: pinned memory is limited and cards cannot reach each other directly"
-        yield CheckResult("system", "WARN", text, "use one card, or Linux without WSL")
-
-
-def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    size, free = facts.host.shm_mib, facts.host.shm_free_mib
-    if free is not None and free < FULL_SHM_MIB < size:
-        text = f"/dev/shm is full: {free} of its {size} MiB are free"
-        fix = "see who fills it (ls -lS /dev/shm), and remove what no running program uses"
-        yield CheckResult("system", "FAIL", text, fix)
-    elif size < SMALL_SHM_MIB:
-        text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
-        verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
-        fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
-        yield CheckResult("system", verdict, text, fix)
-    else:
-        yield CheckResult("system", "PASS", f"/dev/shm has {size} MiB")
-
-
-def open_files(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if 0 < facts.host.open_files < FEW_FILES:
-        text = f"only {facts.host.open_files} files may be open; each connection takes one"
-        yield CheckResult(
-            "system", "WARN", text, "ulimit -n 65536, or LimitNOFILE=65536 in the unit"
-        )
-
-
-def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if not facts.gpus:
-        if facts.wants_gpu:
-            text = "no NVIDIA GPU is visible, and the engine is built for CUDA"
-            fix = "run `nvidia-smi`; check CUDA_VISIBLE_DEVICES; install the driver"
-            yield CheckResult("GPUs", "FAIL", text, fix)
-        return
-    unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
-    for gpu in facts.gpus:
-        major, minor = gpu.compute_capability
-        name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
-        bad = unusable(gpu)
-        if bad:
-            # The planner leaves it out by itself, as long as another is left.
-            verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
-            text = f"{name} cannot be used: {bad.fact}"
-            yield CheckResult("GPUs", verdict, text, bad.remedy)
-        else:
-            yield CheckResult("GPUs", "PASS", f"{name}: {gpu.free_mib} of {gpu.total_mib} MiB free")
-    if any(gpu.persistence is False for gpu in facts.gpus):
-        text = "persistence mode is off: the driver unloads between starts, which takes seconds"
-        yield CheckResult("GPUs", "WARN", text, "sudo systemctl enable --now nvidia-persistenced")
-
-
-def orphans(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """A killed `vllm serve` leaves its engine core and workers behind, with their memory."""
-    if facts.orphans:
-        pids = " ".join(str(pid) for pid, _ in facts.orphans)
-        names = ", ".join(sorted({name for _, name in facts.orphans}))
-        text = f"left over from an engine that is gone: {names} (pid {pids.replace(' ', ', ')})"
-        yield CheckResult("GPUs", "FAIL", text, f"kill -9 {pids}")
-
-
-def foreign_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    known = {pid for pid, _ in facts.orphans}
-    for gpu in facts.gpus:
-        others = [user for user in gpu.users if user[0] not in known and user[2] > NOTABLE_MIB]
-        for pid, name, mib in others:
-            text = f"GPU {gpu.index}: {name} (pid {pid}) holds {mib} MiB"
-            yield CheckResult("GPUs", "WARN", text, f"stop it if it is not needed: kill {pid}")
+SMALL_CACHE_MIB = 10 * 1024
 
 
 def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -185,8 +110,8 @@ def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
     if found is None or not found.cuda_home:
         return
     usable = Counter(gpu.compute_capability for gpu in facts.gpus if not unusable(gpu))
-    for capability, cards in sorted(usable.items()):
-        name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability, cards)
+    for capability, count in sorted(usable.items()):
+        name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability, count)
         if lacking:
             text = f"FlashInfer's kernels for {name} are not built ({', '.join(lacking)})"
             fix = "sudo caovanctl engine build-kernels"
@@ -285,7 +210,7 @@ def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
     reported = tuple(map(str, facts.model.notes)) if facts.model else ()
     reported += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
-    reported += (str(old_driver(facts.gpus, _cuda(facts))),)
+    reported += (str(old_driver(facts.gpus, cuda_release(facts))),)
     reported += (str(releases.untested(facts.engine)),) if facts.engine else ()
     reported += (str(small_host(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:

@@ -12,7 +12,7 @@ from caovand.adapters import config_file, secret_file
 from caovand.adapters.http import Endpoint
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
-from caovand.core.config import ConfigError
+from caovand.core.config_key import ConfigError
 from caovand.core.engine import Api, Work
 from caovand.core.model_task import TITLES
 from caovand.engines import registry

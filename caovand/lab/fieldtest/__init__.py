@@ -17,10 +17,9 @@ from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen
 from caovand.cli.survey import (
-    SYSTEM_CONFIG,
     add_config,
+    config_path,
     configuration,
-    daemon_config,
     inspect,
     running,
 )
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """fieldtest."""
     screen = Screen(sys.stderr)
     status = running(args.runtime)
-    source = args.config or daemon_config(status) or SYSTEM_CONFIG
+    source = config_path(args.config, status)
     config = configuration(source)
     _refuse_in_a_cluster(config, status, source)
     target = args.file or Path(time.strftime("caovan-fieldtest-%Y%m%d-%H%M.tar.gz"))

@@ -12,7 +12,7 @@ from caovand.adapters import cluster_key, config_file, own_address
 from caovand.cli.cluster import section
 from caovand.cli.errors import Exit
 from caovand.core.cluster.section import BEGIN, END
-from caovand.core.config import ClusterSection
+from caovand.core.config_services import ClusterSection
 from tests.cli.conftest import Ctl, Said
 from tests.daemon_process import ROOT
 

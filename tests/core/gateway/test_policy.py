@@ -40,9 +40,9 @@ from caovand.core.gateway.policy import (
     MAX_ATTEMPTS,
     RECONNECT_S,
     RETRY_S,
-    GatewayRules,
     Policy,
 )
+from caovand.core.gateway.requests import GatewayRules
 from tests.examples import examples
 
 RULES = GatewayRules(hold_s=100.0, max_waiting=8, max_bytes=1000)

@@ -24,7 +24,8 @@ from caovand.core.cluster import messages
 from caovand.core.cluster.evidence import MARK
 from caovand.core.cluster.link import Link as Known
 from caovand.core.cluster.messages import Order, Report
-from caovand.core.cluster.node import NodeFacts, to_document
+from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.node_document import to_document
 from caovand.core.config import Config, WatchSection
 from caovand.core.config_parser import parse
 from caovand.core.facts.forecast import MemoryEstimate

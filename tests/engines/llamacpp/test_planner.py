@@ -13,6 +13,9 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.llamacpp.engine import ENGINE
 from caovand.engines.llamacpp.memory.forecast import forecast
+from tests.boxes import models
+from tests.boxes.machines import box_with
+from tests.boxes.others import ENGINES, in_gguf
 from tests.core.machines import QWEN_27B
 from tests.engines.llamacpp.machines import (
     CPU,
@@ -107,7 +110,10 @@ def test_slots_and_cache_are_lowered_before_layers_leave_a_card() -> None:
     inventory = machine(QWEN_8B, 7168)
     found = plan(inventory)
     assert found.value("gpu_layers") == 37
-    assert (found.value("parallel"), found.value("cache_type_k")) == (2, "q8_0")
+    assert (found.value("parallel"), found.value("cache_type_k")) == (1, "q8_0")
+    assert found.value("max_model_len") >= 16384  # which two slots would not have
+    more = plan(machine(QWEN_8B, 8192))
+    assert (more.value("parallel"), more.value("cache_type_k")) == (2, "q8_0")
     assert "layers off the cards" in found.settings["cache_type_k"].reason
     smaller = plan(machine(QWEN_8B, 6656))
     assert (smaller.value("gpu_layers"), smaller.value("parallel")) == (37, 1)
@@ -365,3 +371,17 @@ def test_nothing_is_drafted_while_experts_are_in_host_memory() -> None:
     assert "experts are in host memory" in small.settings["speculative_config"].reason
     assert plan(machine(drafting, 24576)).mtp == 3
     assert plan(machine(drafting, 8192), policy={"mtp": 2}).mtp == 2
+
+
+def test_experts_in_host_memory_are_read_for_large_steps_and_longer_contexts() -> None:
+    """gpt-oss-120b on a 3090 read prompts at 380 tokens/s in steps of 512, at 1113 in 2048."""
+    box = box_with("4090", in_gguf(models.model("gpt-oss-120b")), ENGINES["llamacpp"])
+    found = plan(box)
+    assert found.value("n_cpu_moe") > 0
+    assert (found.value("batch_size"), found.value("ubatch_size")) == (2048, 2048)
+    assert found.value("max_model_len") > 16384  # its windows make twice the context cheap
+    assert forecast(found, box).fits
+    asked = plan(box, engine={"kind": "llamacpp", "extra_args": ["--ubatch-size", "512"]})
+    assert asked.value("ubatch_size") == 512
+    whole = box_with("4090", in_gguf(models.model("gpt-oss-20b")), ENGINES["llamacpp"])
+    assert plan(whole).value("ubatch_size") == 512

@@ -27,6 +27,8 @@ USEFUL = 8192
 MIN_CONTEXT = 2048
 NEARLY = 1.1
 """A tenth of the time is not worth half of the requests, or bits of the cache."""
+CHEAP = 1.04
+"""The part of the time of each token that twice the context, or more, may cost."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card: longer prompts take minutes there."""
 
@@ -91,6 +93,8 @@ def longest(
     useful = at(min(USEFUL, enough))
     if gpus and useful.whole and useful.fits:
         return _most(at, useful.load.context, enough, lambda one: one.fits and one.whole)
+    if goal.fits and goal.placement.experts_in_ram:
+        return _cheap(at, goal, top)
     if goal.fits:
         return goal if gpus else _most(at, enough, top, lambda one: one.fits)
     if not least.fits:
@@ -98,18 +102,32 @@ def longest(
     return _most(at, least.load.context, enough, lambda one: one.fits)
 
 
-def best(loads: Sequence[Load], size: Callable[[Load], Sized]) -> Sized:
-    """The first load with every layer on the cards; else the first that is nearly as quick as any
-    that fits, or the first."""
+def best(loads: Sequence[Load], size: Callable[[Load], Sized], enough: int = 0) -> Sized:
+    """The first load with every layer on the cards and a context of `enough` tokens, or of any;
+    else the first that is nearly as quick as any that fits, or the first."""
     found: list[Sized] = []
     for load in loads:
         sized = size(load)
-        if sized.fits and sized.whole:
+        if sized.fits and sized.whole and sized.load.context >= enough:
             return sized
         found.append(sized)
     fitting = [sized for sized in found if sized.fits]
+    if whole := next((sized for sized in fitting if sized.whole), None):
+        return whole
     quickest = min((sized.seconds for sized in fitting), default=0.0)
     return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
+
+
+def _cheap(at: Callable[[int], Sized], goal: Sized, top: int) -> Sized:
+    """The longest context, by doubling, that costs hardly more time than the goal: windowed and
+    recurrent layers make it cheap."""
+    found = goal
+    while found.load.context < top:
+        longer = at(min(found.load.context * 2, top))
+        if not longer.fits or longer.seconds > goal.seconds * CHEAP:
+            break
+        found = longer
+    return found
 
 
 def _most(at: Callable[[int], Sized], low: int, high: int, good: Callable[[Sized], bool]) -> Sized:

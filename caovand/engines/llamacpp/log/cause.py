@@ -29,6 +29,8 @@ _RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
 _CHILD = "llama.router"
 """A server that a router started, and that ends because it cannot reach it."""
+_RETRIES = "compute buffer allocation failed, retrying"
+"""It goes on with smaller buffers; what failed before is no failure."""
 _STOPPED = "cleaning up before exit"
 
 
@@ -62,6 +64,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     shown, stopped = "", False
     for index, line in enumerate(lines):
         mark = phase_of(line) if shown != "serving" else None
+        if _RETRIES in line:
+            hits = []
         if mark is not None and mark.phase is not None:
             shown = "serving" if mark.progress == 1.0 else mark.phase
             if shown == "serving":

@@ -30,7 +30,7 @@ def _rate(line: str) -> Sample | None:
     return (_RATES[speed["what"]], float(speed["rate"])) if speed else None
 
 
-def _find(lines: Sequence[str], phase: str, *, alive: bool = False) -> Finding | None:
+def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
     """The cause of the end, else that requests did not fit the cache, which ends no server."""
     if found := find_cause(lines, phase, alive=alive):
         return found

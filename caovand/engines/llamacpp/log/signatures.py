@@ -96,7 +96,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",
          r"^error while handling environment variable \"(?P<option>[^\"]{1,100})\""),
-    signature("llama.args.other", "generic", "bad-arguments",
+    signature("llama.args.other", "consequence", "bad-arguments",
          r"^error: (?=.{0,200}(?:invalid|unknown|is required|must be|not supported|unrecognized"
          r"|does not exist))(?P<why>.{1,300})"),
     signature("llama.args.override", "cause", "bad-arguments",

@@ -44,8 +44,19 @@ def settings(
         mtp=speculative.get("method") == drafting.MTP,
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
-    loads = _loads(load, slots, kinds, inventory, gpus)
-    sized, context = _context(config, inventory, loads, gpus, rooms, verbatim)
+
+    def size(load: Load) -> tuple[sizing.Sized, Setting]:
+        loads = _loads(load, slots, kinds, inventory, gpus)
+        return _context(config, inventory, loads, gpus, rooms, verbatim)
+
+    sized, context = size(load)
+    if sized.placement.experts_in_ram and micro.origin == "policy" and micro.value < batch.value:
+        larger, longest = size(replace(load, batch=batch.value))
+        alike = replace(larger.load, batch=micro.value, context=sized.load.context) == sized.load
+        if alike and larger.fits and larger.seconds <= sized.seconds * sizing.NEARLY:
+            sized, context = larger, longest
+            why = "experts in host memory are sent to the card once for each of these"
+            micro = Setting(batch.value, "policy", why)
     slots, kinds = _settings_of_load(sized.load, slots, kinds)
     return {
         CONTEXT: context,
@@ -142,10 +153,13 @@ def _settings_of_load(
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the load that was chosen."""
     if load.slots != slots.value:
-        slots = Setting(load.slots, "policy", "more sequences would push layers off the cards")
+        reason = "more sequences would push layers off the cards, or leave each a short context"
+        slots = Setting(load.slots, "policy", reason)
     if load.keys != kinds[0].value:
         kind = Setting(
-            load.keys, "policy", "a half-precision cache would push layers off the cards"
+            load.keys,
+            "policy",
+            "a half-precision cache would push layers off the cards, or leave a short context",
         )
         kinds = (kind, kind)
     return slots, kinds
@@ -180,7 +194,9 @@ def _context(
         return sized, whole
     workload = config.policy.workload
     sized = sizing.best(
-        loads, lambda load: sizing.longest(model, host, load, gpus, rooms, workload)
+        loads,
+        lambda load: sizing.longest(model, host, load, gpus, rooms, workload),
+        min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len),
     )
     context = sized.load.context
     if context == model.max_model_len:

@@ -31,8 +31,10 @@ _RAW = re.compile(
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
     r"(?:Error|ollama\S{0,40}Error): "
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
-    r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|SIG[A-Z]{3,5}: |signal arrived during "
+    r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
+    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")

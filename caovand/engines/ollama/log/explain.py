@@ -23,15 +23,16 @@ _NO_CARD = re.compile(
 )
 _CARD = re.compile(
     r"(?:CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HSA_OVERRIDE_GFX_VERSION):"
-    r"[\w.-]|Discovered GPU libraries: \[[^\]]|\bamdgpu\b|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
+    r"[\w.-]|Discovered GPU libraries: \[[^\]]|\bamdgpu\b|init failure"
+    r"|cudaSetDevice err|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
     r"|inference compute.{0,80} library=(?!cpu)\w|Device \d{1,3}: "
 )
 """What shows that the machine has a card, or that somebody expects one."""
 
 
-def _find(lines: Sequence[str], phase: str) -> Finding | None:
+def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
     """The cause of a failure, else a card that the server did not use, which ends no server."""
-    if found := find_cause(lines, phase):
+    if found := find_cause(lines, phase, alive=alive):
         return found
     unused, hinted = None, False
     for number, line in enumerate(lines, 1):

@@ -20,7 +20,8 @@ _FINGERPRINT = re.compile(
     r"|[\w./-]{0,200}(?:/ollama/|/llama-server-cuda_v\d|//ml/backend/)|ollama\b"
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
-    r"|\"?llama[ -](?:runner|server) process has terminated|\"?model runner has unexpectedly"
+    r"|(?:.{0,80}: )?\"?llama[ -](?:runner|server) process has terminated"
+    r"|\"?model runner has unexpectedly"
     r")"
 )
 

@@ -120,8 +120,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
-    signature("ollama.file", "generic", "model-missing",
-         r"^Error: (?:open|stat|lstat) (?P<path>\S{1,300}): (?:file does not exist|no such file"
+    signature("ollama.file", "consequence", "model-missing",
+         r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
@@ -130,12 +130,12 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
-    signature("ollama.library", "cause", "bad-arguments", r"exit status 0xc0000(?:135|139|07b)"),
+    signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
-         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: |goroutine \d{1,9} (?:gp=|\[)"
-         r"|github\.com/ollama/\S{1,200}\()"),
+         r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
+         r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
          r"(?:error|llama_)"),

@@ -187,7 +187,9 @@ def _size_load(
     else:
         workload = config.policy.workload
         sized = sizing.best(
-            loads, lambda one: sizing.longest(model, host, one, gpus, rooms, workload)
+            loads,
+            lambda one: sizing.longest(model, host, one, gpus, rooms, workload),
+            min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len),
         )
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 _PREFIX = re.compile(
-    r"\[(?:(?:\d{4}-)?\d\d-(?P<day>\d\d) )?(?P<hour>\d\d):(?P<minute>\d\d):"
+    r"\[?(?:(?:\d{4}-)?\d\d-(?P<day>\d\d) )?(?P<hour>\d\d):(?P<minute>\d\d):"
     r"(?P<second>\d\d(?:\.\d{1,6})?)"
     r"(?P<ranks>(?: [A-Z]{2,6}\d{1,5}){0,8})\] "
 )

@@ -46,7 +46,8 @@ from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overhead
 GRANULE = 1024
 """Tokens of which a context that we choose is a multiple."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""A cache whose size we set takes this part of what is left, less this many MiB."""
+"""A cache whose size we set takes this part of what is left, less this many MiB, and no less than
+vLLM itself would leave it."""
 
 
 class Stage(NamedTuple):
@@ -83,13 +84,34 @@ def left_bytes(stage: Stage) -> float:
     candidate = stage.candidate
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
-    room = candidate.utilization * _smallest_mib(stage.gpus) * MIB
-    return _cache_of(candidate, room - _spent_bytes(stage))
+    return _Spent.on(stage).cache_of(candidate.utilization)
 
 
-def _cache_of(candidate: Candidate, left: float) -> float:
-    """The cache that `left` bytes become; a size that we set leaves some for our own errors."""
-    return (left * SET_OF_LEFT // MIB - SET_MARGIN_MIB) * MIB if candidate.in_bytes else left
+class _Spent(NamedTuple):
+    """Bytes of a stage's smallest card, and those that its cache cannot have; by vLLM's count
+    at a first start, too, where we set the size of the cache."""
+
+    card: float
+    now: float
+    first: float | None
+
+    @classmethod
+    def on(cls, stage: Stage) -> _Spent:
+        """What is spent on this stage's smallest card."""
+        card, first = _smallest_mib(stage.gpus) * MIB, None
+        if stage.candidate.in_bytes:
+            cold = stage.candidate.but(in_bytes=False, cold=True)
+            first = _spent_bytes(stage._replace(candidate=cold)) + cold.unmeasured_mib * MIB
+        return cls(card, _spent_bytes(stage), first)
+
+    def cache_of(self, share: float) -> float:
+        """The cache that this share of the card leaves; a size that we set leaves some for our own
+        errors."""
+        left = share * self.card - self.now
+        if self.first is None:
+            return left
+        measured = share * self.card - self.first
+        return max(left * SET_OF_LEFT // MIB - SET_MARGIN_MIB, measured // MIB) * MIB
 
 
 def _spent_bytes(stage: Stage) -> float:
@@ -184,17 +206,22 @@ def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryE
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
 
-def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> int:
-    """The longest context that fits if the share follows from it (AutoMem); 0 for none."""
+def longest_context(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], share: float | None = None
+) -> int:
+    """The longest context that fits with this share, or with the one that follows from it
+    (AutoMem); 0 for none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
+    if share is not None:
+        room = room_for_context(model, candidate.but(utilization=share), gpus)
+        longest = blocks.longest(int(room), limit)
+        # Forecasts err by more than the rest.
+        return longest if longest == limit else longest // GRANULE * GRANULE or longest
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
-    rooms = [
-        (_smallest_mib(one.gpus) * MIB, _spent_bytes(one), one.scale)
-        for one in stages_of(model, candidate, gpus)
-    ]
+    rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
@@ -203,8 +230,7 @@ def longest_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu])
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
         return all(
-            needed <= spare(candidate, _cache_of(candidate, share * smallest - spent)) * scale
-            for smallest, spent, scale in rooms
+            needed <= spare(candidate, spent.cache_of(share)) * scale for spent, scale in rooms
         )
 
     if fits(limit):
@@ -220,11 +246,6 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
-
-
-def granular(context: int, limit: int) -> int:
-    """The model's limit, or a whole multiple of GRANULE: forecasts err by more than the rest."""
-    return context if context == limit else context // GRANULE * GRANULE or context
 
 
 def spare(candidate: Candidate, available: float) -> float:

@@ -21,7 +21,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_pla
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, holders
-from caovand.engines.vllm.planning.request import Request
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -65,6 +65,7 @@ class Case:
         other = self.request.lift(changes, inventory)
         try:
             plan = other.write(other.decide())
+            refuse_crawling(plan, other.inventory)
         except Unplannable:
             return None
         found = forecast(plan, other.inventory)
@@ -227,7 +228,7 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
     now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each in SMALLER:
-        bits = STORED.get(model.quantization or "", 16 if model.quantization is None else 0)
+        bits = _stored_bits(model)
         if each >= bits:
             continue
         weights = tuple(
@@ -243,6 +244,14 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
                 f"{name} ({named}): about {then:.1f} GiB a card instead of {now:.1f}, and a context"
                 f" of {context} tokens"
             )
+
+
+def _stored_bits(model: ModelCard) -> float:
+    """Bits of a weight in this checkpoint; 0 if there are none with fewer."""
+    if model.quantization is None:
+        return 16
+    eight = any(w.dtype.startswith("F8") for w in model.weights if w.part in ("layers", "experts"))
+    return STORED.get(model.quantization, 8.0 if eight else 0)
 
 
 def _offloaded_gib(plan: Plan) -> float:

@@ -221,7 +221,20 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
     whole = shards_whole_experts(partial.verbatim)
     why = indivisible(partial.model, cards, whole_experts=whole) if size < cards else None
     reason = f"{reason} ({why.fact})" if why else reason
-    return policy(size, f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason)
+    reason = f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason
+    return policy(size, reason + _replicas_instead(partial, size))
+
+
+def _replicas_instead(partial: PartialPlan, size: int) -> str:
+    """The flags of publishers' recipes for throughput where every card would hold the same
+    cache."""
+    batch = partial.config.policy.workload == "batch"
+    if not (batch and size > 1 and partial.model.latent and partial.model.experts):
+        return ""
+    return (
+        f"; each holds the whole latent cache: for more requests at once pass --data-parallel-size"
+        f" {size} --enable-expert-parallel, which is not forecast"
+    )
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:

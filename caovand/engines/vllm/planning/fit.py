@@ -1,14 +1,12 @@
-"""Sizing a plan: its space of candidates, what may give way for the context, and the best one."""
+"""The space of candidates that a plan leaves open, its graphs, and the size of its cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_task import POOLING
-from caovand.core.plan import Setting, Unplannable
+from caovand.core.plan import Setting
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer
@@ -20,52 +18,16 @@ from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.devices import holders
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.planning.precision import quantised_at_load, variables
-from caovand.engines.vllm.sizing.best import choose, longest_lean
+from caovand.engines.vllm.planning.precision import variables
 from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, sequences_for
-from caovand.engines.vllm.sizing.space import Choice, Space
+from caovand.engines.vllm.sizing.space import Space
 
 UNKNOWN_CONTEXT = 131_072
 """The context of today's models, which the reserve of an unknown one is for."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
 """Flags that say how large the cache is."""
-MIN_ALONE = 4096
-"""Below this, wait for other programs to free memory instead of serving."""
-
-
-def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
-    """Choose the best of these plans; without limits if a flag keeps memory from being forecast.
-
-    If the model fits without counting such a flag, the candidate that fits is kept. Raises
-    Unplannable if only other processes keep the model from running.
-    """
-    first = partials[0]
-    if first.weights_unknown:
-        return replace(first, choice=Choice(_candidate_of_unknown(first), fits=True))
-    pairs = _open_bases(partials[:1] if first.unweighed else partials)
-    space = replace(_fixed(first), bases=tuple(base for _, base in pairs))
-    choice = choose(space, first.model, first.cards)
-    if space.context is None or not choice.sound:
-        rounded, stages = space.is_rounded(choice.candidate), choice.candidate.stages
-        among = [base for base in space.bases if space.is_rounded(base) == rounded]
-        _wait_for_others([base.but(stages=stages) for base in among], first)
-    if first.unweighed and not choice.sound:
-        return replace(first, choice=Choice(_candidate_of_unknown(first), fits=True))
-    return replace(pairs[choice.base][0], choice=choice)
-
-
-def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Candidate]]:
-    """The bases of these plans, those without the vision tower, and with rounded 16-bit weights."""
-    pairs: list[tuple[PartialPlan, Candidate]] = []
-    for alike in (partials, [*filter(None, map(quantised_at_load, partials))]):
-        bases = [(one, asked_candidate(one)) for one in alike]
-        pairs += bases
-        if bases and bases[0][1].vision and _text_only_may_help(partials[0]):
-            pairs += [(one, base.but(vision=False)) for one, base in bases]
-    return pairs
 
 
 def graphs_for(partial: PartialPlan) -> str:
@@ -91,12 +53,12 @@ def cuts_graphs(partial: PartialPlan) -> bool:
 
 def share_of_unknown(partial: PartialPlan) -> float:
     """AutoMem without a forecast: the reserve is for the longest context there may be."""
-    return _candidate_of_unknown(partial).utilization
+    return candidate_of_unknown(partial).utilization
 
 
-def _candidate_of_unknown(partial: PartialPlan) -> Candidate:
+def candidate_of_unknown(partial: PartialPlan) -> Candidate:
     """The candidate to start with if nothing is forecast."""
-    fixed = _fixed(partial)
+    fixed = fixed_space(partial)
     batch = fixed.batch_tokens or GENEROUS_BATCH
     few = min(sequences_for(partial.model, partial.cards, partial.turing), batch)
     candidate = asked_candidate(partial).but(
@@ -118,24 +80,7 @@ def block_tokens(partial: PartialPlan) -> int:
     ).block_tokens
 
 
-def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
-    """Raise Unplannable if only the memory of other processes keeps the model from running here."""
-    gpus, model = partial.cards, partial.model
-    free = without_other_processes(gpus)
-    least = min(MIN_ALONE, model.max_model_len)
-    if free == gpus or longest_lean(bases, model, gpus) >= least:
-        return
-    alone = longest_lean(bases, model, free)
-    if alone >= least:
-        who = holders(partial.gpus, partial.inventory.others, partial.values)
-        raise Unplannable(
-            f"cannot start: {who}, which leaves the model no room (alone it would hold"
-            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
-            "vram-busy",
-        )
-
-
-def _fixed(partial: PartialPlan) -> Space:
+def fixed_space(partial: PartialPlan) -> Space:
     """The part of the space that the operator fixed, by keys or by verbatim flags, which win.
 
     A typed utilization is a goal: no more than what is free, unless it is pinned or verbatim.
@@ -205,11 +150,11 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
     return candidate_of(values, partial.inventory, partial.cards, variables(partial))
 
 
-def _text_only_may_help(partial: PartialPlan) -> bool:
+def text_only_may_help(partial: PartialPlan) -> bool:
     return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
 
 
-MAX_OF_RAM = 16
+MAX_OF_RAM, MAX_BESIDE_WEIGHTS = 16, 4
 REQUESTS = 2
 STEP_MIB = 64
 """The cache of a CPU build is a modest part of the machine's memory, so that it stays the same."""
@@ -217,7 +162,10 @@ UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the lon
 
 
 def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
-    return max(partial.inventory.least_ram_mib // MAX_OF_RAM // STEP_MIB, 1) * STEP_MIB * MIB
+    ram_mib, weights_mib = partial.inventory.least_ram_mib, partial.model.size() // MIB
+    least_mib = ram_mib // MAX_OF_RAM
+    beside_mib = (ram_mib - weights_mib) // MAX_BESIDE_WEIGHTS if weights_mib else 0
+    return max(max(least_mib, beside_mib) // STEP_MIB, 1) * STEP_MIB * MIB
 
 
 def max_model_len_on_cpu(partial: PartialPlan) -> Setting | None:
@@ -243,6 +191,9 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     candidate, cards = partial.choice.candidate, partial.cards
     ours = kv_bytes(partial.model, candidate, cards)
     cold = kv_bytes(partial.model, candidate.but(in_bytes=False, cold=True), cards)
+    if cold >= ours:
+        reason = "as much as vLLM would leave it, and the context is sized to fill that"
+        return policy(int(ours), f"{ours / GIB:.2f} GiB: {reason}")
     return policy(
         int(ours),
         f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"

@@ -25,7 +25,7 @@ from caovand.engines.vllm.planning.advice import (
     sparing,
 )
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.planning.request import Request
+from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
@@ -43,6 +43,18 @@ def refuse_gguf(model: ModelCard) -> None:
         ' kind = "llamacpp", or download a 4-bit safetensors checkpoint, such as'
         f" {name}-AWQ or {name}-GPTQ-Int4"
     )
+
+
+SHORT = 8192
+"""A context under which the weights leave too little: two usual conversations."""
+
+
+def _is_short(plan: Plan, model: ModelCard) -> bool:
+    """Whether the policy's context is far shorter than the model's."""
+    context = plan.settings.get("max_model_len")
+    if context is None or context.origin != "policy" or not isinstance(context.value, int):
+        return False
+    return context.value < min(SHORT, model.max_model_len)
 
 
 def make_plan(
@@ -70,12 +82,12 @@ def make_plan(
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
-        parts = (
-            f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin: {cost}",
-            in_fewer_bits(case),
-            sparing(case),
-        )
-        warnings.append("; ".join(filter(None, parts)))
+        remedies = tuple(filter(None, (in_fewer_bits(case), sparing(case))))
+        refuse_crawling(plan, inventory, remedies)
+        offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
+        warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
+    elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):
+        warnings.append(f"the context is short beside these weights: {fewer_bits}")
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)

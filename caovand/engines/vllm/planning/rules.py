@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
@@ -26,7 +27,7 @@ from caovand.engines.vllm.planning.fit import (
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build, own_type
-from caovand.engines.vllm.sizing.search import USUAL_SEQUENCES
+from caovand.engines.vllm.sizing.search import PASSAGE, TURING_SEQUENCES, USUAL_SEQUENCES
 from caovand.engines.vllm.sizing.space import Choice
 
 MATCHED = 16  # tokens; divides each block of attention
@@ -260,15 +261,18 @@ def max_num_seqs(partial: PartialPlan) -> Setting | None:
     if partial.choice is None:
         return None
     count = partial.choice.candidate.sequences
+    usual = partial.config.policy.workload
+    if partial.task in POOLING and count > USUAL_SEQUENCES:
+        return policy(count, f"about as many texts of {PASSAGE} tokens as fit at once")
+    few = partial.turing and count <= TURING_SEQUENCES
     if "sequences" not in partial.choice.spared:
-        few = "these cards are fast only for a few users at once"
-        return policy(count, few if partial.turing else "sampling more takes memory")
-    if partial.turing:
+        slow = "these cards are fast only for a few users at once"
+        return policy(count, slow if few else "sampling more takes memory")
+    if few:
         held = "only a few" if count <= USUAL_SEQUENCES else "this many"
         return policy(count, f"the cache holds {held} full-length contexts")
     if count <= USUAL_SEQUENCES:
         return policy(count, "memory is short: every sequence takes some")
-    usual = partial.config.policy.workload
     return policy(count, f"about as many requests of the workload ({usual}) as the cache holds")
 
 

@@ -7,8 +7,10 @@ stay whole, and layers may be dealt to pipeline stages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.flags.spelling import option
@@ -19,6 +21,7 @@ from caovand.engines.vllm.machine.ranks import (
     shards_whole_experts,
     splits_below,
 )
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.settings import stages_unknown
 from caovand.engines.vllm.planning import pipeline
 from caovand.engines.vllm.planning.decisions import FIRST
@@ -26,17 +29,25 @@ from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     every_card,
     freest,
+    holders,
     is_single_node,
     spans_nodes,
     split_is_ours,
     wider_splits,
     world_size,
 )
-from caovand.engines.vllm.planning.fit import size_plan
+from caovand.engines.vllm.planning.fit import (
+    asked_candidate,
+    candidate_of_unknown,
+    fixed_space,
+    text_only_may_help,
+)
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
-from caovand.engines.vllm.planning.precision import smaller_cache, variables
+from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.sizing.best import choose, longest_lean
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+from caovand.engines.vllm.sizing.space import Choice
 
 
 def best_split(partial: PartialPlan) -> PartialPlan:
@@ -208,3 +219,56 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
     caches = tuple(dict.fromkeys(("", smaller_cache(first))))
     others = [(depth, cache) for cache in caches for depth in depths][1:]
     return size_plan([first, *(decided(depth, cache) for depth, cache in others)])
+
+
+MIN_ALONE = 4096
+"""Below this, wait for other programs to free memory instead of serving."""
+
+
+def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
+    """Choose the best of these plans; without limits if a flag keeps memory from being forecast.
+
+    If the model fits without counting such a flag, the candidate that fits is kept. Raises
+    Unplannable if only other processes keep the model from running.
+    """
+    first = partials[0]
+    if first.weights_unknown:
+        return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
+    pairs = _open_bases(partials[:1] if first.unweighed else partials)
+    space = replace(fixed_space(first), bases=tuple(base for _, base in pairs))
+    choice = choose(space, first.model, first.cards)
+    if space.context is None or not choice.sound:
+        rounded, stages = space.is_rounded(choice.candidate), choice.candidate.stages
+        among = [base for base in space.bases if space.is_rounded(base) == rounded]
+        _wait_for_others([base.but(stages=stages) for base in among], first)
+    if first.unweighed and not choice.sound:
+        return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
+    return replace(pairs[choice.base][0], choice=choice)
+
+
+def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Candidate]]:
+    """The bases of these plans, those without the vision tower, and with rounded 16-bit weights."""
+    pairs: list[tuple[PartialPlan, Candidate]] = []
+    for alike in (partials, [*filter(None, map(quantised_at_load, partials))]):
+        bases = [(one, asked_candidate(one)) for one in alike]
+        pairs += bases
+        if bases and bases[0][1].vision and text_only_may_help(partials[0]):
+            pairs += [(one, base.but(vision=False)) for one, base in bases]
+    return pairs
+
+
+def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
+    """Raise Unplannable if only the memory of other processes keeps the model from running here."""
+    gpus, model = partial.cards, partial.model
+    free = without_other_processes(gpus)
+    least = min(MIN_ALONE, model.max_model_len)
+    if free == gpus or longest_lean(bases, model, gpus) >= least:
+        return
+    alone = longest_lean(bases, model, free)
+    if alone >= least:
+        who = holders(partial.gpus, partial.inventory.others, partial.values)
+        raise Unplannable(
+            f"cannot start: {who}, which leaves the model no room (alone it would hold"
+            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
+            "vram-busy",
+        )

@@ -16,18 +16,17 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied, without_other_processes
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import (
-    lacking_gib,
-)
+from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.partition import partition
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     SMALLEST_CONTEXT,
+    USUAL_SEQUENCES,
     Search,
     holds,
-    longest,
+    requests_held,
     whole_blocks,
     with_context,
 )
@@ -41,6 +40,11 @@ MIN_EXACT = 8192
 """If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
 """Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
+MIN_SERVICE = 4096
+"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
+OFFLOADED_SEQUENCES = (8, 4, 2, 1)
+"""Sequences that are weighed where weights leave the cards."""
+OFFLOAD_MARGIN_GIB = 0.25
 
 
 def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
@@ -104,13 +108,6 @@ def _fits_unrounded(
     return free != tuple(gpus) or longest_lean(bases, model, free) >= least
 
 
-MIN_SERVICE = 4096
-"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
-
-
-OFFLOAD_MARGIN_GIB = 0.25
-
-
 def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     """The best candidate with its runner-up; offloaded if none holds the context on the cards.
 
@@ -137,7 +134,7 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
     space = Space(tuple(bases))
     search = Search(space, model, gpus)
     lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
-    return max(longest(candidate, model, gpus, space) for candidate in lean)
+    return max(longest_context(model, candidate, gpus) for candidate in lean)
 
 
 def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
@@ -160,21 +157,24 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
         if base.vision and bare:
             continue  # no image is worth that
         pace = Pace(model, base, gpus, space.workload, space.nodes)
-        least_batch = max(whole_blocks(LEAN_BATCH, base, model), space.sequences or 1)
         eager = base.eager or space.graphs in ("none", "open")
-        small = base.but(
-            sequences=space.sequences or 1,
-            batch_tokens=space.batch_tokens or least_batch,
-            eager=eager,
-            cold=not eager,
-        )
-        for context in [space.context] if space.context else _doublings(least, model):
-            if nearly and context > least:
-                break
-            moved = _with_offloading(small, context, model, gpus, space)
-            if moved is None:
-                break  # a longer context needs more
-            found.append((pace.score(moved), number, moved))
+        for count in (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES:
+            least_batch = max(whole_blocks(LEAN_BATCH, base, model), count)
+            small = base.but(
+                sequences=count,
+                batch_tokens=space.batch_tokens or least_batch,
+                eager=eager,
+                cold=not eager,
+            )
+            for context in [space.context] if space.context else _doublings(least, model):
+                if nearly and context > least:
+                    break
+                moved = _with_offloading(small, context, model, gpus, space)
+                if moved is None:
+                    break  # a longer context needs more
+                usual = min(context, space.workload.held)
+                if count <= USUAL_SEQUENCES or count <= requests_held(moved, model, gpus, usual):
+                    found.append((pace.score(moved), number, moved))
     if not found:
         return None
     score, number, moved = min(found, key=lambda scored: scored[:2])

@@ -18,12 +18,10 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
-    granular,
     kv_bytes,
     lacking_gib,
     lacks_states,
     longest_context,
-    room_for_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
@@ -36,6 +34,8 @@ GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
 SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
+PASSAGE = 512
+"""Tokens of a text that is embedded or ranked."""
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
 
@@ -170,7 +170,7 @@ class Search:
             if not holds(sized, self._model, self._gpus):
                 return None
         else:
-            context = longest(candidate, self._model, self._gpus, space)
+            context = longest_context(self._model, candidate, self._gpus, space.utilization)
             if self._model.one_step:
                 context = min(context, candidate.batch_tokens)
             if context < self._least:
@@ -191,20 +191,17 @@ class Search:
         return kv_bytes(self._model, first, self._gpus) > 0
 
     def _room(self, candidate: Candidate, usual: int | None = None) -> float:
-        """Requests of this length, or of the usual one, that the cache holds while they decode.
-
-        The layers that see only the last tokens hold a whole step more of a prompt being read.
-        """
-        usual = usual or min(candidate.context, self._space.workload.held)
-        available = int(kv_bytes(self._model, candidate, self._gpus))
-        decoding = candidate.but(batch_tokens=1)
-        return layout_for(self._model, decoding).concurrency(available, usual)
+        held = PASSAGE if self._model.task in POOLING else self._space.workload.held
+        usual = usual or min(candidate.context, held)
+        return requests_held(candidate, self._model, self._gpus, usual)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
         if (base, eager) not in self._ceilings:
             lean = self.lean(self._space.bases[base], eager=eager)
-            context = self._space.context or longest(lean, self._model, self._gpus, self._space)
+            context = self._space.context or longest_context(
+                self._model, lean, self._gpus, self._space.utilization
+            )
             self._ceilings[base, eager] = context if context >= self._least else 0
         return self._ceilings[base, eager]
 
@@ -241,21 +238,22 @@ def holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
 
 
+def requests_held(
+    candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
+) -> float:
+    """Requests of so many tokens that the cache holds while they decode.
+
+    The layers that see only the last tokens hold a whole step more of a prompt being read.
+    """
+    available = int(kv_bytes(model, candidate, gpus))
+    return layout_for(model, candidate.but(batch_tokens=1)).concurrency(available, tokens)
+
+
 def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
     """A step size that holds a whole block: with states at block borders vLLM asks for that."""
     if not base.aligned_states or not model.hybrid:
         return tokens
     return max(tokens, layout_for(model, base).block_tokens)
-
-
-def longest(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], space: Space) -> int:
-    """The longest context that a candidate holds; 0 for none."""
-    if space.utilization is None:
-        return longest_context(model, candidate, gpus)
-    candidate = candidate.but(utilization=space.utilization)
-    room = int(room_for_context(model, candidate, gpus))
-    limit = model.max_model_len
-    return granular(layout_for(model, candidate).longest(room, limit), limit)
 
 
 def with_context(

@@ -21,7 +21,8 @@ ROWS: tuple[Signature, ...] = (
          r"|^  Value error, [^\[]{0,120}: line \d+ column \d+ \(char \d+\)",
          {**READING, **SERVED}),
     signature("model.broken", "cause", "model-missing",
-         r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
+         r"[Ff]ailed to map GGUF parameters"
+         r"|SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
          r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
          r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
