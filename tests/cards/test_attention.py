@@ -105,5 +105,6 @@ def test_answers_are_vllms_and_decoding_is_faster(
         print(f"{cache}, {way} against off: ", end="")
         apart[way] = farthest(answered[way], answered["off"])
     assert max(apart.values()) < CLOSE
-    for name in (name for name in measured["off"] if name.startswith("decode")):
+    for length in LENGTHS[1:]:  # at the shortest a step is launches and weights
+        name = f"decode at {length:,}, tok/s"
         assert measured[ways[0]][name] > measured["off"][name], name
