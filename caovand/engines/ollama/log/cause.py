@@ -88,7 +88,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         if not _is_evidence(parts, line) or first(HARMLESS, text):
             continue
         found = first(SIGNATURES, text)
-        if found is not None:
+        # Of a text that is printed again and again the first counts; a log may have a million.
+        if found is not None and not (hits and hits[-1].row is found[0]):
             hits.append(Hit(index, text, shown or phase, *found))
     return hits, announced
 
