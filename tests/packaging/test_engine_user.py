@@ -37,6 +37,7 @@ confirm_s = 2
 ESCAPE = {"escape": "escapee", "ignore_term": True}
 PHASES = ("launch", "resolve", "engine", "load", "compile", "capture", "warmup", "http", "SERVING")
 SOON_S = 120.0
+DROP_INS = "/etc/systemd/system/caovan.service.d"
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,10 @@ def reached(status: dict[str, Any]) -> int:
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_daemon_killed_in_any_phase_leaves_nothing(machine: Machine, phase: str) -> None:
     if phase == PHASES[0]:
-        configure(machine, {"escape": "escapee", "boot_s": 0.5})
+        configure(machine, {**ESCAPE, "boot_s": 0.5})
+        # What swallows TERM is killed then.
+        machine.write(f"{DROP_INS}/soon.conf", "[Service]\nTimeoutStopSec=3\n")
+        machine.must("systemctl", "daemon-reload")
         machine.must("systemctl", "restart", "caovan")
     until(lambda: reached(machine.status()) >= PHASES.index(phase), phase, SOON_S)
     main, old = machine.show("MainPID"), machine.pids()
@@ -153,7 +157,7 @@ def test_without_its_spawner_the_service_ends_and_comes_back(machine: Machine) -
 
 def test_without_the_rights_engines_run_as_the_daemons_user(machine: Machine) -> None:
     configure(machine, {})
-    drop_in = "/etc/systemd/system/caovan.service.d/alone.conf"
+    drop_in = f"{DROP_INS}/alone.conf"
     machine.must("systemctl", "restart", "caovan")
     serves(machine)
     assert f"engines run as the user {ENGINE_ACCOUNT}" in machine.run("caovanctl", "doctor").stdout
