@@ -25,7 +25,9 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     step = max(1, CHUNK_BYTES // (4 * hidden))
     for at in range(0, vocabulary, step):
         chunk = weight[at : at + step].float()
-        scale[at : at + step] = chunk.abs().amax(1) / 127
+        largest = chunk.abs().amax(1)
+        # By a tensor: on a GPU torch multiplies by the reciprocal of a plain number.
+        scale[at : at + step] = largest / torch.full_like(largest, 127)
         steps = scale[at : at + step].clamp(min=torch.finfo(torch.float32).tiny)
         rows[at : at + step] = (chunk / steps[:, None]).round_()
     if not scale.isfinite().all():

@@ -145,7 +145,7 @@ def test_the_arguments_in_the_log_are_that_plan() -> None:
         "supported in this architecture.\n"
     )
     assert "matter here: --kv-cache-dtype fp8." in told.advice[1]
-    assert "store the KV cache as the model computes" in told.advice[2]
+    assert "store the KV cache in more bits" in told.advice[2]
 
 
 def test_lines_without_time_or_number_are_vllm_s_too() -> None:

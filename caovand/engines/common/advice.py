@@ -352,8 +352,10 @@ def sentences(
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
     texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
-    names = [name for name in _named_options(finding) if not any(name in text for text in texts)]
-    return [*texts, f"The line names {', '.join(names)}."] if names else texts
+    names = _named_options(finding)
+    if not names or any(name in text for name in names for text in texts):
+        return texts
+    return [*texts, f"The line names {', '.join(names)}."]
 
 
 def _named_options(finding: Finding) -> list[str]:

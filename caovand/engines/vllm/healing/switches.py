@@ -129,7 +129,8 @@ def attention_own(plan: Plan, finding: Finding) -> Step | None:
     kind, backend = plan.value("kv_cache_dtype"), plan.value("attention_backend")
     triton = str(backend).upper() == "TRITON_ATTN" or str(kind).endswith("per_token_head")
     now = plan.env[ATTENTION].value if ATTENTION in plan.env else None
-    if not triton or not _plugin_acts(plan) or now == "off":
+    loads = PLUGINS not in plan.env or PLUGIN in str(plan.env[PLUGINS].value or "").split(",")
+    if not triton or not loads or not _plugin_acts(plan) or now == "off":
         return None
     return Step(env={ATTENTION: "off"}, change="attention -> vLLM's own kernels")
 
