@@ -12,7 +12,8 @@ from caovand.core.healing.failure import Failure
 from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common import host, kernel, python
-from caovand.engines.common.advice import GENERAL, sentences
+from caovand.engines.common.advice import sentences
+from caovand.engines.common.advice_texts import GENERAL
 from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
