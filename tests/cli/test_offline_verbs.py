@@ -367,7 +367,7 @@ def test_the_doctor_fails_a_broken_model(
     ("ram_mib", "status"),
     [
         (65536, Exit.FAILED),  # vLLM would have to load more than there is
-        (262144, Exit.DONE),  # it could offload, and read 124 GiB over the bus for every token
+        (262144, Exit.FAILED),  # reading 124 GiB over the bus for every token is refused
     ],
 )
 def test_the_doctor_names_another_engine_that_would_serve(

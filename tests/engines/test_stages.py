@@ -31,6 +31,8 @@ from caovand.engines.vllm.memory.steps import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+from tests.boxes.machines import box_with
+from tests.boxes.models import model
 from tests.core.machines import (
     CPU,
     CUDA,
@@ -520,3 +522,12 @@ def test_the_least_layers_are_dealt_by_vllms_rule_where_the_parts_are_alike() ->
     model = replace(LLAMA_70B_AWQ, layer_types=("full_attention",) * 4, weights=(even,))
     candidate = Candidate(4096, 1, 512, 0.9, stages=(1, 1, 1, 1))
     assert gib(model, candidate) == [2.0] * 4
+
+
+def test_uneven_cards_that_others_use_serve_with_layers_dealt_by_their_room() -> None:
+    """By vLLM's own rule the smaller card has no room: that is not a reason to wait for it."""
+    machine = box_with("3090-and-3060", model("gpt-oss-20b"))
+    first = replace(machine.gpus[0], free_mib=int(machine.gpus[0].free_mib * 0.55))
+    found = plan(replace(machine, gpus=(first, *machine.gpus[1:])))
+    assert found.env["VLLM_PP_LAYER_PARTITION"].value == "18,6"
+    assert found.value("max_model_len") >= 32768
