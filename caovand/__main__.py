@@ -22,6 +22,7 @@ from caovand import __version__
 from caovand.adapters import (
     config_file,
     directories,
+    engine_user,
     lock_file,
     log,
     processes,
@@ -56,6 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ.get("PYTHONFAULTHANDLER") and sys.stderr:
         faulthandler.enable()
     config_path = parser.parse_args(argv).config.absolute()
+    engine_user.begin(os.environ)
+    try:
+        return _configured(config_path)
+    finally:
+        engine_user.end()
+
+
+def _configured(config_path: Path) -> int:
+    """Run the daemon with this configuration; its exit status."""
     sys.setswitchinterval(SWITCH_S)
     try:
         config = config_file.load(config_path)
@@ -79,7 +89,8 @@ def _alone(
 ) -> int:
     """Run the daemon where no other uses these folders; its exit status."""
     try:
-        places.make()
+        user = engine_user.current()
+        places.make(user.uid if user else None)
         # Kept open for the daemon's life: the locks are its. That of the state is for the ledger:
         # a second daemon would take the first one's engine for an orphan of a killed one.
         folders = {places.runtime.resolve(), places.state.resolve()}  # may be one
@@ -109,6 +120,9 @@ def _alone(
     except ConfigError as problem:
         logger.error(str(problem))
         return EX_CONFIG
+    except engine_user.SpawnerEnded as problem:
+        logger.error(str(problem))
+        return 1
     except CannotBind as problem:
         why = places.unwritable().get(places.runtime)
         logger.error(f"{problem}; {why}" if why else str(problem))
@@ -162,7 +176,12 @@ async def _run(
     control.start()
     _serve_metrics(supervisor)
     supervisor.settle_servers()
-    supervisor.notice("daemon", f"caovand {__version__} uses {config_path}")
+    user = engine_user.current()
+    as_whom = f", with engines as the user {user.name}" if user else ""
+    supervisor.notice("daemon", f"caovand {__version__} uses {config_path}{as_whom}")
+    if user is not None:
+        text = "the spawner of engines has ended; a new daemon starts another"
+        loop.add_reader(user.ended, lambda: supervisor.give_up(engine_user.SpawnerEnded(text)))
     supervisor.notifier.ready(supervisor.one_line)
     supervisor.apply_operator_event(events.Start(at=time.monotonic()))
     try:

@@ -108,6 +108,7 @@ NEEDED: dict[str, Callable[[int, Path], bool]] = {
         os.listdir(place) for place in ("/", "/usr/lib", "/sys/devices", "/proc/self/fd")
     ),
     "signal its own": lambda daemon, folder: os.kill(os.getppid(), 0) is None,
+    "name a thread of its child's, as CUDA does": lambda daemon, folder: _names_threads(),
     "use devices": lambda daemon, folder: bool(open("/dev/null", "r+b")),  # noqa: SIM115
 }
 
@@ -115,6 +116,16 @@ NEEDED: dict[str, Callable[[int, Path], bool]] = {
 def _writes(folder: Path) -> bool:
     with tempfile.TemporaryFile(dir=folder) as file:
         return bool(file.write(b"x"))
+
+
+def _names_threads() -> bool:
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/self/task/{os.getpid()}/comm").write_text("cuda00001400006")
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def _moves(cache: Path) -> bool:

@@ -39,6 +39,11 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "it is the safe way",
     ),
     "adapters/confinement.py": ("open", "a file in memory"),
+    "adapters/engine_user.py": (
+        "open os.open read_text",
+        f"files in memory, /dev/null, a cgroup; {KERNEL}",
+    ),
+    "adapters/engine_calls.py": ("open", "descriptors that the daemon sends"),
     "adapters/launch.py": (
         "open os.open",
         "/dev/null, a cgroup; nothing is read",

@@ -11,8 +11,11 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Union
 
-from caovand.adapters import state_file, wall_clock
+from caovand.adapters import engine_user, state_file, wall_clock
+from caovand.adapters.confinement import launching
+from caovand.adapters.engine_user import Captured
 from caovand.core.facts import all_reduce
 from caovand.core.facts.all_reduce import AllReduce, Sums
 
@@ -35,12 +38,15 @@ def keep(folder: Path, key: str, sums: Sums) -> None:
         state_file.write(folder / FILE, all_reduce.to_document({**found, key: sums}))
 
 
+Running = Union["subprocess.Popen[str]", Captured]
+
+
 class Check:
     """One check, in a thread that waits for it; `end` is for other threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Running | None = None
         self._ended = False
 
     def run(self, python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
@@ -60,9 +66,7 @@ class Check:
                 self._process.kill()
 
 
-def start(
-    python: str, task: AllReduce, env: Mapping[str, str], backend: str = "nccl"
-) -> subprocess.Popen[str]:
+def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "nccl") -> Running:
     """Begin to sum on each rank with the environment of the engine (blocking).
 
     All of it ends with the process.
@@ -74,9 +78,15 @@ def start(
         "ready_s": READY_S,
         "sums_s": SUMS_S,
     }
+    words = [python, "-c", SCRIPT.read_text("utf-8"), json.dumps(asked)]
+    env = {**env, "OMP_NUM_THREADS": "1"}
+    user = engine_user.current()
+    if user is not None:
+        with launching(words, env, None) as launch:
+            return user.capture(launch["args"], launch["env"], launch["stdin"].fileno())
     return subprocess.Popen(
-        [python, "-c", SCRIPT.read_text("utf-8"), json.dumps(asked)],
-        env={**env, "OMP_NUM_THREADS": "1"},
+        words,
+        env=env,
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -86,7 +96,7 @@ def start(
     )
 
 
-def finish(process: subprocess.Popen[str]) -> Sums:
+def finish(process: Running) -> Sums:
     """Wait for the check to end and return its result (blocking)."""
     try:
         output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters.engine_user import in_memory
+
 PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 
 
@@ -50,17 +52,8 @@ def launching(
         "ends_with": int(ends_with),
         "confined": asdict(confinement) if confinement else None,
     }
-    with open(_in_memory(json.dumps(launch)), "rb") as launched:
+    with open(in_memory(json.dumps(launch)), "rb") as launched:
         words = [sys.executable, "-I", "-S", PROGRAM]
         # The engine's variables might lead our own Python to other libraries.
         own = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         yield {"args": words, "env": own, "stdin": launched}
-
-
-def _in_memory(text: str) -> int:
-    """An open file with this text, so that neither side waits for the other."""
-    descriptor = os.memfd_create("launch")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(text.encode())
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor

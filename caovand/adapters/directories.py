@@ -39,12 +39,13 @@ class Directories:
     cache: Path
     logs: Path
 
-    def make(self) -> None:
+    def make(self, engine: int | None = None) -> None:
         """Create missing ones; OSError where that is forbidden, or others can change them.
 
-        On a full or read-only disk, state, cache and logs may stay missing; see `unwritable`.
+        The cache may also belong to the user `engine`, as which engines run. On a full or read-only
+        disk, state, cache and logs may stay missing; see `unwritable`.
         """
-        self._check()
+        self._check(engine)
         self.runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
         for path, mode in ((self.state, 0o750), (self.cache, 0o755), (self.logs, 0o750)):
             try:
@@ -52,17 +53,20 @@ class Directories:
             except OSError as problem:
                 if not takes_nothing(problem):
                     raise
-        self._check()  # another process may have been quicker
+        self._check(engine)  # another process may have been quicker
         if (owner := self.runtime.stat().st_uid) != os.getuid():
             raise PermissionError(
                 f"cannot use {self.runtime}: it belongs to uid {owner}; remove it, or set"
                 " RUNTIME_DIRECTORY to a folder of your own"
             )
 
-    def _check(self) -> None:
+    def _check(self, engine: int | None) -> None:
         """PermissionError where another user could plant links, sockets or files."""
         for name, folder in asdict(self).items():
-            found = trust.doubt(folder, (0, os.getuid()), groups=True)
+            owners = {0, os.getuid()}
+            if name == "cache" and engine is not None:
+                owners.add(engine)
+            found = trust.doubt(folder, owners, groups=True)
             if found is None:
                 continue
             variable = f"{name.upper()}_DIRECTORY"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import trust
+from caovand.adapters.engine_user import as_engine
 from caovand.core.facts.ownership import Process
 
 MAX_THREADS = 64
@@ -54,10 +55,17 @@ def stacks(
         if left_s <= 0:
             parts.append("(no time left)")
             continue
-        seen, why_not = _py_spy(spy, process.pid, left_s) if spy else ("", "")
-        parts += [f"(py-spy: {why_not})"] if why_not else []
-        parts.append(seen or _kernel_view(process.pid))
+        try:
+            parts += as_engine(stacks_of, spy or "", process.pid, left_s, limit_s=left_s)
+        except OSError as problem:
+            parts.append(f"(unknown: {problem})")
     return "\n".join(parts) + "\n"
+
+
+def stacks_of(spy: str, pid: int, limit_s: float) -> list[str]:
+    """The stacks of a process of our user, from the program `spy` if there is one."""
+    seen, why_not = _py_spy(spy, pid, limit_s) if spy else ("", "")
+    return [*([f"(py-spy: {why_not})"] if why_not else []), seen or _kernel_view(pid)]
 
 
 def find_py_spy(engine_python: str) -> str | None:

@@ -7,6 +7,10 @@ makes it.
 A confined process cannot gain privileges (no_new_privs), use the system calls in DENIED, reach
 others by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
 See `man 7 landlock`: each version of its interface covers more, and this uses the kernel's.
+
+CUDA's driver names its threads in /proc/PID/task/TID/comm and ends with error 304 where it cannot.
+Landlock has no rule for processes to come, so those programs may write below PROC. What root could
+change there of the machine is read-only for them.
 """
 
 from __future__ import annotations
@@ -51,6 +55,10 @@ HANDLED_RIGHTS = READ_RIGHTS | WRITE_RIGHTS | MAKE_CHAR | MAKE_BLOCK
 TRUNCATE_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
 SCOPE = 1 << 0 | 1 << 1
 """Neither abstract sockets nor signals reach a process outside."""
+
+PROC = "/proc"
+CLONE_NEWNS = 0x00020000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 
 # -- seccomp ------------------------------------------------------------------------------------
 
@@ -161,10 +169,37 @@ def confine(
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
     abi = landlock_abi()
+    if PROC in writable and os.getuid() == 0:
+        protect_machine(libc)
     if abi >= MIN_ABI:
         restrict(libc, abi, [os.path.realpath(path) for path in hidden], readable, writable)
     if platform.machine() in DENIED:
         filter_calls(libc, program(platform.machine(), abi, os.getppid()))
+
+
+def protect_machine(libc: Any) -> None:
+    """Make all of /proc but the processes read-only for this one, and the process that started it.
+
+    As root alone, whom no file's mode stops. Where root may not mount, as in most containers,
+    /proc/sys is read-only already; print it if not.
+    """
+    with os.scandir(PROC) as found:
+        settings = [one.path for one in found if not one.is_symlink() and not one.name.isdigit()]
+    try:
+        _checked(libc.unshare(CLONE_NEWNS))
+        _mount(libc, "/", MS_REC | MS_SLAVE)
+        for path in (*settings, f"{PROC}/{os.getppid()}"):
+            _mount(libc, path, MS_BIND)
+            _mount(libc, path, MS_BIND | MS_REMOUNT | MS_RDONLY)
+    except OSError as problem:
+        if os.access("/proc/sys/kernel/core_pattern", os.W_OK):
+            why = os.strerror(problem.errno or 0)
+            print(f"caovan: cannot keep the engine from /proc/sys: {why}", file=sys.stderr)
+
+
+def _mount(libc: Any, path: str, flags: int) -> None:
+    name = os.fsencode(path)
+    _checked(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
 
 
 def restrict(

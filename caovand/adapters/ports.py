@@ -5,14 +5,15 @@ From the kernel's answers about single sockets, or, where it gives none, from /p
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.adapters import processes, sock_diag
+from caovand.adapters import engine_user, processes, sock_diag
 from caovand.core import limits
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -52,11 +53,16 @@ def named(found: Collection[Listener]) -> list[Listener]:
     """Add to each socket its process, if we may read that."""
     if not found:
         return []
-    owners = _owners({listener.inode for listener in found})
+    inodes = [listener.inode for listener in found]
+    owners = owners_of(inodes)
+    if len(owners) < len(set(inodes)) and engine_user.current() is not None:
+        with contextlib.suppress(OSError):
+            owners += engine_user.as_engine(owners_of, inodes)
+    by_inode = {inode: (pid, name) for inode, pid, name in owners}
     return [
         replace(item, pid=owner[0], name=owner[1]) if owner else item
         for item in found
-        for owner in (owners.get(item.inode),)
+        for owner in (by_inode.get(item.inode),)
     ]
 
 
@@ -105,15 +111,25 @@ def _ends_in_tables(link: socket.socket) -> Ends:
     return Ends(tuple(found), server)
 
 
-def holds(pid: int, inode: int) -> bool:
-    """Whether a process has this socket open, if we may read that."""
-    wanted = f"socket:[{inode}]"
+def holder(pids: Sequence[int], inode: int) -> int | None:
+    """Find which of the engine's processes has this socket open; None if none is known to.
+
+    The first that answers is the one, so those that did before come first.
+    """
     with limits.absent():
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with limits.absent():
-                if os.readlink(f"/proc/{pid}/fd/{descriptor}") == wanted:
-                    return True
-    return False
+        return engine_user.as_engine(first_with, list(pids), f"socket:[{inode}]")
+    return None
+
+
+def first_with(pids: Iterable[int], file: str) -> int | None:
+    """The first process that has this file open, of those that our user may read."""
+    for pid in pids:
+        with limits.absent():
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                with limits.absent():
+                    if os.readlink(f"/proc/{pid}/fd/{descriptor}") == file:
+                        return pid
+    return None
 
 
 def _tables(port: int) -> list[list[str]]:
@@ -162,8 +178,9 @@ def _address(text: str) -> str:
     return str(ipaddress.ip_address(b"".join(words)))
 
 
-def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
-    owners: dict[int, tuple[int, str]] = {}
+def owners_of(inodes: Iterable[int]) -> list[tuple[int, int, str]]:
+    """Each of these sockets with a process that has it open, as far as our user may read that."""
+    owners: list[tuple[int, int, str]] = []
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -173,5 +190,5 @@ def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
                 with limits.absent():
                     inode = wanted.get(os.readlink(f"/proc/{name}/fd/{descriptor}"))
                     if inode is not None:
-                        owners[inode] = (int(name), processes.name_of(int(name)) or "?")
+                        owners.append((inode, int(name), processes.name_of(int(name)) or "?"))
     return owners

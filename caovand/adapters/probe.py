@@ -14,13 +14,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import lock_file, state_file, trust
+from caovand.adapters import engine_user, lock_file, state_file, trust
 from caovand.adapters.confinement import Confinement, launching
 from caovand.adapters.processes import inherited
 from caovand.core.facts.inventory import EngineInfo
@@ -222,18 +222,7 @@ def _ask(
     argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
     try:
         os.stat(python)  # of a program that is missing, only its launch would know
-        with launching(argv, env, confinement) as launch:
-            plain = {"args": argv, "env": env, "stdin": subprocess.DEVNULL, **own}
-            confined = confinement is not None and user is None
-            done = subprocess.run(
-                **(launch if confined else plain),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                cwd="/",
-                check=False,
-            )
+        done = _run(argv, env, confinement, timeout_s, own)
     except FileNotFoundError:
         raise EngineMissing(
             "find the engine's Python",
@@ -260,3 +249,28 @@ def _ask(
                     return answer
     last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     raise _unusable(asks, python, f"{last} (exit status {done.returncode})")
+
+
+def _run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    confinement: Confinement | None,
+    timeout_s: float,
+    own: Mapping[str, Any],
+) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter, `own` being what makes it another's; as the engine's user or ours."""
+    asker = engine_user.current()
+    with launching(argv, env, confinement) as launch:
+        if asker is not None and not own:
+            stdin = launch["stdin"].fileno()
+            return asker.run(launch["args"], launch["env"], stdin, timeout_s)
+        plain = {"args": argv, "env": env, "stdin": subprocess.DEVNULL, **own}
+        return subprocess.run(
+            **(launch if confinement is not None and not own else plain),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            cwd="/",
+            check=False,
+        )

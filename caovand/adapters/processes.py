@@ -6,9 +6,10 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from caovand.adapters import engine_user
 from caovand.core import limits
 from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (for others, too)
 from caovand.core.printable import one_line
@@ -142,21 +143,40 @@ def in_cgroup(folder: Path | None) -> set[int]:
     return pids
 
 
-def environ_of(process: Process) -> frozenset[bytes]:
+def environ_of(process: Process) -> frozenset[str]:
     """The environment a process started with; empty if it rewrote its title or has ended."""
+    return frozenset(_as_its_user(read_environ, process))
+
+
+def read_environ(pid: int) -> list[str]:
+    """The variables of a process that our user may read, as NAME=VALUE."""
     try:
-        return frozenset(Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"))
+        return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
-        return frozenset()
+        return []
 
 
 def outputs(process: Process) -> set[str]:
     """Read where a process writes its output and its errors, such as `pipe:[17]`."""
-    found = set()
+    return set(_as_its_user(read_outputs, process))
+
+
+def read_outputs(pid: int) -> list[str]:
+    """The files behind descriptors 1 and 2 of a process that our user may read."""
+    found = []
     for number in (1, 2):
         with contextlib.suppress(OSError):
-            found.add(os.readlink(f"/proc/{process.pid}/fd/{number}"))
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
     return found
+
+
+def _as_its_user(read_of: Callable[[int], list[str]], process: Process) -> list[str]:
+    user = engine_user.current()
+    if user is None or process.uid != user.uid:
+        return read_of(process.pid)
+    with contextlib.suppress(OSError):
+        return engine_user.as_engine(read_of, process.pid)
+    return []
 
 
 def reap(found: Iterable[Process], session: int) -> list[Process]:
@@ -251,7 +271,11 @@ def send(process: Process, number: signal.Signals) -> None:
         now = read(process.pid)
         if now is not None and now.start == process.start:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(descriptor, number)
+                user = engine_user.current()
+                if user is not None and now.uid == user.uid:
+                    user.signal(descriptor, number)
+                else:
+                    signal.pidfd_send_signal(descriptor, number)
     finally:
         os.close(descriptor)
 

@@ -168,11 +168,12 @@ def readable_by_all() -> Iterator[None]:
         os.umask(before)
 
 
-def lead(place: Path, folder: Path) -> None:
-    """Make `place` a symbolic link to our `folder`, which is made if missing; OSError.
+def lead(at: str | Path, to: str | Path) -> None:
+    """Make `at` a symbolic link to our folder `to`, which is made if missing; OSError.
 
     Another link there is replaced, anything else stays: FileExistsError.
     """
+    place, folder = Path(at), Path(to)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not is_own_folder(folder):
         raise PermissionError(errno.EPERM, "it is not a folder of ours", str(folder))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import safe_files, state_file
+from caovand.adapters.engine_user import as_engine
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")
@@ -59,7 +60,7 @@ class StaleFiles:
         self._recorded = False
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                as_engine(make_folder, str(self.folder))
 
     def take_over(self, pids: Iterable[int]) -> None:
         """Continue the ledger of a killed daemon, and record what these processes use."""
@@ -77,10 +78,12 @@ class StaleFiles:
             self._write()
         if not fresh:
             return
+        used: set[File] | None = None
+        with limits.absent():
+            used = self._used_by(pids)
+        if used is None:  # nobody answers: the next time
+            return
         self._looks.update(fresh)
-        used: set[File] = set()
-        for pid in pids:
-            used |= self._used_by(pid)
         if found := {name for name in fresh if files[name] in used}:
             self._ours |= found
             self._write()
@@ -90,16 +93,14 @@ class StaleFiles:
         files, left = self._files(), list[str]()
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
-            used: set[File] = set()
-            for entry in os.listdir(self._proc):
-                if entry.isdigit():
-                    used |= self._used_by(int(entry))
-            unused = sorted(name for name in ours if files[name] not in used)
-            left += [str(self._shared / n) for n in unused if not _removed(self._shared / n)]
-        # A link, or another's folder, is not ours to empty.
-        if self.folder is not None and safe_files.is_own_folder(self.folder):
+            everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
+            with limits.absent():
+                used = self._used_by(everybody)
+                unused = sorted(name for name in ours if files[name] not in used)
+                left += as_engine(remove_all, [str(self._shared / name) for name in unused])
+        if self.folder is not None:
             with contextlib.suppress(OSError):
-                left += [str(path) for path in self.folder.iterdir() if not _removed(path)]
+                left += as_engine(empty, str(self.folder))
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
@@ -123,14 +124,20 @@ class StaleFiles:
             return {entry.name: (device, entry.inode()) for entry in entries}
         return {}
 
-    def _used_by(self, pid: int) -> set[File]:
-        """Files in the shared folder that a process maps or has open.
+    def _used_by(self, pids: Iterable[int]) -> set[File]:
+        """Files in the shared folder that processes map or have open."""
+        found = as_engine(used_by, str(self._shared), str(self._proc), list(pids))
+        return {(device, inode) for device, inode in found}
 
-        Not names: a semaphore is created under a temporary name, and that is the one shown.
-        """
-        prefix = f"{self._shared}/"
-        used: set[File] = set()
-        folder = self._proc / str(pid)
+
+def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
+    """Files in a folder that processes which our user may read map or have open.
+
+    Not names: a semaphore is created under a temporary name, and that is the one shown.
+    """
+    prefix = f"{shared}/"
+    used: set[File] = set()
+    for folder in (Path(proc) / str(pid) for pid in pids):
         with limits.absent(), open(folder / "maps", errors="replace") as maps:
             used |= {_mapped(line) for line in maps if prefix in line}
         with limits.absent():
@@ -139,7 +146,23 @@ class StaleFiles:
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
                         found = os.stat(folder / "fd" / entry)
                         used.add((found.st_dev, found.st_ino))
-        return used
+    return list(used)
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder of our user's alone."""
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def empty(folder: str) -> list[str]:
+    """Empty a folder; what could not be removed. A link, or another's, is not ours to empty."""
+    place = Path(folder)
+    return remove_all(map(str, place.iterdir())) if safe_files.is_own_folder(place) else []
+
+
+def remove_all(paths: Iterable[str]) -> list[str]:
+    """Remove files and folders; those that could not be removed."""
+    return [path for path in paths if not _removed(Path(path))]
 
 
 def is_ledger(document: Any) -> bool:

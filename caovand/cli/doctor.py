@@ -17,6 +17,7 @@ from typing import Any
 
 from caovand.adapters import (
     all_reduce,
+    engine_user,
     host,
     launch,
     memory_speed,
@@ -162,6 +163,8 @@ def _alternatives(
 
 def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
     yield confinement_check(config.engine.confine, launch.landlock_abi())
+    if "engine_user" in (daemon := status.get("daemon", {})):
+        yield user_check(daemon["engine_user"], daemon["own_user"])
     if config.engine.confine:
         for file in readable_keys(config):
             text = f"the engine can read {file}: files in /etc cannot be hidden from it"
@@ -185,6 +188,16 @@ def confinement_check(confine: bool, abi: int) -> CheckResult:
     if abi < launch.SCOPE_ABI:
         text += "; before Linux 6.12 it can end the page and the gateway, which come back"
     return CheckResult(group, "PASS", text)
+
+
+def user_check(user: str, why_none: str) -> CheckResult:
+    """Whose the engine's processes are: those of `user`, or with a reason of the daemon's own."""
+    if user:
+        text = f"engines run as the user {user}, who has no right to anything of the daemon's"
+    else:
+        text = f"engines run as the daemon's own user ({why_none}): only Landlock and seccomp"
+        text += " keep them from what is its"
+    return CheckResult("confinement", "PASS", text)
 
 
 def server_checks(
@@ -222,6 +235,9 @@ def gather(
     # A daemon itself reports caches that cannot be written.
     daemons = cache != directories(os.environ, os.getuid()).cache
     elsewhere = saved is not None or worker
+    unreadable, reader = "", SERVICE_USER
+    if model and model.folder and not saved:
+        unreadable, reader = _unreadable(Path(model.path))
     facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
@@ -237,8 +253,8 @@ def gather(
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
-        unreadable=_unreadable(Path(model.path)) if model and model.folder and not saved else "",
-        service_user=SERVICE_USER,
+        unreadable=unreadable,
+        service_user=reader,
         cache_dir=str(cache),
         cache_writable=saved is not None or daemons or _writable(cache),
         as_root=os.geteuid() == 0,
@@ -291,10 +307,18 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
         return None, problem.problem
 
 
-def _unreadable(folder: Path) -> str:
-    """The first place the service's user may not enter or read; empty where it may, or is none."""
+def _unreadable(folder: Path) -> tuple[str, str]:
+    """The first place that a user of the service may not enter or read, and which; else empty."""
+    for name in (SERVICE_USER, engine_user.NAME):
+        if place := _unreadable_for(name, folder):
+            return place, name
+    return "", SERVICE_USER
+
+
+def _unreadable_for(name: str, folder: Path) -> str:
+    """The first place the user may not enter or read; empty where it may, or there is none."""
     try:
-        user = pwd.getpwnam(SERVICE_USER)
+        user = pwd.getpwnam(name)
         groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
         for place in (*reversed(folder.parents), folder):
             if not _may(place, stat.S_IXOTH, user.pw_uid, groups):

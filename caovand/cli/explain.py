@@ -33,6 +33,7 @@ SHOWN = (
     ("attention_backend", "attention backend", ""),
     ("gdn_backend", "GDN prefill", ""),
     ("gdn_kernels", "caovan's kernels", ""),
+    ("attention_kernels", "caovan's attention", ""),
     ("kernels_refusal", "caovan's kernels are not used", ""),
     ("checkpoint_gib", "checkpoint on disk", "GiB"),
     ("available_ram_gib", "free host memory while loading", "GiB"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from caovand.adapters.confinement import Confinement
 from caovand.adapters.directories import Directories
+from caovand.adapters.launch import PROC
 from caovand.core.config import Config
 from caovand.core.engine import Engine
 
@@ -20,7 +21,7 @@ CACHES = re.compile(
     r"|^TORCH_(?:EXTENSIONS_DIR|TRACE|COMPILE_DEBUG_DIR)$"
 )
 """Variables of engines and their libraries that name a folder to write to."""
-OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
+OF_ALL = ("/tmp", "/var/tmp", "/dev/shm", PROC)
 AT_HOME = (".ccache", ".config/vllm", ".cupy", ".deep_gemm", ".nv", ".tilelang", ".triton")
 """Where libraries write if no variable names a folder; none is made but the usual one, unless
 XDG_CACHE_HOME names another."""

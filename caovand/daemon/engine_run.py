@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
+from caovand.adapters import engine_user, safe_files
 from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
+from caovand.adapters.engine_user import as_engine
 from caovand.adapters.http import Endpoint
 from caovand.adapters.processes import engine_cgroup, former_cgroup, inherited
 from caovand.adapters.pump import Ring, RotatedFile
@@ -131,7 +132,7 @@ class EngineRun:
         command = self._engine.planning.command(plan, engine, self._cache)
         for place, folder in command.links:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(safe_files.lead, Path(place), Path(folder))
+                await asyncio.to_thread(as_engine, safe_files.lead, place, folder)
 
     async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
         """Check all-reduce over the cards; a wrong result fails the next start."""
@@ -217,6 +218,8 @@ class EngineRun:
         if self._stale.folder is not None:
             env["TMPDIR"] = str(self._stale.folder)
         env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
+        if user := engine_user.current():
+            env.update(USER=user.name, LOGNAME=user.name)
         env.update(planned)
         if self.endpoint and self.endpoint.key:
             env[self._engine.arguments.api_key_variable] = self.endpoint.key

@@ -80,7 +80,7 @@ class Supervisor:
             echo=echo,
             publish=self._notice_of,
             changes=changes,
-            tasks=Tasks(self._give_up),
+            tasks=Tasks(self.give_up),
             shortage=Shortage(self.notice),
             unwritten=Unwritten(directories, self.notice),
             kernel=kernel,
@@ -181,7 +181,7 @@ class Supervisor:
         else:
             self.notifier.extend(within_s)
 
-    def _give_up(self, fault: BaseException) -> None:
+    def give_up(self, fault: BaseException) -> None:
         """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()

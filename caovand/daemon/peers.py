@@ -67,19 +67,17 @@ class Peers:
 
     def _ours(self, inode: int) -> bool:
         """Whether a readable process of the engine has this socket."""
-        if any(map(self._holds(inode), self._pids)):
+        if self._has(inode):
             return True
         self._pids = tuple(self._members())  # its process may be new
-        return any(map(self._holds(inode), self._pids))
+        return self._has(inode)
 
-    def _holds(self, inode: int) -> Callable[[int], bool]:
-        def holds(pid: int) -> bool:
-            if not ports.holds(pid, inode):
-                return False
-            self._pids = (pid, *(other for other in self._pids if other != pid))
-            return True
-
-        return holds
+    def _has(self, inode: int) -> bool:
+        found = ports.holder(self._pids, inode)
+        if found is None:
+            return False
+        self._pids = (found, *(other for other in self._pids if other != found))
+        return True
 
 
 def _stranger(port: int, sockets: Collection[Listener]) -> Stranger:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from caovand import __version__
-from caovand.adapters import config_file
+from caovand.adapters import config_file, engine_user
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.core.config import Config, Mode
 from caovand.core.facts import occupancy
@@ -263,6 +263,7 @@ class Slot:
         shortage, unwritten = self._shared.shortage.text, self._shared.unwritten.texts.values()
         history = self._shared.history.text
         lacks = (shortage, *unwritten, history, child.unrecorded if child else "")
+        user = engine_user.current()
         facts = status.SlotFacts(
             version=__version__,
             pid=os.getpid(),
@@ -271,6 +272,8 @@ class Slot:
             engine_mode=self.run.mode if child else "",
             config_path=str(self._shared.config_path),
             cache_path=str(self._shared.directories.cache),
+            engine_user=user.name if user else "",
+            own_user=engine_user.why_none(),
             engine_pid=child.pid if child else None,
             reported=reported,
             figures={

@@ -13,12 +13,14 @@ from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common import host, kernel, python
 from caovand.engines.common.advice import GENERAL, sentences
-from caovand.engines.common.kernel import KERNEL_LINE, find_in_kernel
+from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
-from caovand.engines.common.wrapping import join_wrapped
+from caovand.engines.common.wrapping import join_wrapped, without_label
 
-_UNIT = re.compile(r"(?:.{0,80}? )?([a-z]{1,20})(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )")
+_UNIT = re.compile(
+    r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
+)
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
@@ -57,16 +59,18 @@ def starts() -> tuple[str, ...]:
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
-    text = join_wrapped(text)
+    text = join_wrapped(without_label(text))
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines, text.split("\n")))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return Writer(engine.name, engine.title), engine.explain(text)
-    if any(map(KERNEL_LINE.match, lines)):
-        return HOST, _of_kernel(lines)
-    return _by_its_words([(engine, engine.explain(text)) for engine in engines.values()])
+    of_kernel = (HOST, _of_kernel(lines)) if any(map(is_of_kernel, lines)) else None
+    if of_kernel and of_kernel[1].finding is not None:
+        return of_kernel
+    words = [(engine, engine.explain(text)) for engine in engines.values()]
+    return _by_its_words(words) or of_kernel
 
 
 def _written_by(
@@ -90,7 +94,7 @@ def _written_by(
 
 
 def _of_kernel(lines: Sequence[str]) -> Explanation:
-    finding = find_in_kernel(lines, None)
+    finding = find_in_machine(lines)
     if finding is None:
         return Explanation(None, (), "", None, (), {}, {}, {})
     finding = public(finding, finding.line)
@@ -105,7 +109,7 @@ def _by_its_words(
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
     named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
-    if len(named) == 1 and named[0][1].finding.signature not in _COMMON:  # type: ignore[union-attr]
+    if len(named) == 1 and _identifies(*named[0]):
         (engine, explanation), *_ = named
         return Writer(engine.name, engine.title), explanation
     if not causes:
@@ -118,6 +122,14 @@ def _by_its_words(
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
+
+
+def _identifies(engine: Engine, explanation: Explanation) -> bool:
+    """Whether the text is one that only this engine's programs print."""
+    finding = explanation.finding
+    assert finding is not None
+    kind = engine.log.kinds.get(finding.signature)
+    return kind in ("cause", "generic") and finding.signature not in _COMMON
 
 
 def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:

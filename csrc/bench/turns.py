@@ -3,7 +3,7 @@ GPU.
 
     turns.py [--turns N] [--seeds N,N] [--limit SECONDS] [--weights copy|random|both] [--plain]
              [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE] [--drafts N]
-             [--cards N] [--without-plugin]
+             [--cards N] [--without-plugin] [--match-unit N]
     turns.py --gain [--cards N]
 
 A model of four layers, made here, whose blocks have 400 tokens. Conversations (conversations.py)
@@ -21,8 +21,9 @@ Afterwards each turn's logits are compared with the truth: prompt and answer in 
 cached, nothing from drafts. How much rounding may do is measured with the truth itself, its Gated
 DeltaNet outputs disturbed by one unit of half precision (2^-11 of themselves), and with some of the
 turns served again, nothing cached; no turn may be farther from the truth than the farthest of
-those. `--without-plugin` shows what vLLM does by itself, and fails where that is wrong. The cache
-has a fixed size, so that several of these can share a GPU.
+those. `--match-unit 16` has vLLM keep states inside blocks, too (0.32 and later).
+`--without-plugin` shows what vLLM does by itself, and fails where that is wrong. The cache has a
+fixed size, so that several of these can share a GPU.
 
 `--gain`: the time to the first token of a second turn, at the shape of a 27B model with 8 of its
 64 layers. Exits 1 if a check fails; each seed ends with a line of JSON, and so does the whole.
@@ -475,6 +476,7 @@ def proof(args: argparse.Namespace) -> dict:
         max_num_batched_tokens=1024,
         gpu_memory_utilization=0.05,
         kv_cache_memory_bytes=CACHE_BYTES,
+        **({"prefix_match_unit": args.match_unit} if args.match_unit else {}),
     )
     block = llm.llm_engine.vllm_config.cache_config.block_size
     print(f"ready after {time.perf_counter() - begin:.0f} s, blocks of {block} tokens", flush=True)
@@ -486,14 +488,17 @@ def proof(args: argparse.Namespace) -> dict:
         "cards": args.cards,
         "async": args.async_scheduling,
         "kernels": args.kernels,
+        "match_unit": args.match_unit,
     }
     out = {FEWER} if args.async_scheduling else set()
     out |= {FEWER, GRAMMAR} if args.plain else set()
     shares = tuple(share for share in SHARES if share[0] not in out)
     kinds = {"copy": telling_copy, "random": telling_random}
     chosen = {k: write for k, write in kinds.items() if args.weights in (k, "both")}
-    for seed, (weights, write) in itertools.product(args.seeds, chosen.items()):
-        if time.perf_counter() - begin > args.limit:
+    for number, (seed, (weights, write)) in enumerate(
+        itertools.product(args.seeds, chosen.items())
+    ):
+        if number and time.perf_counter() - begin > args.limit:
             break
         llm.collective_rpc(write)
         llm.collective_rpc(spoil_drafts, args=(5 if weights == "copy" else 0,))
@@ -564,6 +569,7 @@ def main() -> int:
     parser.add_argument("--kernels", default="all", choices=("off", "all"))
     parser.add_argument("--async-scheduling", action="store_true")
     parser.add_argument("--without-plugin", action="store_true")
+    parser.add_argument("--match-unit", type=int, default=0)
     parser.add_argument("--gain", action="store_true")
     args = parser.parse_args()
     found = gain(args) if args.gain else proof(args)

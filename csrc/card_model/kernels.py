@@ -176,25 +176,25 @@ KERNELS: Mapping[str, Kernel] = {
     "attention_int4_1": Kernel(
         symbol="attention_kernelILNS0_6FormatE2ELi256ELi2E",
         threads=128,
-        registers=168,
+        registers=204,
         shared=19712,
-        cycles=4053,
+        cycles=2713,
         path=lambda w: Path(
-            0xCE60,
-            {**_set(True, 0xAB30, 0xAC60, 0xC5B0, 0xC7F0), 0xAB80: False},
-            cached=frozenset({0xAD10}),
+            0xC960,
+            {**_set(True, 0xA730, 0xA8A0, 0xC110, 0xC310), 0xA780: False},
+            cached=frozenset({0xA930}),
         ),
     ),
     "attention_int8_5": Kernel(
         symbol="attention_kernelILNS0_6FormatE1ELi256ELi4E",
         threads=128,
-        registers=168,
+        registers=205,
         shared=18048,
-        cycles=3997,
+        cycles=2622,
         path=lambda w: Path(
-            0x8E60,
-            {**_set(True, 0x6BF0, 0x6CC0, 0x85B0, 0x87F0), 0x6C40: False},
-            cached=frozenset({0x6D70}),
+            0x8830,
+            {**_set(True, 0x6770, 0x68B0, 0x7FE0, 0x81E0), 0x67C0: False},
+            cached=frozenset({0x6940}),
         ),
     ),
     "attention_half_5": Kernel(
@@ -209,9 +209,67 @@ KERNELS: Mapping[str, Kernel] = {
             cached=frozenset({0x4EE0}),
         ),
     ),
+    "attention_prefill_half_256": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE0ELi256E",
+        threads=256,
+        registers=254,
+        shared=41984,
+        cycles=4604,
+        path=lambda w: Path(0x5800, _set(True, 0x3EF0, 0x40E0, 0x4790), all_cached=True),
+    ),
+    "attention_prefill_int8_256": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE1ELi256E",
+        threads=256,
+        registers=255,
+        shared=42496,
+        cycles=5000,
+        path=lambda w: Path(0x6360, _set(True, 0x47B0, 0x49A0, 0x4FF0, 0x6220), all_cached=True),
+    ),
+    "attention_prefill_int4_256": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE2ELi256E",
+        threads=256,
+        registers=255,
+        shared=42496,
+        cycles=4847,
+        path=lambda w: Path(0xF770, _set(True, 0xDA90, 0xDC80, 0xE2D0, 0xF620), all_cached=True),
+    ),
+    "attention_prefill_half_128": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE0ELi128E",
+        threads=256,
+        registers=246,
+        shared=50176,
+        cycles=4941,
+        path=lambda w: Path(0x4AA0, _set(True, 0x2B00, 0x2CF0, 0x3640, 0x3EC0), all_cached=True),
+    ),
+    "attention_prefill_int4_128": Kernel(
+        symbol="prefill_kernelILNS_9attention6FormatE2ELi128E",
+        threads=256,
+        registers=250,
+        shared=50688,
+        cycles=5026,
+        path=lambda w: Path(
+            0xD700, _set(True, 0xB4B0, 0xB670, 0xBFC0, 0xC630, 0xD5B0), all_cached=True
+        ),
+    ),
+    "lm_head_8": Kernel(
+        symbol="lm_head_kernelILi1E",
+        threads=128,
+        registers=118,
+        shared=8704,
+        cycles=11437,
+        path=lambda w: Path(0x1700, cached=frozenset({0x540, 0x570})),
+    ),
+    "lm_head_16": Kernel(
+        symbol="lm_head_kernelILi2E",
+        threads=128,
+        registers=160,
+        shared=17408,
+        cycles=8573,
+        path=lambda w: Path(0x1A70, cached=frozenset({0x620, 0x680, 0x6A0, 0x6C0})),
+    ),
 }
 OURS = {
-    k: f"csrc/src/{re.sub(r'_[145]$', '', k)}.cu"
+    k: re.sub(r"(prefill)_.*$|_(1|4|5|8|16)$", r"\1", f"csrc/src/{k}") + ".cu"
     for k in KERNELS
-    if k.startswith(("gdn", "attention"))
+    if k.startswith(("gdn", "attention", "lm_head"))
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,8 +120,8 @@ class Attention:
 
 ATTENTION = (
     Attention("attention_int4_5", "int4, 5 tokens", 32, _PACKED, 21_311),
-    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED, 29_329),
-    Attention("attention_int8_5", "int8, 5 tokens", 16, 520, 23_633),
+    Attention("attention_int4_1", "int4, 1 token", 32, _PACKED, 20_000),
+    Attention("attention_int8_5", "int8, 5 tokens", 16, 520, 20_000),
     Attention("attention_half_5", "fp16, 5 tokens", 16, _UNPACKED, 22_645),
 )
 
@@ -151,6 +152,82 @@ def attention_table() -> str:
             copied = copy_ms(keys * _KV_HEADS * a.record) * 1e3
             cells.append(f"{us:.0f}, {copied / us:.0%}")
         rows.append(f"| {a.what} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class PrefillAttention:
+    kernel: str
+    what: str
+    heads: int
+    kv_heads: int
+    dim: int
+    start: int
+    """Cycles of a CTA outside the laps: reading and rotating queries, writing the output."""
+
+
+PREFILL_ATTENTION = (
+    PrefillAttention("attention_prefill_half_256", "fp16, 256, 24 / 4", 24, 4, 256, 15_978),
+    PrefillAttention("attention_prefill_int8_256", "int8, 256, 24 / 4", 24, 4, 256, 16_044),
+    PrefillAttention("attention_prefill_int4_256", "int4, 256, 24 / 4", 24, 4, 256, 37_796),
+    PrefillAttention("attention_prefill_half_128", "fp16, 128, 32 / 8", 32, 8, 128, 15_413),
+    PrefillAttention("attention_prefill_int4_128", "int4, 128, 32 / 8", 32, 8, 128, 28_851),
+)
+
+
+def prefill_attention_ms(a: PrefillAttention, tokens: int, prefix: int) -> float:
+    """One sequence and layer: the longest CTAs first, each on the SM that is free first."""
+    group, rows = a.heads // a.kv_heads, 128 * 256 // a.dim
+    free = [0] * card.SMS
+    for block in reversed(range(-(-tokens * group // rows))):
+        last = min((block + 1) * rows, tokens * group) - 1
+        laps = -(-(prefix + last // group + 1) // 16)
+        for _ in range(a.kv_heads):
+            heapq.heapreplace(free, free[0] + a.start + laps * KERNELS[a.kernel].cycles)
+    return max(free) / card.CLOCK_GHZ / 1e6
+
+
+def prefill_attention_table() -> str:
+    """What the notebook shows of prefill attention: milliseconds, and the share of HMMA's rate."""
+    sizes = ((512, 0), (2048, 0), (2048, 30_720), (2048, 120_832), (2048, 251_904))
+    rows = [
+        f"| cache, head size, heads | {' | '.join(f'{n:,} behind {m:,}' for n, m in sizes)} |",
+        "| --- |" + " --- |" * len(sizes),
+    ]
+    limit = card.SMS * card.PARTITIONS * 2 * 16 * 8 * 8 / card.HMMA_F32 * card.CLOCK_GHZ * 1e9
+    for a in PREFILL_ATTENTION:
+        cells = []
+        for tokens, prefix in sizes:
+            ms = prefill_attention_ms(a, tokens, prefix)
+            flop = 4 * a.dim * a.heads * tokens * (prefix + (tokens + 1) / 2)
+            digits = 2 if ms < 10 else 0
+            cells.append(f"{ms:.{digits}f}, {flop / ms * 1e3 / limit:.0%}")
+        rows.append(f"| {a.what} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+_LM_HEAD_START = {8: 13_857, 16: 11_432}
+"""Cycles outside the laps, from counts of whole CTAs with 10 and 20 laps: the first steps of all
+CTAs at once, adding up, writing."""
+
+
+def lm_head_us(rows: int, vocabulary: int = 248_320, hidden: int = 5120) -> float:
+    """Logits of up to 8 or 16 rows from int8 weights: an SM takes one CTA after another."""
+    kernel = KERNELS[f"lm_head_{rows}"]
+    laps = -(-vocabulary // 64) * -(-hidden // 256) / (card.SMS * kernel.resident)
+    logits = copy_ms(vocabulary * (rows * 2 + 4)) * 1e3
+    return (_LM_HEAD_START[rows] + laps * kernel.cycles) / card.CLOCK_GHZ / 1e3 + logits
+
+
+def lm_head_table() -> str:
+    """What the notebook shows of logits: microseconds, and the weights' share of the copy rate."""
+    rows = ["| vocabulary x hidden | up to 8 rows | up to 16 | fp16 at the copy rate |"]
+    rows.append("| --- " * 4 + "|")
+    for vocabulary, hidden in ((248_320, 5120), (151_936, 2560), (32_768, 5120)):
+        copied = copy_ms(vocabulary * hidden) * 1e3
+        times = [lm_head_us(n, vocabulary, hidden) for n in (8, 16)]
+        cells = [f"{us:.0f}, {copied / us:.0%}" for us in times]
+        rows.append(f"| {vocabulary:,} x {hidden} | {' | '.join(cells)} | {2 * copied:.0f} |")
     return "\n".join(rows)
 
 

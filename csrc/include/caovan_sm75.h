@@ -1,4 +1,4 @@
-/* libcaovan_sm75: Gated DeltaNet and attention for Turing (SM75), plain C.
+/* libcaovan_sm75: Gated DeltaNet, attention and logits for Turing (SM75), plain C.
  *
  * Raw device pointers, sizes and a stream; no Torch, no Python, static CUDA runtime. No call
  * synchronises with the host, allocates device memory or reads device data on the host, so every
@@ -122,12 +122,12 @@ typedef struct caovan_attention_args {
   uint32_t struct_size;
   uint32_t format; /* caovan_kv_format */
   int32_t sequences;
-  int32_t max_tokens; /* no sequence has more query tokens than this; 1..8 */
+  int32_t max_tokens; /* no sequence has more query tokens than this; decode: 1..8 */
   int32_t heads;
   int32_t kv_heads;   /* query head h reads KV head h / (heads / kv_heads) */
   int32_t head_dim;   /* 128 or 256 */
   int32_t block_size; /* tokens a block, a multiple of 16 */
-  int32_t segments;   /* into how many parts of the keys each sequence is split; 1..256 */
+  int32_t segments;   /* decode: into how many parts of the keys each sequence is split; 1..256 */
   float scale;        /* of q k, before the softmax */
   const void* q;      /* fp16 [tokens, heads, head_dim] */
   void* out;          /* fp16 [tokens, heads, head_dim]; rows outside every sequence are not written */
@@ -138,7 +138,7 @@ typedef struct caovan_attention_args {
   const void* v_scale;
   int64_t block_stride, token_stride, head_stride; /* bytes, of all four */
   const int32_t* block_table; /* [sequences, ...]: the blocks of a sequence in order */
-  int64_t block_table_stride;
+  int64_t block_table_stride; /* 0: all share one, as chunks of an extension do */
   const int32_t* cu_seqlens; /* [sequences + 1]: query tokens; a sequence without any is skipped */
   const int32_t* kv_lengths; /* [sequences]: keys, those of the query tokens included; query token i
                                 of n sees the first kv_length - n + 1 + i */
@@ -164,6 +164,18 @@ typedef struct caovan_kv_write_args {
   const int64_t* slots; /* [tokens]: block x block_size + place in it; negative: not written */
   const float* signs;   /* as of caovan_attention_args */
 } caovan_kv_write_args;
+
+typedef struct caovan_lm_head_args {
+  uint32_t struct_size;
+  int32_t rows;         /* of x, 1..16 */
+  int32_t vocabulary;   /* rows of weight, at least 64 */
+  int32_t hidden;       /* a multiple of 64 */
+  const void* x;        /* fp16 [rows, hidden] */
+  const void* weight;   /* int8 [vocabulary, hidden] */
+  const float* scale;   /* fp32 [vocabulary] */
+  void* out;            /* fp16 [rows, vocabulary]: x (scale weight)^T */
+  int64_t x_stride, weight_stride, out_stride; /* a row */
+} caovan_lm_head_args;
 
 const char* caovan_sm75_version(void);
 int caovan_sm75_abi(void);
@@ -201,9 +213,15 @@ int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, 
 int caovan_attention_decode(const caovan_attention_args* args, void* workspace,
                             int64_t workspace_bytes, void* stream);
 
+/* The same for any number of new tokens a sequence, without a workspace; for prefill. */
+int caovan_attention_prefill(const caovan_attention_args* args, void* stream);
+
 /* Write keys and values of new tokens into a paged cache, as vLLM 0.32's Triton kernels do: rotation,
  * scale, zero point and packing in one launch, in fp32 up to the rounding. */
 int caovan_kv_write(const caovan_kv_write_args* args, void* stream);
+
+/* Logits of a few rows from int8 weights, each row of the vocabulary with its scale; sums in fp32. */
+int caovan_lm_head(const caovan_lm_head_args* args, void* stream);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

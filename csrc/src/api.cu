@@ -4,6 +4,7 @@
 #include "attention_launch.cuh"
 #include "gdn_chunk.cuh"
 #include "kernels.h"
+#include "lm_head.cuh"
 #include "status.h"
 
 using caovan::refuse;
@@ -58,7 +59,9 @@ extern "C" int caovan_sm75_prepare(void) {
   if (const int status = caovan::attention_int8_load()) return status;
   if (const int status = caovan::attention_int4_load()) return status;
   if (const int status = caovan::attention_combine_load()) return status;
-  return caovan::kv_write_load();
+  if (const int status = caovan::attention_prefill_load()) return status;
+  if (const int status = caovan::kv_write_load()) return status;
+  return caovan::lm_head_load();
 }
 
 extern "C" int caovan_gdn_prefill(const caovan_gdn_prefill_args* p, void* workspace, int64_t workspace_bytes,
@@ -129,13 +132,8 @@ static int check_attention(const caovan_attention_args* p) {
                   p->kv_heads);
   if (p->head_dim != 128 && p->head_dim != 256)
     return refuse("cannot attend with head size %d: the kernel has 128 and 256", p->head_dim);
-  if (p->max_tokens < 1 || p->max_tokens > 8)
-    return refuse("cannot attend with %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
   if (p->block_size < 16 || p->block_size % 16)
     return refuse("cannot read blocks of %d tokens: a multiple of 16 is needed", p->block_size);
-  if (p->segments < 1 || p->segments > caovan::attention::kMaxSegments)
-    return refuse("cannot split a sequence into %d segments: 1 to %d fit the kernel; ask caovan_attention_segments",
-                  p->segments, caovan::attention::kMaxSegments);
   const bool packed = p->format != CAOVAN_KV_HALF;
   if (!p->q || !p->out || !p->k || !p->v || !p->block_table || !p->cu_seqlens || !p->kv_lengths ||
       (packed && (!p->k_scale || !p->v_scale)) || (p->format == CAOVAN_KV_INT4 && !p->signs))
@@ -178,6 +176,11 @@ extern "C" int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t m
 extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* workspace, int64_t workspace_bytes,
                                        void* stream) {
   if (const int status = check_attention(p)) return status;
+  if (p->max_tokens < 1 || p->max_tokens > 8)
+    return refuse("cannot attend with %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
+  if (p->segments < 1 || p->segments > caovan::attention::kMaxSegments)
+    return refuse("cannot split a sequence into %d segments: 1 to %d fit the kernel; ask caovan_attention_segments",
+                  p->segments, caovan::attention::kMaxSegments);
   const int64_t needed = caovan_attention_workspace_bytes(p->sequences, p->max_tokens, p->heads, p->kv_heads,
                                                           p->head_dim, p->segments);
   if (!workspace || workspace_bytes < needed || misaligned(workspace, 16))
@@ -189,6 +192,17 @@ extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* wor
                                                     : caovan::attention_int4_launch;
   if (const int status = launch(*p, workspace, s)) return status;
   return caovan::attention_combine_launch(*p, workspace, s);
+}
+
+extern "C" int caovan_attention_prefill(const caovan_attention_args* p, void* stream) {
+  if (const int status = check_attention(p)) return status;
+  if (p->max_tokens < 1 || int64_t(p->max_tokens) * p->heads >= 1 << 30)
+    return refuse("cannot attend with %d tokens a sequence of %d heads: 1 to 2^30 rows fit a launch; split them",
+                  p->max_tokens, p->heads);
+  if (misaligned(p->out, 4) || p->out_stride % 2)
+    return refuse("cannot write out: rows must start on 4-byte boundaries (stride %lld)",
+                  static_cast<long long>(p->out_stride));
+  return caovan::attention_prefill_launch(*p, static_cast<cudaStream_t>(stream));
 }
 
 extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {
@@ -210,4 +224,23 @@ extern "C" int caovan_kv_write(const caovan_kv_write_args* p, void* stream) {
       p->token_stride % 4 || p->head_stride % 4)
     return refuse("cannot write: rows of k, v and the cache must start on 4-byte boundaries");
   return caovan::kv_write_launch(*p, static_cast<cudaStream_t>(stream));
+}
+
+extern "C" int caovan_lm_head(const caovan_lm_head_args* p, void* stream) {
+  if (!p || p->struct_size != sizeof *p)
+    return refuse("cannot read the arguments: struct_size is %u, this library's is %zu; use the header of the same version",
+                  p ? p->struct_size : 0, sizeof *p);
+  if (p->rows < 1 || p->rows > caovan::lm_head::kMaxRows)
+    return refuse("cannot compute logits of %d rows: 1 to %d fit the kernel; split them", p->rows,
+                  caovan::lm_head::kMaxRows);
+  if (p->vocabulary < caovan::lm_head::kRows)
+    return refuse("cannot use a vocabulary of %d: at least %d are needed", p->vocabulary, caovan::lm_head::kRows);
+  if (p->hidden < caovan::lm_head::kColumns || p->hidden % caovan::lm_head::kColumns)
+    return refuse("cannot use a hidden size of %d: a multiple of %d is needed", p->hidden, caovan::lm_head::kColumns);
+  if (!p->x || !p->weight || !p->scale || !p->out)
+    return refuse("cannot compute logits: one of x, weight, scale, out is NULL");
+  if (misaligned(p->x, 16) || p->x_stride % 8 || misaligned(p->weight, 16) || p->weight_stride % 16)
+    return refuse("cannot read x or weight: rows must start on 16-byte boundaries (strides %lld, %lld)",
+                  static_cast<long long>(p->x_stride), static_cast<long long>(p->weight_stride));
+  return caovan::lm_head_launch(*p, static_cast<cudaStream_t>(stream));
 }

@@ -20,6 +20,7 @@
 
 #include "caovan_sm75.h"
 #include "hadamard.cuh"
+#include "halves.cuh"
 #include "ptx.cuh"
 
 namespace caovan {
@@ -33,11 +34,11 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 enum Format { kHalf = CAOVAN_KV_HALF, kInt8 = CAOVAN_KV_INT8, kInt4 = CAOVAN_KV_INT4 };
 
-// CTAs a multiprocessor. Three at head size 256 leave 168 registers. There fp16 would spill, and int4
-// with 32 rows waits until each product has released its operands: two CTAs are as fast on Turing,
-// and faster where memory is faster.
+// CTAs a multiprocessor. Three at head size 256 leave 168 registers: fp16 would spill, and a product
+// waits until the one before has released its operands. On an H200 that made int4, and int8 with 32
+// rows, 5 to 23 % slower; int8 with fewer rows gained 11 %.
 constexpr int resident(Format format, int head_dim, int groups) {
-  return head_dim == 256 && (format == kHalf || (format == kInt4 && groups == 4)) ? 2 : 3;
+  return head_dim == 128 || (format == kInt8 && groups < 4) ? 3 : 2;
 }
 
 // The dimension of element `at` of a partial output. A lane stores its D / 8 values in a row.
@@ -47,11 +48,6 @@ __device__ __forceinline__ int dimension(int at) {
   if (F == kInt4) return tile / 2 * 32 + lane * 4 + tile % 2 * 2 + high;
   if (F == kInt8) return tile * 16 + lane * 2 + high;
   return tile * 16 + high * 8 + lane;
-}
-
-__device__ __forceinline__ uint32_t sub2(uint32_t a, uint32_t b) {
-  __half2 r = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
-  return *reinterpret_cast<uint32_t*>(&r);
 }
 
 template <Format F>

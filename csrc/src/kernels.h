@@ -30,7 +30,13 @@ int attention_half_launch(const caovan_attention_args& args, void* workspace, cu
 int attention_combine_load();
 int attention_combine_launch(const caovan_attention_args& args, const void* workspace, cudaStream_t stream);
 
+int attention_prefill_load();
+int attention_prefill_launch(const caovan_attention_args& args, cudaStream_t stream);
+
 int kv_write_load();
 int kv_write_launch(const caovan_kv_write_args& args, cudaStream_t stream);
+
+int lm_head_load();
+int lm_head_launch(const caovan_lm_head_args& args, cudaStream_t stream);
 
 }  // namespace caovan

@@ -72,6 +72,31 @@ __device__ __forceinline__ void barrier_sync(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
+// Loads that stay where they are written: the compiler moves others up, and their results take registers.
+__device__ __forceinline__ int32_t load_here(const int32_t* p) {
+  int32_t x;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(x) : "l"(p));
+  return x;
+}
+
+__device__ __forceinline__ uint32_t load_here(const uint32_t* p) {
+  uint32_t x;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(x) : "l"(p));
+  return x;
+}
+
+__device__ __forceinline__ uint4 load_here(const uint4* p) {
+  uint4 x;
+  asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
+  return x;
+}
+
+// x, computed again here rather than kept in a register.
+__device__ __forceinline__ int again(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -99,6 +124,13 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t address) {
   uint32_t x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
   return x;
+}
+
+__device__ __forceinline__ void load_shared(uint32_t (&x)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
 }
 
 __device__ __forceinline__ float4 load_shared4(uint32_t address) {

@@ -1,4 +1,4 @@
-"""vLLM general plugin: Gated DeltaNet on tensor cores for Turing (SM75).
+"""vLLM general plugin: Gated DeltaNet and attention on tensor cores for Turing (SM75).
 
 vLLM calls `register()` in every process, perhaps more than once. Nothing here touches CUDA, and
 nothing that goes wrong stops vLLM: it then runs on its own kernels, and one log line says why. But
@@ -30,12 +30,16 @@ def register() -> None:
     if os.environ.get("CAOVAN_KERNELS") == "off":
         logger.info("caovan: CAOVAN_KERNELS=off; vLLM runs on its own kernels")
         return
-    from . import attention, hooks
+    from . import attention, hooks, layout
 
     try:
         attention.offer_flashinfer()
     except Exception:
         logger.exception("caovan: cannot offer FlashInfer attention on SM75 again")
+    try:
+        layout.offer_kernels()
+    except Exception:
+        logger.exception("caovan: cannot offer the SM75 kernels to Triton attention")
     try:
         hooks.bind(*hooks.find())
     except hooks.NoHook as error:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 KERNELS = ("off", "prefill", "decode", "all")
 MAX_SPEC_TOKENS = 7  # gdn_decode takes 8 new tokens a sequence
+ATTENTION = ("off", "read", "all")
+MAX_QUERY_TOKENS = 8  # attention_decode takes so many a sequence
+CACHES = ("auto", "float16", "int8_per_token_head", "int4_per_token_head")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,72 @@ def refusal(facts: Facts) -> str | None:
             "micro-batches overlap on their own streams (--enable-dbo, --ubatch-size), "
             "which the decode kernel's counters do not allow"
         )
+    return None
+
+
+@dataclass(frozen=True)
+class AttentionFacts:
+    """One attention layer on one machine; the first four as in `Facts`."""
+
+    platform: str
+    capability: tuple[int, int] | None
+    library_error: str | None
+    forced: bool
+    dtype: str
+    cache: str  # --kv-cache-dtype
+    heads: int  # of this rank
+    kv_heads: int
+    head_dim: int
+    kind: str = "decoder"
+    features: tuple[str, ...] = ()  # of the layer, that the kernels have not
+    overlapped_batches: bool = False
+    context_parallel: bool = False
+    batch_invariant: bool = False
+    sleeps: bool = False
+
+
+def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
+    """What the operator wants of attention: "off", "read" a cache, or "all", write it as well.
+
+    CAOVAN_ATTENTION, else `caovan_attention` in additional_config, else all; off where all kernels
+    are. Raises ValueError for an unknown word.
+    """
+    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
+        return "off"
+    where, wanted = "CAOVAN_ATTENTION", environment.get("CAOVAN_ATTENTION")
+    if wanted is None:
+        where, wanted = "caovan_attention", str(config.get("caovan_attention", "all"))
+    if wanted not in ATTENTION:
+        words = ", ".join(ATTENTION)
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {words}")
+    return wanted
+
+
+def attention_refusal(facts: AttentionFacts) -> str | None:
+    """Why this layer stays on vLLM's own attention, or None if the kernels can take it."""
+    card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
+    if card:
+        return card
+    if facts.kind != "decoder":
+        return f"the layer is of the kind {facts.kind}, but the kernels are for decoders"
+    if facts.features:
+        return f"the layer has {' and '.join(facts.features)}, which the kernels have not"
+    if facts.head_dim not in (128, 256):
+        return f"head sizes are {facts.head_dim}, but the attention kernels have 128 and 256"
+    if facts.kv_heads < 1 or facts.heads % facts.kv_heads:
+        return f"{facts.heads} query heads do not divide among {facts.kv_heads} KV heads"
+    if facts.cache not in CACHES:
+        return f"the cache is {facts.cache}, but the kernels read {', '.join(CACHES)}"
+    if facts.dtype != "float16":
+        return f"activations are {facts.dtype}, but the kernels take float16; use --dtype half"
+    if facts.overlapped_batches:
+        return "micro-batches overlap on their own streams, and would share scratch memory"
+    if facts.context_parallel:
+        return "a context is split between cards (--decode-context-parallel-size)"
+    if facts.batch_invariant:
+        return "VLLM_BATCH_INVARIANT is set, and the kernels split by the size of a batch"
+    if facts.sleeps:
+        return "--enable-sleep-mode discards memory that the kernels keep"
     return None
 
 

@@ -165,6 +165,24 @@ class KvWriteArgs(ctypes.Structure):
     ]
 
 
+class LmHeadArgs(ctypes.Structure):
+    """caovan_lm_head_args: pointers as integers (0 is NULL), strides in elements."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("rows", c_int32),
+        ("vocabulary", c_int32),
+        ("hidden", c_int32),
+        ("x", c_void_p),
+        ("weight", c_void_p),
+        ("scale", c_void_p),
+        ("out", c_void_p),
+        ("x_stride", c_int64),
+        ("weight_stride", c_int64),
+        ("out_stride", c_int64),
+    ]
+
+
 class Library:
     """The loaded library; every method raises KernelError with the library's words."""
 
@@ -199,7 +217,9 @@ class Library:
         self._c.caovan_attention_workspace_bytes.argtypes = [c_int32] * 6
         self._c.caovan_attention_workspace_bytes.restype = c_int64
         self._c.caovan_kv_write.argtypes = [ctypes.POINTER(KvWriteArgs), c_void_p]
+        self._c.caovan_lm_head.argtypes = [ctypes.POINTER(LmHeadArgs), c_void_p]
         self._c.caovan_attention_decode.argtypes = [attention, c_void_p, c_int64, c_void_p]
+        self._c.caovan_attention_prefill.argtypes = [attention, c_void_p]
 
     def prepare(self) -> None:
         """Load the kernels on the current CUDA device; not inside a graph capture."""
@@ -255,9 +275,17 @@ class Library:
         """Attend from a few new tokens a sequence to a paged cache."""
         self._check(self._c.caovan_attention_decode(args, workspace, workspace_bytes, stream))
 
+    def attention_prefill(self, args: AttentionArgs, stream: int) -> None:
+        """Attend from any number of new tokens a sequence to a paged cache."""
+        self._check(self._c.caovan_attention_prefill(args, stream))
+
     def kv_write(self, args: KvWriteArgs, stream: int) -> None:
         """Write keys and values of new tokens into a paged cache."""
         self._check(self._c.caovan_kv_write(args, stream))
+
+    def lm_head(self, args: LmHeadArgs, stream: int) -> None:
+        """Logits of a few rows from int8 weights."""
+        self._check(self._c.caovan_lm_head(args, stream))
 
     def _check(self, status: int) -> None:
         if status:

@@ -6,6 +6,7 @@
     gdn interface    "pass", or "fail: why"
     operators        vLLM classes that would be replaced ([] when the interface or library fails)
     kernels          what CAOVAN_KERNELS asks for
+    attention        "pass" where Triton attention's caches are known, or "fail: why"
     flashinfer       "offered on SM75 again", or why nothing is done about it
     states           "pass" where vLLM 0.21's are fixed, or "fail: why"
 
@@ -74,6 +75,19 @@ def flashinfer() -> str:
         return f"{type(error).__name__}: {error}"
 
 
+def describe_attention() -> str:
+    """Whether layers on vLLM's Triton attention can use the kernels."""
+    if vllm_version() is None:
+        return "fail: vLLM is not installed"
+    try:
+        from . import layout
+
+        reason = layout.refusal()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    return f"fail: {reason}" if reason else "pass"
+
+
 def describe_states() -> str:
     """Whether hybrids that draft keep right states in the prefix cache because of this plugin."""
     if vllm_version() is None:
@@ -90,7 +104,8 @@ def describe_states() -> str:
 def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout while it is imported
         interface, operators = describe_interface()
-        attention = flashinfer()
+        attention = describe_attention()
+        offered = flashinfer()
         states = describe_states()
     found = describe_library()
     report = {
@@ -100,7 +115,8 @@ def main() -> None:
         "gdn interface": interface,
         "operators": [] if "error" in found else operators,
         "kernels": kernels(),
-        "flashinfer": attention,
+        "attention": attention,
+        "flashinfer": offered,
         "states": states,
     }
     print(json.dumps(report, indent=1))

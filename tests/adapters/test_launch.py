@@ -111,6 +111,26 @@ def test_a_confined_process_has_no_way_to_gain_rights_or_trace() -> None:
     assert found == [[1] * 3, "1", "2"]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="files' modes keep other users from it")
+def test_root_changes_nothing_in_proc_but_processes_that_are_not_its_keeper() -> None:
+    paths = [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+        "/proc/irq/default_smp_affinity",
+    ]
+    paths = [path for path in paths if os.path.exists(path)]
+    keeper = f"/proc/{os.getpid()}/oom_score_adj"
+    refused = launched(
+        "import os\nrefused = []\n"
+        f"for path in {[*paths, keeper, '/proc/self/oom_score_adj']}:\n"
+        "    try: os.close(os.open(path, os.O_WRONLY))\n"
+        "    except OSError: refused.append(path)\n"
+        "print(json.dumps(refused))",
+        Confinement((), (), (launch.PROC,)),
+    )
+    assert refused == [*paths, keeper]
+
+
 def test_an_engine_gets_its_own_environment_no_input_and_the_usual_signals(tmp_path: Path) -> None:
     script = "import os\nprint(json.dumps([dict(os.environ), os.read(0, 1).decode()]))"
     assert launched(script, None, LD_LIBRARY_PATH=str(tmp_path)) == [

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from caovand.adapters.stale_files import MAX_FOLDER, SHARED, StaleFiles
 from tests.patience import eventually
 
@@ -217,3 +219,23 @@ def test_daemons_that_share_a_cache_leave_each_others_engines_alone(tmp_path: Pa
         (one.folder / "socket").touch()
         two.begin()
         assert (one.folder / "socket").exists()
+
+
+def test_without_an_answer_of_the_engines_user_nothing_is_removed_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise TimeoutError("it took too long")
+
+    one, name = StaleFiles((tmp_path / "c",), tmp_path / "ledger.json", tmp_path), "psm_1"
+    one.begin()
+    with open(tmp_path / name, "w"):
+        for _ in range(5):
+            with monkeypatch.context() as patch:
+                patch.setattr("caovand.adapters.stale_files.as_engine", silent)
+                one.look([os.getpid()])
+        one.look([os.getpid()])
+    with monkeypatch.context() as patch:
+        patch.setattr("caovand.adapters.stale_files.as_engine", silent)
+        one.remove()
+    assert (tmp_path / name).exists()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,10 +84,12 @@ def configuration(
     python: str | Path = ENGINE,
     path: Path | None = None,
     context: int | None = None,
+    engine: str = "",
 ) -> str:
-    """A configuration that serves such a model on these cards; `more` begins in [watch].
+    """A configuration that serves such a model on these cards.
 
-    `path` is another model of that kind, and `context` its tokens.
+    `engine` are further lines of [engine], and `more` begins in [watch]. `path` is another model of
+    that kind, and `context` its tokens.
     """
     variables = {
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "TRITON_CACHE_DIR": f"{CACHE}/triton", **(env or {})
@@ -105,10 +108,23 @@ python = "{python}"
 gpus = {list(gpus)}
 extra_args = {json.dumps([*ARGS[kind], *args])}
 env = {{{table}}}
+{engine}
 [watch]
 shutdown_timeout_s = 5
 {more}
 """
+
+
+def engine_plugin(folder: Path, name: str, *others: str) -> Path:
+    """A folder with this module as a plugin of vLLM, and others that it imports."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    entry = f"[vllm.general_plugins]\n{name} = {name}:register\n"
+    (info / "entry_points.txt").write_text(entry)
+    for module in (name, *others):
+        shutil.copy(Path(__file__).with_name(f"{module}.py"), folder)
+    return folder
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 ASKED = Path(__file__).with_name("fault")
+POISON = "drafts: "
+"""Begins a fault of each proposal of drafts, of every engine until the file is removed."""
 
 
 def register() -> None:
@@ -25,11 +27,28 @@ def register() -> None:
     def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ASKED.exists():
             fault = ASKED.read_text()
-            ASKED.unlink()
-            FAULTS[fault]()
+            if fault.startswith(POISON):
+                poison(self.worker.model_runner, FAULTS[fault.removeprefix(POISON)])
+            else:
+                ASKED.unlink()
+                FAULTS[fault]()
         return plain(self, *args, **kwargs)
 
     worker_base.WorkerWrapperBase.execute_model = execute_model
+
+
+def poison(runner: Any, fault: Callable[[], None]) -> None:
+    """Have each proposal of drafts fail, which an engine without them never makes."""
+    # vLLM's second model runner has another name for it.
+    drafter = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
+    if drafter is not None and "propose" not in vars(drafter):
+        plain = drafter.propose
+
+        def propose(*args: Any, **kwargs: Any) -> Any:
+            fault()
+            return plain(*args, **kwargs)
+
+        drafter.propose = propose
 
 
 def illegal_access() -> None:

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -64,7 +65,7 @@ class Server:
         outcome: list[str] = []
         client = threading.Thread(target=lambda: outcome.append(self.outcome(drawn(100), 4_000)))
         client.start()
-        until(lambda: self._counter("vllm:num_requests_running") > 0, "a request under way")
+        until(lambda: self.counter("vllm:num_requests_running") > 0, "a request under way")
         yield outcome
         client.join()
 
@@ -78,7 +79,15 @@ class Server:
             return "cut"
         return "answered"
 
-    def _counter(self, name: str) -> float:
+    def many(self, count: int, tokens: int) -> float:
+        """Tokens a second of so many requests at once, prompts and all."""
+        begun = time.monotonic()
+        with ThreadPoolExecutor(count) as clients:
+            list(clients.map(lambda _: self.answer(drawn(100), tokens), range(count)))
+        return count * tokens / (time.monotonic() - begun)
+
+    def counter(self, name: str) -> float:
+        """A counter of vLLM's, over its engines."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))

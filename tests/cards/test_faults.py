@@ -6,12 +6,8 @@ started and until that served. What kills the core from outside is in test_servi
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import nvml_library, processes
+from caovand.adapters import processes
 from caovand.adapters.nvml import read_gpus
 from caovand.cli.client import Client
-from tests.cards.conftest import CARD, running, serves, shown
+from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
+from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import Server, configured, drawn
 from tests.daemon_process import Daemon, free_port
 from tests.patience import until
 
-HERE = Path(__file__).parent
 WATCH = """stable_after_s = 2
 hang_s = 8
 confirm_s = 4
@@ -41,22 +37,6 @@ FOUND_S, ENDED_S, BACK_S = 60.0, 20.0, 90.0
 SPARE_MIB = 256
 """How far apart two readings of an unused card may be."""
 PROMPTS, PROMPT = 8, 30_000
-NEIGHBOUR = """
-import ctypes, sys
-
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context, place = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-assert not cuda.cuInit(0)
-assert not cuda.cuDeviceGet(ctypes.byref(device), 0)
-assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-assert not cuda.cuCtxSetCurrent(context)
-for mib in (256, 32, 4):
-    while not cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(mib << 20)):
-        pass
-print("taken", flush=True)
-sys.stdin.read()
-"""
-"""Takes all of a card's memory until its input ends."""
 
 
 @dataclass
@@ -91,16 +71,6 @@ class Lowest(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join()
-
-
-def card_mib() -> int:
-    """Memory in use on the card."""
-    nvml = nvml_library.pynvml()
-    nvml.nvmlInit()
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(CARD)).used >> 20)
-    finally:
-        nvml.nvmlShutdown()
 
 
 @dataclass
@@ -174,13 +144,8 @@ def cells(row: Row) -> list[str]:
 @pytest.fixture(scope="module")
 def faults(cards: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
     """A daemon whose engines import a plugin that fails a step where it is asked to."""
-    plugin, port, unused = tmp_path_factory.mktemp("plugin"), free_port(), card_mib()
-    info = plugin / "injected-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: injected\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\ninjected = injected:register\n")
-    for name in ("injected.py", "stray.py"):
-        shutil.copy(HERE / name, plugin)
+    plugin = engine_plugin(tmp_path_factory.mktemp("plugin"), "injected", "stray")
+    port, unused = free_port(), card_mib()
     lowest = Lowest()
     lowest.start()
     with running(configured(port, more=WATCH, PYTHONPATH=str(plugin))) as one:
@@ -317,21 +282,6 @@ def test_a_neighbour_that_takes_memory_is_named_and_its_memory_used_once_it_has_
     assert after["rungs"] == []
     assert faults.daemon.commands()[-1] == command
     faults.nothing_is_left(row)
-
-
-@contextlib.contextmanager
-def neighbour() -> Iterator[subprocess.Popen[str]]:
-    """Another process that has all memory which the engine has left."""
-    words = [sys.executable, "-c", NEIGHBOUR]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(CARD)}
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=env, **pipes) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "taken\n"
-            yield other
-        finally:
-            other.kill()
 
 
 def test_a_step_out_of_memory_is_answered_with_a_smaller_share(faults: Faults) -> None:

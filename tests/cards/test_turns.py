@@ -3,7 +3,7 @@
 csrc/bench/turns.py by the engine's Python, with the plugin's fixes and without, several at a time
 on the same cards. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a later run with the
 next seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
-CAOVAN_CARDS_TURNS_S seconds.
+CAOVAN_CARDS_TURNS_S seconds. CAOVAN_CARDS_UNIT=16 has states kept inside blocks, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ FIRST, _, LAST = os.environ.get("CAOVAN_CARDS_SEEDS", "0-7").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 TURNS = os.environ.get("CAOVAN_CARDS_TURNS", "240")
 LIMIT_S = os.environ.get("CAOVAN_CARDS_TURNS_S", "240")
+UNIT = os.environ.get("CAOVAN_CARDS_UNIT", "0")
 AT_ONCE = {1: 4, 2: 2}
 """By cards: how many engines of each way share them."""
 RIGHT_BY_ITSELF = (0, 32)
@@ -59,7 +60,7 @@ def runs(ways: dict[str, list[str]], count: int, folder: Path) -> Iterator[list[
     graphs = "NONE" if EAGER else "PIECEWISE"
     common = [
         "--turns", TURNS, "--limit", LIMIT_S, "--graphs", graphs, "--cards", str(count),
-        "--plain", "--async-scheduling",
+        "--plain", "--async-scheduling", "--match-unit", UNIT,
     ]  # fmt: skip
     begun: list[Run] = []
     with contextlib.ExitStack() as stack:

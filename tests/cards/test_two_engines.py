@@ -35,6 +35,25 @@ def test_a_model_moves_to_another_engine_and_back(cards: int) -> None:
         assert not back["failures"]
 
 
+def test_a_tried_engine_is_measured_and_kept_or_not(cards: int) -> None:
+    before = places.current(ENGINES)
+    others = [one for one in places.engines(ENGINES) if one.kind == "vllm" and one != before]
+    if before is None or not others:
+        pytest.skip(f"needs two engines in {ENGINES}")
+    python = ENGINES / "current/bin/python"
+    config = configuration("hybrid", free_port(), [CARD], OUR_KERNELS, python=python)
+    with running(config) as one:
+        serves(one)
+        words = ("engine", "try", others[0].version, "--root", str(ENGINES))
+        done = one.ctl(*words, timeout_s=1200)
+        print(done.stdout + done.stderr, flush=True)
+        kept = f"{others[0].name} is kept" in done.stdout
+        assert (done.returncode == 0) is kept
+        served = others[0] if kept else before
+        assert serves(one)["reported"]["version"] == served.version
+        places.switch(ENGINES, before.name)
+
+
 def moved(one: Daemon, *words: str) -> None:
     """Take another engine into use, and reload."""
     assert one.ctl("engine", *words, "--root", str(ENGINES)).returncode == 0

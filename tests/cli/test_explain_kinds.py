@@ -33,6 +33,11 @@ PROMPT = (
         # No line of any engine: a text that one alone knows decides, what several know does not.
         ("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856).", "vllm"),
         (OOM, ""),
+        # What any program may print identifies none, nor does what is known by its form alone.
+        ("Error: open config.json: file does not exist", ""),
+        ("Segmentation fault (core dumped)", ""),
+        ("[    1.5] amdgpu 0000:c2:00.0: ring gfx_0.0.0 timeout, signaled seq=1", "host"),
+        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", ""),
         ("ValueError: something that nobody knows", ""),
     ],
 )  # fmt: skip

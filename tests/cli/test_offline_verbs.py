@@ -534,6 +534,14 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "cannot be loaded: no such file",
         ),
         (
+            replace(
+                GOOD,
+                engine=replace(CUDA, version="0.33.0", plugin="1", attention="fail: a is not b"),
+            ),
+            "WARN",
+            "Triton's attention otherwise (a is not b)",
+        ),
+        (
             replace(GOOD, engine=replace(FIXED, states="fail: a is not b")),
             "WARN",
             "would spoil vLLM 0.21.0's answers (a is not b)",
@@ -846,6 +854,19 @@ def test_the_doctor_names_what_keeps_the_engine_from_caovan(
 ) -> None:
     found = doctor.confinement_check(confine, abi)
     assert (found.group, found.verdict) == ("confinement", verdict)
+    assert words in found.text
+
+
+@pytest.mark.parametrize(
+    ("user", "why", "words"),
+    [
+        ("caovan-engine", "", "run as the user caovan-engine"),
+        ("", "there is no user caovan-engine", "own user (there is no user caovan-engine)"),
+    ],
+)
+def test_the_doctor_names_the_engines_user(user: str, why: str, words: str) -> None:
+    found = doctor.user_check(user, why)
+    assert (found.group, found.verdict) == ("confinement", "PASS")
     assert words in found.text
 
 

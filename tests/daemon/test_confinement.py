@@ -50,7 +50,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         "/srv/hub",
         "/srv/run",
     }
-    assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm"}
+    assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm", "/proc"}
     named = confinement(
         engine, config, places, "/opt/engine/bin/python", {**env, "XDG_CACHE_HOME": "/srv/xdg"}
     )

@@ -35,7 +35,8 @@ def test_what_its_configuration_refuses_is_not_tried_again(
 ) -> None:
     finding = find_cause(CONFIGURING.format(file, error).split("\n"), "resolve")
     assert finding is not None
-    assert (finding.failure, finding.captures.get("component", "")) == ("unknown", component)
+    assert finding.captures.get("component", "") == component
+    assert finding.failure == ("bad-arguments" if component else "unknown")
     verdict = decide(Plan("m", {}, {}, "sm75"), finding, 1, LadderRules(HEALING)).verdict
     assert verdict == ("fail" if component else "again")
 
@@ -145,3 +146,85 @@ def test_the_arguments_in_the_log_are_that_plan() -> None:
     )
     assert "matter here: --kv-cache-dtype fp8." in told.advice[1]
     assert "store the KV cache as the model computes" in told.advice[2]
+
+
+def test_lines_without_time_or_number_are_vllm_s_too() -> None:
+    told = explain(
+        "INFO  [kv_cache_utils.py]  GPU KV cache size: 150,745 tokens\n"
+        "INFO 11-20 [odd.py:1] text\n"
+        "(EngineCore) ERROR [core.py:1138] EngineCore failed to start.\n"
+        "(EngineCore) ERROR [core.py:1138] KeyError: 'layers.0.mlp.experts.w2_weight'\n"
+    )
+    assert told.finding is not None
+    assert (told.finding.failure, told.finding.phase) == ("model-missing", "kv")
+
+
+REASON = (
+    "  Value error, rope_scaling should have a 'rope_type' key [type=value_error, input_value=1]"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ((REASON,), "rope_scaling should have a 'rope_type' key"),
+        (("  Assertion failed, no config is set [type=assertion_error, input_value=1]",),
+         "no config is set"),
+        (("max_model_len", "  Input should be greater than 0 [type=greater_than, input_value=-1]"),
+         "Input should be greater than 0"),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_validation_is_the_cause_and_stands_in_the_advice(
+    lines: tuple[str, ...], reason: str
+) -> None:
+    refused = "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"
+    finding = find_cause([refused, *lines], "resolve")
+    assert finding is not None
+    assert (finding.failure, finding.signature) == ("bad-arguments", "args.value")
+    assert advise(finding, {})[0] == f"vLLM refused its configuration: {reason}."
+    alone = find_cause([refused], "resolve")
+    assert alone is not None
+    assert alone.signature == "args.refused"
+
+
+def test_a_capture_without_its_log_is_known_by_its_frames() -> None:
+    finding = find_cause([
+        "Traceback (most recent call last):",
+        '  File "/opt/vllm/compilation/backends.py", line 681, in __call__',
+        '  File "/opt/torch/cuda/graphs.py", line 84, in capture_end',
+        "RuntimeError: CUDA error: out of memory",
+    ], "resolve")  # fmt: skip
+    assert finding is not None
+    assert finding.failure == "device-oom-capture"
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("TypeError: A.__init__() got an unexpected keyword argument 'sinks'",
+         "A.__init__ does not know the argument sinks"),
+        ("TypeError: begin_forward() missing 1 required positional argument: 'page_size'",
+         "begin_forward is called without 'page_size'"),
+        ("AttributeError: module 'flashinfer' has no attribute 'x'", "flashinfer has no x"),
+        ("ValueError: num_steps=4 cannot be other than 1", "A setting is refused: num_steps"),
+        ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+         "compute mode is Default"),
+        ("RuntimeError: CUDA error: peer access is not supported between these two devices",
+         "NCCL_P2P_DISABLE=1"),
+    ],
+)  # fmt: skip
+def test_a_family_of_exceptions_says_what_is_certain(line: str, remedy: str) -> None:
+    finding = find_cause([line], "engine")
+    assert finding is not None
+    assert remedy in advise(finding, {})[0]
+
+
+def test_an_architecture_whose_code_cannot_be_imported_is_not_called_unknown() -> None:
+    """Its reason, where it is printed, is the cause."""
+    failed = "ValueError: Model architectures ['A'] failed to be inspected. Please check the logs"
+    reason = "ERROR 11-20 09:00:00 [registry.py:415] ImportError: libcudart.so.12: cannot open"
+    alone, with_reason = find_cause([failed], "resolve"), find_cause([reason, failed], "resolve")
+    assert alone is not None
+    assert with_reason is not None
+    assert advise(alone, {})[0].startswith("vLLM could not import its own code for A")
+    assert with_reason.line == 1

@@ -91,6 +91,12 @@ def test_a_log_names_the_kernels_of_the_plugin_or_why_they_are_not_used() -> Non
         assert found == {"kernels_refusal": "activations are bfloat16; use --dtype half"}
 
 
+def test_a_log_names_caovans_attention() -> None:
+    line = "(EngineCore pid=9) INFO 11-27 00:24:35 [triton_sm75.py:90] caovan: attention"
+    runs = f"{line} runs on the SM75 kernels (cache int4_per_token_head, read and written)"
+    assert figures(runs) == {"attention_kernels": "SM75"}
+
+
 def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_line() -> None:
     found = figures_in("vllm-0.32.0-cpu-dense_compiled.log")
     assert (found["version"], found["kv_tokens"], found["concurrency"]) == ("0.32.0", 2097152, 1024)

@@ -178,6 +178,11 @@ CURES: Mapping[str, tuple[str, Mapping[str, Any], Cured, int]] = {
     "abetlen/llama-cpp-python#1944": (
         "load", {"gpu_layers": 48, "max_model_len": 8192}, lambda plan: bool(plan.taken), 2,
     ),
+    "mozilla-ai/llamafile#881": (
+        "warmup", {"gpu_layers": 48, "ubatch_size": 512, "batch_size": 2048},
+        at_most("ubatch_size", 256), 2,
+    ),
+    "ollama/ollama#7146": ("load", {"max_model_len": 8192}, lambda plan: bool(plan.taken), 2),
 }  # fmt: skip
 # Only a person can act: no second start, and the state says whether caovan goes on by itself.
 NO_CURE: Mapping[str, State] = {
@@ -209,6 +214,17 @@ NO_CURE: Mapping[str, State] = {
     "MiniMax-AI/MiniMax-01#42, vllm-project/production-stack#276": State.HOLD,
     "PiDanShouRouZhouXD/Sakura_Launcher_GUI#71": State.HOLD,
     "ollama/ollama#8638": State.HOLD,
+    "vllm-project/vllm#22383": State.FAILED,
+    "vllm-project/vllm#10483": State.FAILED,
+    "sgl-project/sglang#565": State.FAILED,
+    "sgl-project/sglang#23233": State.FAILED,
+    "hiyouga/LlamaFactory#10240": State.HOLD,
+    "gpustack/gpustack#3741": State.FAILED,
+    "ggml-org/llama.cpp#17327": State.FAILED,
+    "ollama/ollama#9148": State.FAILED,
+    "ollama/ollama#3010": State.FAILED,
+    "ollama/ollama#4919": State.HOLD,
+    "ollama/ollama#4492": State.HOLD,
 }
 
 

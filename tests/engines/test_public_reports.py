@@ -10,7 +10,7 @@ from tests.daemon_process import ROOT
 from tests.public_reports import CITED, SETS, Report, cited, judged, reports, table
 
 KNOWN = [report for name in ("first", "working") for report in reports(name)]
-RIGHT, WRONG = 0.85, 0.06
+RIGHT, WRONG = 0.85, 0.03
 """Of the half that no row was written for, what is reached; the goal is 0.85 and 0.03."""
 
 

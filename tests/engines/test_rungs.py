@@ -10,7 +10,9 @@ from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.healing.cures import HEALING
 
 
-def step(rung: str, taken: tuple[str, ...] = (), text: str = "", **values: int | float) -> Step:
+def step(
+    rung: str, taken: tuple[str, ...] = (), text: str = "", **values: int | float | str
+) -> Step:
     """What this rung does to a plan with these values and rungs; an empty Step for nothing."""
     captures = {name: str(values.pop(name)) for name in ("fits", "len") if name in values}
     settings = {name: Setting(value, "policy", "") for name, value in values.items()}
@@ -57,3 +59,46 @@ def test_what_sums_wrongly_is_changed_alone(by: str, helps: list[str]) -> None:
     finding = Finding("allreduce-wrong", "", "launch", {"by": by})
     rungs = HEALING.against(finding)
     assert [rung.name for rung in rungs if rung.step(plan, finding)] == helps
+
+
+ON_TRITON = {"attention_backend": "TRITON_ATTN"}
+
+
+@pytest.mark.parametrize(
+    ("values", "env", "device", "acts"),
+    [
+        ({"kv_cache_dtype": "int4_per_token_head"}, {}, "1x sm75", True),
+        (ON_TRITON, {}, "1x sm75", True),
+        (ON_TRITON, {"CAOVAN_ATTENTION": "read"}, "1x sm75", True),
+        (ON_TRITON, {"CAOVAN_ATTENTION": "off"}, "1x sm75", False),
+        (ON_TRITON, {}, "1x sm90", False),
+        (ON_TRITON | {"additional_config": None}, {}, "1x sm75", False),
+        ({"kv_cache_dtype": "fp8"}, {}, "1x sm75", False),
+    ],
+)
+def test_attention_goes_back_to_vllms_own_where_the_plugins_may_act(
+    values: dict[str, object], env: dict[str, str], device: str, acts: bool
+) -> None:
+    values = {"additional_config": {"caovan": True}, **values}
+    plan = Plan(
+        "m",
+        {name: Setting(value, "policy", "") for name, value in values.items()},
+        {name: Setting(value, "user", "") for name, value in env.items()},
+        device=device,
+    )
+    found = HEALING.by_name["attention-own"].step(plan, Finding("illegal-access", "", "serve"))
+    assert (found.env if found else None) == ({"CAOVAN_ATTENTION": "off"} if acts else None)
+
+
+@pytest.mark.parametrize(
+    ("now", "then"),
+    [
+        ("int4_per_token_head", "int8_per_token_head"),
+        ("int8_per_token_head", "auto"),
+        ("fp8", "auto"),
+        ("auto", None),
+    ],
+)
+def test_a_cache_gets_more_bits_until_it_has_the_models_own(now: str, then: str | None) -> None:
+    found = step("kv-dtype-plain", kv_cache_dtype=now)
+    assert found.settings.get("kv_cache_dtype") == then

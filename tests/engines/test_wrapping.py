@@ -8,7 +8,7 @@ import pytest
 
 from caovand.engines import registry
 from caovand.engines.common.whole_log import lines_of
-from caovand.engines.common.wrapping import join_wrapped, unwrap
+from caovand.engines.common.wrapping import join_wrapped, unwrap, without_label
 from caovand.engines.writer import explain_log
 from tests.daemon_process import ROOT
 
@@ -22,7 +22,9 @@ AS_PASTED = (
     "[46009] ", "[rank0]: ", "[Sun Mar 24 23:54:53 2024] ", "> ", "│ ",
     "[multiproc_executor.py:492] ",
     "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
+    "Dec  5 10:29:11 localhost ollama: ", "[llamacpp-router stdout] [52717] ",
     "vllm-1  | 2026-11-20T09:00:00.123456Z ", "[1;36m",
+    "(ServeReplica:llm:Deployment pid=7, ip=10.0.0.2) ", "(SGLangWorker pid=38138) ",
 )  # fmt: skip
 OWN = (
     "[2025-03-12 10:12:44 TP0] Load weight end.", "[2025-03-12 10:12:44] server_args=ServerArgs()",
@@ -41,11 +43,38 @@ def test_what_an_engine_begins_its_lines_with_stays(line: str) -> None:
     assert unwrap(line) == line
 
 
+@pytest.mark.parametrize("label", ["[VLLM LOG] ", "vLLM STDOUT: ", "worker 3 | "])
+def test_a_label_that_every_line_has_is_taken_off(label: str) -> None:
+    lines = (LINE, "Traceback (most recent call last):", "ValueError: x")
+    assert without_label("\n".join(label + line for line in lines)) == "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("llama_model_loader: a", "llama_model_loader: b", "llama_model_loader: c"),
+        ("CUDA error: a", "CUDA error: b", "CUDA error: c"),
+        ("[VLLM LOG] a", "[VLLM LOG] b"),
+        ("[VLLM LOG] a", "[VLLM LOG] b", "c"),
+    ],
+)
+def test_what_may_be_the_engine_s_own_is_no_label(lines: tuple[str, ...]) -> None:
+    assert without_label("\n".join(lines)) == "\n".join(lines)
+
+
+def test_what_ray_adds_to_repeated_lines_is_taken_off() -> None:
+    assert unwrap(f"{LINE} [repeated 6x across cluster]") == LINE
+    assert unwrap(f"{LINE} [repeated 6x across cluster] (Ray deduplicates logs)") == LINE
+
+
 def test_borders_colours_and_records_of_docker_are_taken_off() -> None:
     assert lines_of(f"│ {LINE}      │\r\n") == [LINE, ""]
     assert lines_of(f"\x1b[1;36m{LINE}\x1b[0m [0;0m") == [LINE + " "]
     assert lines_of(json.dumps({"log": f"\x1b[31m{LINE}\n"})) == [LINE]
     assert lines_of('{"log": 1}') == ["1"]
+    assert lines_of(json.dumps({"level": 50, "pid": 7, "msg": f"{LINE}\n"})) == [LINE]
+    other = json.dumps({"level": "ERROR", "message": LINE})
+    assert lines_of(other) == [other]
     assert lines_of('{"log": ') == ['{"log": ']
 
 

@@ -142,6 +142,8 @@ def test_the_notebook_shows_what_the_model_says() -> None:
     assert times.table() in notebook
     assert times.our_table() in notebook
     assert times.attention_table() in notebook
+    assert times.prefill_attention_table() in notebook
+    assert times.lm_head_table() in notebook
 
 
 def test_our_kernels_are_modelled_with_the_registers_and_memory_they_take(build: Path) -> None:

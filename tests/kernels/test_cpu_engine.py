@@ -146,6 +146,7 @@ def test_probe_passes_in_the_engines_environment(ran: Callable[[str], Ran]) -> N
     assert said["operators"] == [], "nothing would be replaced without the library"
     assert "CAOVAN_SM75_LIBRARY names it" in said["library"]["error"]
     assert said["flashinfer"] == "this is vLLM's cpu build"
+    assert said["attention"] == "fail: this is vLLM's cpu build"
     assert said["states"] == "fail: this vLLM keeps right states itself"
 
 
@@ -415,8 +416,8 @@ def test_binding_is_checked_idempotent_and_yields_to_another_plugin(
 
 
 MEASURE = """
-from caovan_vllm_sm75_turbo3.measure import bench
-assert bench.HAS_VLLM
+from caovan_vllm_sm75_turbo3.measure import attention, bench
+assert bench.HAS_VLLM and attention.unified_attention
 for name in ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule_packed_decode",
              "fused_sigmoid_gating_delta_rule_update"):
     assert callable(getattr(bench.ops, name))
@@ -429,7 +430,25 @@ def test_the_table_has_this_vllms_kernels_next_to_ours(ran: Callable[[str], Ran]
     assert "no Triton column" not in ran("measure").log
 
 
+ATTENTION = ROOT / "tests/kernels/attention_in_vllm.py"
+
+
+@pytest.mark.long
+def test_triton_attention_decodes_with_ours_where_they_serve(ran: Callable[[str], Ran]) -> None:
+    log = ran("attention").log
+    runs = "caovan: attention runs on the SM75 kernels"
+    assert f"{runs} (cache int4_per_token_head, read and written)" in log
+    assert f"{runs} (cache auto, read)" in log
+    stays = "caovan: attention stays on vLLM's own kernels: "
+    assert f"{stays}the layer has a sliding window, which the kernels have not" in log
+    assert f"{stays}cannot load attention" in log
+    assert f"{stays}RuntimeError: out of memory" in log
+    assert "goes back to vLLM's own kernels: cannot use a cache of torch.int16" in log
+    assert "cannot use caovan_attention = 'some': it must be one of off, read, all" in log
+
+
 PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
+    "attention": (ATTENTION.read_text(), {}),
     "probe": (PROBE, {"CAOVAN_SM75_LIBRARY": "/nowhere.so"}),
     "bind": (BIND, {}),
     "fall back": (FALL_BACK, {}),

@@ -80,6 +80,71 @@ def test_caovan_notes_a_refusal_unless_the_kernels_are_for_other_cards_or_models
     assert figures(said).get("kernels_refusal") == (why if noted else None)
 
 
+ATTENTION = dispatch.AttentionFacts(
+    platform="cuda",
+    capability=(7, 5),
+    library_error=None,
+    forced=False,
+    dtype="float16",
+    cache="int4_per_token_head",
+    heads=24,
+    kv_heads=4,
+    head_dim=256,
+)
+
+
+@pytest.mark.parametrize("changed", [{}, {"cache": "auto"}, {"head_dim": 128, "kv_heads": 8}])
+def test_attention_of_the_27b_model_is_taken_on_turing(changed: dict) -> None:
+    assert dispatch.attention_refusal(replace(ATTENTION, **changed)) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "noted"),
+    [
+        ({"platform": "cpu"}, "vLLM's cpu build", False),
+        ({"capability": (9, 0)}, "CAOVAN_SM75_FORCE=1", False),
+        ({"library_error": "cannot find it"}, "cannot find it", True),
+        ({"kind": "encoder"}, "the kernels are for decoders", False),
+        ({"features": ("sinks", "a soft cap")}, "has sinks and a soft cap", False),
+        ({"head_dim": 64}, "128 and 256", False),
+        ({"heads": 25}, "25 query heads do not divide among 4", False),
+        ({"cache": "fp8"}, "the cache is fp8", False),
+        ({"dtype": "bfloat16"}, "use --dtype half", True),
+        ({"overlapped_batches": True}, "micro-batches", True),
+        ({"context_parallel": True}, "--decode-context-parallel-size", True),
+        ({"batch_invariant": True}, "VLLM_BATCH_INVARIANT", True),
+        ({"sleeps": True}, "--enable-sleep-mode", True),
+    ],
+)
+def test_a_layer_that_attends_otherwise_is_refused_in_words(
+    changed: dict, words: str, noted: bool
+) -> None:
+    why = dispatch.attention_refusal(replace(ATTENTION, **changed)) or ""
+    assert words in why
+    said = f"INFO 11-27 00:24:35 [a.py:1] caovan: attention stays on vLLM's own kernels: {why}"
+    assert figures(said).get("kernels_refusal") == (why if noted else None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "config", "wanted"),
+    [
+        ({}, {}, "all"),
+        ({}, {"caovan": False}, "off"),
+        ({"CAOVAN_KERNELS": "off"}, {"caovan_attention": "all"}, "off"),
+        ({"CAOVAN_KERNELS": "prefill"}, {}, "all"),
+        ({}, {"caovan_attention": "read"}, "read"),
+        ({"CAOVAN_ATTENTION": "off"}, {"caovan_attention": "read"}, "off"),
+    ],
+)
+def test_attention_has_a_switch_of_its_own(environment: dict, config: dict, wanted: str) -> None:
+    assert dispatch.attention_wanted(environment, config) == wanted
+
+
+def test_a_switch_of_attention_that_means_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, read"):
+        dispatch.attention_wanted({"CAOVAN_ATTENTION": "on"}, {})
+
+
 def test_force_opens_newer_cards_and_never_older_ones() -> None:
     assert dispatch.refusal(replace(TURING, capability=(9, 0), forced=True)) is None
     assert dispatch.refusal(replace(TURING, capability=(7, 0), forced=True))

@@ -26,6 +26,10 @@ def kernel_of(symbol: str) -> str:
     """The entry of `resources.toml` that a mangled name belongs to."""
     if m := re.search(r"decode_kernelILi\d+ELi(\d+)E", symbol):
         return f"decode_kernel, {m[1]} warps"
+    if m := re.search(r"lm_head_kernelILi(\d)E", symbol):
+        return f"lm_head_kernel, {8 * int(m[1])} rows"
+    if m := re.search(r"prefill_kernelILNS_9attention6FormatE\dELi(\d+)E", symbol):
+        return f"attention prefill_kernel, {m[1]}"
     if m := re.search(r"attention_kernelILNS0_6FormatE(\d)ELi(\d+)E", symbol):
         return f"attention_kernel, {('fp16', 'int8', 'int4')[int(m[1])]} {m[2]}"
     return next(kernel for kernel in LIMITS if kernel in symbol)
@@ -151,6 +155,7 @@ def test_library_is_the_same_when_built_again(build: Path, tmp_path: Path) -> No
         (library.DecodeArgs, "caovan_gdn_decode_args"),
         (library.AttentionArgs, "caovan_attention_args"),
         (library.KvWriteArgs, "caovan_kv_write_args"),
+        (library.LmHeadArgs, "caovan_lm_head_args"),
     ],
 )
 def test_structures_are_the_headers_field_for_field(
@@ -353,6 +358,23 @@ def test_attention_refuses_in_words(build: Path, changed: dict, words: str) -> N
     ("changed", "words"),
     [
         ({"struct_size": 8}, "struct_size is 8"),
+        ({"max_tokens": 0}, "cannot attend with 0 tokens"),
+        ({"max_tokens": 1 << 26}, "split them"),
+        ({"out_stride": 6143}, "cannot write out: rows must start on 4-byte boundaries"),
+        ({"signs": 0}, "required array is NULL"),
+    ],
+)
+def test_prefill_attention_refuses_in_words(build: Path, changed: dict, words: str) -> None:
+    lib = library.Library(build / library.NAME)
+    with pytest.raises(library.KernelError) as refused:
+        lib.attention_prefill(attention_args(**{"segments": 0} | changed), 0)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"struct_size": 8}, "struct_size is 8"),
         ({"format": 3}, "a cache of format 3"),
         ({"head_dim": 64}, "head size 64"),
         ({"tokens": 0}, "cannot write 0 tokens"),
@@ -378,6 +400,33 @@ def test_writing_a_cache_refuses_in_words(build: Path, changed: dict, words: str
     }
     with pytest.raises(library.KernelError) as refused:
         library.Library(build / library.NAME).kv_write(library.KvWriteArgs(**values | changed), 0)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"struct_size": 8}, "struct_size is 8"),
+        ({"rows": 17}, "logits of 17 rows: 1 to 16 fit"),
+        ({"vocabulary": 63}, "a vocabulary of 63"),
+        ({"hidden": 96}, "a hidden size of 96: a multiple of 64"),
+        ({"scale": 0}, "is NULL"),
+        ({"x": 4104}, "16-byte boundaries"),
+        ({"weight_stride": 5128}, "16-byte boundaries"),
+    ],
+)
+def test_logits_are_refused_in_words(build: Path, changed: dict, words: str) -> None:
+    values = dict.fromkeys(("x", "weight", "scale", "out"), 4096) | {
+        "struct_size": ctypes.sizeof(library.LmHeadArgs),
+        "rows": 5,
+        "vocabulary": 248_320,
+        "hidden": 5120,
+        "x_stride": 5120,
+        "weight_stride": 5120,
+        "out_stride": 248_320,
+    }
+    with pytest.raises(library.KernelError) as refused:
+        library.Library(build / library.NAME).lm_head(library.LmHeadArgs(**values | changed), 0)
     assert words in str(refused.value)
 
 

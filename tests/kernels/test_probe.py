@@ -37,4 +37,5 @@ def test_probe_says_what_it_found_of_vllm() -> None:
     said = probe()
     assert said["gdn interface"].startswith(("pass", "fail: "))
     assert said["states"].startswith(("pass", "fail: "))
+    assert said["attention"].startswith(("pass", "fail: "))
     assert (said["vllm"] is None) == said["gdn interface"].startswith("fail: vLLM is not installed")

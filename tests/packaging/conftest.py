@@ -25,6 +25,7 @@ KEEP = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-
 ENGINE = Path(os.environ.get("CAOVAN_TEST_ENGINE") or ROOT / ".engines/current")
 MODEL = Path(os.environ.get("CAOVAN_TEST_MODEL") or ROOT / ".caovan/models/dense")
 ENGINE_THERE = "/opt/engine"
+ACCOUNT, ENGINE_ACCOUNT = "caovan", "caovan-engine"
 TOOLS = {
     "mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container", "lintian": "lintian",
     "mandoc": "mandoc", "zsh": "zsh", "dpkg-deb": "dpkg", "pgrep": "procps",
@@ -223,8 +224,22 @@ class Machine:
         return found
 
     def pids(self) -> set[int]:
-        """All processes of the account caovan."""
-        return set(map(int, self.run("pgrep", "-u", "caovan").stdout.split()))
+        """All processes of the accounts caovan and caovan-engine."""
+        found = (self.run("pgrep", "-u", user).stdout for user in (ACCOUNT, ENGINE_ACCOUNT))
+        return {int(pid) for pids in found for pid in pids.split()}
+
+    def comm(self, pid: int) -> str:
+        """The name of a process."""
+        return self.must("cat", f"/proc/{pid}/comm").strip()
+
+    def engine_pids(self) -> set[int]:
+        """The processes of the engine, without the daemon and its helpers."""
+        helpers = ("caovand", "caovan-spawner", "caovan-calls")
+        return {pid for pid in self.pids() if self.comm(pid) not in helpers}
+
+    def user(self, pid: int) -> str:
+        """The user of a process."""
+        return self.must("stat", "-c", "%U", f"/proc/{pid}").strip()
 
     def groups(self, pid: int) -> str:
         """The control groups of a process, as systemd in the machine names them."""

@@ -19,7 +19,7 @@ from caovand.adapters import launch
 from caovand.adapters.short_slice import SLICE_NS
 from tests import hostile_engine
 from tests.hostile_engine import HOSTILE, NEEDED
-from tests.packaging.conftest import KEEP, Machine, repacked, version_of
+from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, repacked, version_of
 from tests.patience import until
 
 pytestmark = [pytest.mark.long, pytest.mark.engine]
@@ -36,7 +36,6 @@ extra_args = ["--kv-cache-memory-bytes", "64M"]
 [watch]
 shutdown_timeout_s = {SHUTDOWN_S}
 """
-ACCOUNT = "caovan"
 KEY = "/etc/caovan/cluster.key"
 READ_KEYS = ("read the API key's file", "read cluster.key")
 TRIED = "/var/cache/caovan/tried.json"
@@ -70,16 +69,17 @@ def test_the_daemon_finds_the_packages_nvml_bindings(machine: Machine) -> None:
 def test_the_unit_is_valid_and_as_closed_as_its_comments_say(machine: Machine) -> None:
     done = machine.run("systemd-analyze", "verify", "--man=no", "caovan.service")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    machine.must("systemd-analyze", "security", "--offline=yes", "--threshold=28", "caovan.service")
+    machine.must("systemd-analyze", "security", "--offline=yes", "--threshold=29", "caovan.service")
 
 
 def test_the_account_may_use_cards_and_read_no_logs_and_change_no_engine(
     machine: Machine,
 ) -> None:
-    groups = machine.must("id", "-nG", ACCOUNT).split()
-    assert sorted(groups) == sorted([ACCOUNT, "video", "render"])
-    done = machine.run("runuser", "-u", ACCOUNT, "--", "touch", "/var/lib/caovan/engines/x")
-    assert "Permission denied" in done.stderr
+    for account in (ACCOUNT, ENGINE_ACCOUNT):
+        groups = machine.must("id", "-nG", account).split()
+        assert sorted(groups) == sorted({account, ENGINE_ACCOUNT, "video", "render"})
+        done = machine.run("runuser", "-u", account, "--", "touch", "/var/lib/caovan/engines/x")
+        assert "Permission denied" in done.stderr
     modes = machine.must(
         "stat", "-c", "%n %a %U", "/var/lib/caovan", "/var/lib/caovan/engines",
         "/var/lib/caovan/models",
@@ -88,7 +88,7 @@ def test_the_account_may_use_cards_and_read_no_logs_and_change_no_engine(
     assert modes.splitlines() == [
         "/var/lib/caovan 755 root", "/var/lib/caovan/engines 755 root",
         "/var/lib/caovan/models 755 root",
-        "/var/lib/caovan/state 750 caovan", "/var/cache/caovan 750 caovan",
+        "/var/lib/caovan/state 750 caovan", "/var/cache/caovan 770 caovan-engine",
         "/var/log/caovan 750 caovan", "/run/caovan 755 caovan",
     ]  # fmt: skip
 
@@ -121,8 +121,8 @@ def test_a_broken_file_at_start_is_exit_78_and_no_second_attempt(machine: Machin
     assert 'unknown key "paht" in [model]; did you mean "path"?' in machine.journal()
 
 
-def add_hostile_code(machine: Machine) -> None:
-    """Let the engine try what it may do to its daemon, before it serves."""
+def add_hostile_places(machine: Machine) -> None:
+    """Have all that an engine may try its hands at in one folder, and keys."""
     places = {"run": "/run/caovan", "state": "/var/lib/caovan/state", "cache": "/var/cache/caovan",
               "log": "/var/log/caovan", "api.key": KEY, "keys": str(Path(KEY).parent)}  # fmt: skip
     machine.must("mkdir", "-p", "/opt/daemon", places["keys"])
@@ -130,6 +130,11 @@ def add_hostile_code(machine: Machine) -> None:
         machine.must("ln", "-s", place, f"/opt/daemon/{name}")
     machine.write(KEY, "c" * 64, 0o640)
     machine.must("chgrp", ACCOUNT, KEY)
+
+
+def add_hostile_code(machine: Machine) -> None:
+    """Let the engine try what it may do to its daemon, before it serves."""
+    add_hostile_places(machine)
     machine.put(Path(hostile_engine.__file__), "/opt/hostile.py")
     python = (machine.root / "opt/python").read_text().removeprefix("#!/bin/sh\n")
     attack = f"python3 /opt/hostile.py $PPID /opt/daemon >{TRIED}"
@@ -155,14 +160,24 @@ def test_with_an_engine_and_a_model_it_serves(machine: Machine) -> None:
     unit = "/system.slice/caovan.service"
     main = int(machine.show("MainPID"))
     assert f"{unit}\n" in machine.groups(main)
-    engine = machine.pids() - {main}
+    engine = machine.engine_pids()
     assert status["engine_pid"] in engine
     assert len(engine) >= 3
     for pid in engine:
         assert f"{unit}/engine-main\n" in machine.groups(pid), pid
+        assert machine.user(pid) == ENGINE_ACCOUNT
+        assert capabilities(machine, pid) == {0}
+    assert (machine.user(main), capabilities(machine, main)) == (ACCOUNT, {0})
     # Of the two only the daemon has short slices, where the kernel has lengths and shows them.
     if (before := slice_ns(machine, status["engine_pid"])) and LENGTHS:
         assert slice_ns(machine, main) == SLICE_NS != before
+
+
+def capabilities(machine: Machine, pid: int) -> set[int]:
+    """What a process has of capabilities: inheritable, permitted, effective and ambient."""
+    lines = machine.must("cat", f"/proc/{pid}/status").splitlines()
+    kinds = ("CapInh:", "CapPrm:", "CapEff:", "CapAmb:")
+    return {int(line.split()[1], 16) for line in lines if line.startswith(kinds)}
 
 
 def slice_ns(machine: Machine, pid: int) -> int:
@@ -393,7 +408,7 @@ def test_remove_ends_everything_and_keeps_what_is_the_operators(machine: Machine
     assert not (machine.root / "usr/bin/caovand").exists()
 
 
-def test_purge_leaves_nothing_but_the_account_even_of_a_service_that_failed(
+def test_purge_leaves_nothing_but_the_accounts_even_of_a_service_that_failed(
     machine: Machine, caovan_deb: Path
 ) -> None:
     machine.install(caovan_deb, *KEEP)
@@ -409,7 +424,8 @@ def test_purge_leaves_nothing_but_the_account_even_of_a_service_that_failed(
         "-xdev", "-iname", "*caovan*", "-not", "-path", "/run/systemd/*",
     )  # fmt: skip
     assert left == ""
-    assert machine.must("id", "-un", ACCOUNT).strip() == ACCOUNT
+    for account in (ACCOUNT, ENGINE_ACCOUNT):
+        assert machine.must("id", "-un", account).strip() == account
     assert machine.must("systemctl", "list-units", "--all", "--no-legend", "caovan*") == ""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon_process import ROOT
-from tests.packaging.conftest import BASE_PACKAGES, Machine, boot, end, make_base
+from tests.packaging.conftest import BASE_PACKAGES, ENGINE_ACCOUNT, Machine, boot, end, make_base
 from tests.patience import until
 
 pytestmark = pytest.mark.long
@@ -71,6 +71,7 @@ def test_it_serves_reloads_and_survives_a_kill(machine: Machine, tiny_model: Pat
     until(lambda: machine.show("StatusText").startswith("SERVING"), "the status line")
     main, engine = int(machine.show("MainPID")), machine.status()["engine_pid"]
     assert "/system.slice/caovan.service/engine-main\n" in machine.groups(engine)
+    assert machine.user(engine) == ENGINE_ACCOUNT
     machine.write("/etc/caovan.toml", CONFIG + "nonsense = 1\n")
     assert machine.run("systemctl", "reload", "caovan").returncode != 0
     assert machine.show("ActiveState") == "active"
@@ -86,7 +87,7 @@ def test_it_serves_reloads_and_survives_a_kill(machine: Machine, tiny_model: Pat
     assert described["gpus"] == []
 
 
-def test_purge_leaves_nothing_but_the_account(machine: Machine) -> None:
+def test_purge_leaves_nothing_but_the_accounts(machine: Machine) -> None:
     machine.must("apt-get", "purge", "-y", "caovan")
     # systemd 249 keeps an empty folder of every service it ever ran below /run/systemd.
     left = machine.must(

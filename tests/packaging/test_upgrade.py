@@ -18,7 +18,7 @@ import pytest
 
 from caovand.daemon import degraded_plan
 from tests.daemon_process import ROOT
-from tests.packaging.conftest import KEEP, Machine, boot, built, end
+from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, boot, built, end
 from tests.patience import until
 from tests.scenarios.test_supervision import CONTEXT_TOO_LONG
 
@@ -126,11 +126,14 @@ def serves(machine: Machine) -> set[int]:
     answer = machine.must("curl", "-sf", "-d", ask, url)
     assert json.loads(answer)["usage"]["completion_tokens"] == 5
     assert machine.show("ActiveState") == "active"
-    processes = machine.pids()
-    members = set(machine.must("cat", *map("/proc/{}/comm".format, processes)).split())
-    assert members == {"caovand", "python3", "VLLM::EngineCor"}
-    assert len(processes) == 3
-    return processes
+    assert sorted(map(machine.comm, machine.engine_pids())) == ["VLLM::EngineCor", "python3"]
+    return machine.pids()
+
+
+def owners(machine: Machine) -> set[str]:
+    """The users that the engine's processes and its files in the cache belong to."""
+    files = machine.must("find", "/var/cache/caovan/", "-mindepth", "2", "-printf", "%u\n").split()
+    return {*files, *map(machine.user, machine.engine_pids())}
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +161,10 @@ def test_an_upgrade_keeps_all_of_it_and_serves_again(
     machine: Machine, before: Seen, caovan_deb: Path
 ) -> None:
     old = serves(machine)
+    assert owners(machine) == {ACCOUNT}
     machine.install(caovan_deb, *KEEP)
     assert not old & serves(machine)
+    assert owners(machine) == {ENGINE_ACCOUNT}
     seen = see(machine)
     assert replace(seen, engines=told_before(seen.engines, before.engines)) == before
     engine = machine.status()["engine_pid"]
@@ -174,10 +179,12 @@ def test_the_package_of_before_serves_again_and_what_it_wrote_counts_after_it(
 ) -> None:
     machine.install(before_deb, *KEEP)
     serves(machine)
+    assert owners(machine) == {ACCOUNT}
     # It knows nothing of slots: it learned the plan anew, from an incident of its own.
     machine.must("caovanctl", "mode", "stable")
     machine.install(caovan_deb, *KEEP)
     serves(machine)
+    assert owners(machine) == {ENGINE_ACCOUNT}
     seen = see(machine)
     assert seen.mode == ("stable", "caovanctl mode")
     assert [row["failure"] for row in seen.incidents] == [

@@ -18,11 +18,12 @@ import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from caovand.adapters import processes
+from caovand.adapters import engine_user, processes
 from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.engine_user import Program
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
@@ -60,16 +61,9 @@ class Child:
         record(ledger, 0, 0, (), self._marks)
         env, mark = {**env, MARK: self._marks.variable}, {MARK: self._marks.variable}
         try:
-            with launching(
-                argv, env, confinement, cgroup=cgroup, unlimited_stack=unlimited_stack
-            ) as launch:
-                self._process = subprocess.Popen(
-                    **{**launch, "env": launch["env"] | mark},
-                    stdout=write_end,
-                    stderr=write_end,
-                    start_new_session=True,
-                    cwd="/",
-                )
+            self._process = _started(
+                argv, env, mark, write_end, cgroup, confinement, unlimited_stack
+            )
         except OSError as problem:
             os.close(read_end)
             forget(ledger)
@@ -92,7 +86,7 @@ class Child:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, read_end)
                 undo.callback(self._process.wait)
-                undo.callback(os.killpg, self.pid, signal.SIGKILL)
+                undo.callback(self._process.kill)
                 seen = processes.read(self.pid)
                 start = seen.start if seen else 0
                 self._traces = Traces(self.pid, start, cgroup, output)
@@ -203,6 +197,31 @@ class Child:
         asyncio.get_running_loop().remove_reader(self._watch)
         os.close(self._watch)
         self._ended.set()
+
+
+def _started(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    mark: Mapping[str, str],
+    output: int,
+    cgroup: Path | None,
+    confinement: Confinement | None,
+    unlimited_stack: bool,
+) -> subprocess.Popen[bytes] | Program:
+    """Start the command, as the engine's user where there is one; OSError."""
+    user = engine_user.current()
+    joins = cgroup if user is None else None  # the spawner puts it there
+    with launching(argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack) as launch:
+        words, own, stdin = launch["args"], launch["env"] | mark, launch["stdin"]
+        if user is None:
+            return subprocess.Popen(
+                words, env=own, stdin=stdin, stdout=output, stderr=output, cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+        stdio = (stdin.fileno(), output, output)
+        ends_with = signal.SIGTERM
+        pid = user.start(words, own, stdio, cgroup=cgroup, session=True, ends_with=ends_with)
+        return Program(user, pid)
 
 
 def _pipe() -> tuple[int, int]:

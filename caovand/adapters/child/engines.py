@@ -103,7 +103,7 @@ class Engines:
             for process in adopted:
                 if not process.zombie:
                     with contextlib.suppress(OSError):
-                        os.kill(process.pid, signal.SIGKILL)
+                        processes.send(process, signal.SIGKILL)
             processes.reap(adopted, one.session)
 
 

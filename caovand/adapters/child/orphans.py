@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from caovand.adapters import processes, state_file
+from caovand.adapters import engine_user, processes, state_file
 from caovand.adapters.child.engines import Engines
 from caovand.adapters.child.sweeper import sweep
 from caovand.core.facts import ledger as ledgers
@@ -20,7 +20,9 @@ KILL_S = 10.0
 def record(ledger: Path, session: int, start: int, found: Sequence[Process], marks: Marks) -> str:
     """Write down whose processes these are; return why that failed, which must not stop serving."""
     try:
-        one = Ledger(processes.boot_id(), session, start, os.getuid(), found, marks)
+        user = engine_user.current()
+        uid = user.uid if user else os.getuid()
+        one = Ledger(processes.boot_id(), session, start, uid, found, marks)
         state_file.write(ledger, ledgers.render(one))
     except (OSError, MemoryError) as problem:
         return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"
@@ -51,7 +53,7 @@ def orphans(
 
 
 def _has_mark(process: Process, marks: Marks) -> bool:
-    variable = f"{MARK}={marks.variable}".encode()
+    variable = f"{MARK}={marks.variable}"
     return marks.output in processes.outputs(process) or variable in processes.environ_of(process)
 
 

@@ -128,6 +128,8 @@ class EngineInfo:
     library_problem: str = ""
     states: str = ""
     """Whether the plugin keeps states right where hybrids draft: "pass" or "fail: why"."""
+    attention: str = ""
+    """Whether the plugin knows the caches of Triton's attention: "pass" or "fail: why"."""
     executable: str = ""
     """The server, of an engine that is a program."""
     nccl: str | None = None

@@ -105,6 +105,22 @@ def _model(name: str, context: int | None, state: str, expected_s: float | None)
     }  # fmt: skip
 
 
+def contexts(body: str) -> dict[str, int]:
+    """The names that a server's list of models has, with their tokens of context, 0 if unknown.
+
+    Empty for what is no such list. llama.cpp has a field of its own for the context.
+    """
+    try:
+        return {
+            str(one["id"]): int(
+                one.get("max_model_len") or (one.get("meta") or {}).get("n_ctx") or 0
+            )
+            for one in json.loads(body)["data"]
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
 def unknown_model(name: str, names: Sequence[str]) -> Fault:
     """A model that is not served here."""
     there = f"use one of: {', '.join(names)}"

@@ -66,6 +66,9 @@ class SlotFacts:
     warnings: tuple[str, ...] = ()
     """Shortages of the daemon itself, such as space on a disk."""
     cache_path: str = ""
+    engine_user: str = ""
+    """The user of engines, if that is not the daemon's; else `own_user` says why."""
+    own_user: str = ""
     """The folder of the daemon's caches."""
     phases: tuple[Phase, ...] = ()
     """Those of the engine's start."""
@@ -128,6 +131,8 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
             "pid": facts.pid,
             "config": facts.config_path,
             "cache": facts.cache_path,
+            "engine_user": facts.engine_user,
+            "own_user": facts.own_user,
         },
     }
 

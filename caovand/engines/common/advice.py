@@ -91,7 +91,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.libc": (
         "The engine's packages were built for another system ({symbols} is missing): use a release "
         "built for this distribution, or a container.",
-        "Packages of the engine were built for another NumPy or C library: reinstall the engine in "
+        "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
         "an environment of its own.",
     ),
     "nccl.duplicate": (
@@ -114,11 +114,47 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
         "--runtime=docker`, and restart Docker.",
     ),
+    "container.failed": (
+        "The container was not started: the line says why. Correct its options, image or volumes.",
+    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
         "by name.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
+    ),
+    "model.architecture": (
+        "This release of the engine does not know the model's architecture: use a newer release, "
+        "or another model.",
+    ),
+    "engine.dtype": (
+        "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
+        "model's own type, or choose another one. Otherwise the engine has no kernel for this "
+        "model, card and quantization together.",
+        "A kernel does not take this type of data: leave --dtype out, or choose another one "
+        "(bfloat16, half). Otherwise the engine has no kernel for this model, card and "
+        "quantization together.",
+    ),
+    "engine.mismatch": (
+        "{callee} does not know the argument {argument}: it is no setting of this release, or two "
+        "packages of the installation do not fit each other. Leave it out, or install the engine "
+        "again in an environment of its own.",
+        "{callee} is called without {lacks}: two packages of the installation do not fit each "
+        "other. Install the engine again, in an environment of its own.",
+        "{module} has no {attribute}: two packages of the installation do not fit each other. "
+        "Install the engine again, in an environment of its own.",
+        "Two packages of the installation do not fit each other, or a setting and this release: "
+        "starting again cannot help.",
+    ),
+    "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
+    "gpu.busy": (
+        "Another process has the card for itself, or the card is not in a state to take one: "
+        "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "
+        "0), and what CUDA_VISIBLE_DEVICES names.",
+    ),
+    "gpu.peer": (
+        "The cards cannot read each other's memory: set NCCL_P2P_DISABLE=1, and turn custom "
+        "all-reduce off (--disable-custom-all-reduce).",
     ),
     "args.split": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
@@ -133,6 +169,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
+        "The engine's environment lacks something: {absent}. Install it into that environment.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in an "
         "environment of its own.",
         "The engine needs a newer {package}: install the release that its package asks for.",
@@ -160,6 +197,108 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install another driver release, update the firmware, and check the card's seat, power "
         "and, in a virtual machine, how it is passed through.",
     ),
+    "driver.mismatch": (
+        "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
+        "after the update, or install kernel module and libraries of one release.",
+    ),
+    "nvml.mismatch": (
+        "The driver in the kernel does not answer, or is another release than the installed "
+        "libraries: reboot after an update; if that does not help, reinstall the driver.",
+    ),
+    "driver.nouveau": (
+        "The nouveau driver holds the card: blacklist it (blacklist nouveau, options nouveau "
+        "modeset=0 in /etc/modprobe.d), rebuild the initramfs, and reboot.",
+    ),
+    "driver.unsupported": (
+        "This driver does not support the card: the newest cards need the open kernel modules, "
+        "old ones a legacy release. Install the flavour and release that NVIDIA lists for it.",
+    ),
+    "driver.unsigned": (
+        "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
+        "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.module": (
+        "The driver's kernel module does not load: install the headers of the running kernel, "
+        "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
+    ),
+    "nvswitch.fatal": (
+        "An NVSwitch reported a fatal fault: restart nvidia-fabricmanager, or reboot; if it comes "
+        "back, have the baseboard checked.",
+    ),
+    "pcie.link": (
+        "A PCIe link failed: check the card's seat, riser or cable and its power, lower the slot's "
+        "PCIe generation in the firmware, and reboot.",
+    ),
+    "amd.fault": (
+        "A kernel accessed invalid memory of the AMD card: update driver and ROCm, and use a build "
+        "for exactly this card (without HSA_OVERRIDE_GFX_VERSION).",
+    ),
+    "amd.reset": (
+        "The AMD card hung and its driver reset it: restart the engine; update kernel, firmware "
+        "and ROCm, and use smaller batches. If the reset failed, reboot.",
+    ),
+    "host.disk": (
+        "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
+        "it.",
+    ),
+    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "host.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "unit.killed": (
+        "The kernel or its supervisor killed it for lack of memory: add memory or swap, or raise "
+        "the limit of its container or unit (resources.limits.memory, --memory, MemoryMax).",
+    ),
+    "unit.program": (
+        "systemd cannot execute the unit's program: correct ExecStart=, and its permissions.",
+    ),
+    "unit.user": (
+        "systemd cannot prepare the unit: its User=, Group=, WorkingDirectory= or a mounted folder "
+        "does not exist.",
+    ),
+    "net.certificate": (
+        "A certificate is not trusted, as behind a proxy that inspects traffic: add its authority "
+        "to the system's (update-ca-certificates), and restart the server.",
+    ),
+    "net.failed": (
+        "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
+        "in its unit). What is downloaded already is kept: try again.",
+    ),
+    "ggml.operation": (
+        "A backend has no implementation of an operation of this model: install a newer release "
+        "or another backend's build, or keep the layers off the card (-ngl 0).",
+    ),
+    "ggml.backend": (
+        "A backend's library does not fit the program: remove it, and install one release's files "
+        "only.",
+    ),
+    "ggml.rpc": (
+        "A node that runs rpc-server does not answer, or crashed: start it again, with the same "
+        "release of llama.cpp on all nodes.",
+    ),
+    "llama.model.split": (
+        "The parts of a split GGUF file are not all there, or do not belong together: download "
+        "all of one release, and name the first part.",
+    ),
+    "llama.model.projector": (
+        "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
+        "download it with its model, or install a newer release.",
+    ),
+    "llama.model.unpaired": (
+        "The projector (mmproj) belongs to another model: use the one published with the model.",
+    ),
+    "llama.model.version": (
+        "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
+    ),
+    "llama.model.type": (
+        "The file has tensors in a quantization that this release does not know: install a newer "
+        "release, or download another quantization.",
+    ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
         "PCIe generation in the firmware; reboot to get the card back.",
@@ -168,6 +307,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 """Sentences by signature, for every engine."""
 
 
+_ADVISES = re.compile(
+    r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
+)
 _REFUSING: frozenset[Failure] = frozenset({"bad-arguments", "backend-unsupported"})
 _SETTING = re.compile(
     r"(?<![\w-])--[a-z][\w-]{2,40}|`[a-z]{1,30}(?:_[a-z]{1,30}){1,5}`"
@@ -215,8 +357,8 @@ def sentences(
 
 
 def _named_options(finding: Finding) -> list[str]:
-    """The options and settings that a refusing line names, in its order."""
-    if finding.failure not in _REFUSING:
+    """The options and settings that a line which refuses or advises names, in its order."""
+    if finding.failure not in _REFUSING and not _ADVISES.search(finding.text):
         return []
     found = (match.group().strip("` (") for match in _SETTING.finditer(finding.text))
     return list(dict.fromkeys(found))[:MAX_NAMED]

@@ -11,9 +11,19 @@ from caovand.engines.common import kernel
 from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
-    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: "
+    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
-    r"|/bin/\w{0,4}sh: "
+    r"|/bin/\w{0,4}sh: |Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
+    r"|libnvidia-ml\.so in GDK"
+    r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
+    r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
+    r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
+    r"|Bus error|Floating point exception)\b"
+    r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
+    r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
+    r"|PID \d{1,10} received SIG|Fatal signal \d| {0,8}Warning {1,6}\w{3,30} "
+    r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
+    r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
 )
 
@@ -29,16 +39,52 @@ ROWS = (
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
          r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)\b"),
     signature("container.gpu", "cause", "gpu-absent",
-         r"nvidia-container-cli: (?P<why>\w{1,30} error: .{1,100})"
-         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"),
+         r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
+         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
+         r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
+         r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"
+         r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
+         r"|executable file not found)|Insufficient nvidia\.com/gpu"
+         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
+         r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
+    signature("container.port", "cause", "port-busy",
+         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
+         r"|[Pp]orts are not available)"),
+    signature("container.failed", "consequence", "unknown",
+         r"Error response from daemon: ?(?P<why>.{1,200})"
+         r"|OCI runtime (?:create )?(?:failed|error)"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
-         r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"),
+         r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+         r"|Failed to initialize NVML: (?!Unknown Error)\S|^No devices were found"
+         r"|libnvidia-ml\.so in GDK package is a stub library"),
+    signature("unit.killed", "cause", "host-oom",
+         r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
+         r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),
+    signature("unit.program", "cause", "engine-unusable",
+         r"\.service: .{0,100}status=203/EXEC|\.service: Failed (?:to execute|at step EXEC)"),
+    signature("unit.user", "cause", "bad-arguments",
+         r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
+         r"|\.service: Failed to determine user credentials"),
+    signature("signal.instruction", "cause", "backend-unsupported",
+         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
+         r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"
+         r"|received SIGILL|Fatal signal \d{1,2} \(SIGILL"),
+    signature("signal.ended", "consequence", "engine-died",
+         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted(?: \(core|$)"
+         r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2})))"
+         r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
+         r"(?:segmentation fault|abort|bus error|killed)"
+         r"|received SIG[A-Z]{2,5}\b|^Fatal signal \d"),
+    signature("unit.ended", "consequence", "engine-died",
+         r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
+         r"|exited, status=(?!0/|1/|2/)\d)"),
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
-         r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "),
+         r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "
+         r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
     signature("cache.fp8", "cause", "backend-unsupported",
          r"fp8e4nv not supported in this architecture"),
 )  # fmt: skip

@@ -6,18 +6,27 @@ import re
 from collections.abc import Iterable, Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common import runtime
 from caovand.engines.common.signature import signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+REFUSES = re.compile(
+    r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
+    r"|ModuleNotFound|Validation)Error\b"
+)
+"""Exceptions by which code that reads arguments and configurations refuses them."""
 RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 """A verified engine lacks nothing: while it serves, the cause is an unusual request."""
 ROWS = (
+    *runtime.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
          r"|`rope_scaling` must be a dictionary with two fields"
+         r"|is already used by a Transformers (?:model|config)"
+         r"|data did not match any variant of untagged enum \w{1,60}"
          r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'"
          r"|^AttributeError: '(?:\w{1,60}Config|dict)' object has no attribute "
          r"'(?P<attribute>\w{1,80})'", SERVED),
@@ -30,13 +39,20 @@ ROWS = (
          r"Cannot re-initialize CUDA in forked subprocess"),
     signature("engine.libc", "cause", "bad-arguments",
          r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
+         r"|cuDNN version incompatibility|CUDNN_STATUS_SUBLIBRARY\w{1,40}"
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("torch.operator", "cause", "backend-unsupported",
          r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
          r"'(?P<backend>\w{1,40})' backend"),
+    signature("engine.dtype", "cause", "backend-unsupported",
+         r"expected scalar type (?P<wanted>\w{1,20}) but found (?P<found>\w{1,20})"
+         r"|^RuntimeError: Expected .{1,80}(?:scalar_type|dtype)\(\) == .{1,80} to be true, but got"
+         r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
+         r"|The client socket has (?:timed out|failed to connect)|Gloo connect\w{1,20} failed"
+         r"|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
@@ -45,13 +61,32 @@ ROWS = (
 NO_MODEL = (
     r"is not a local folder and is not a valid model identifier"
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
-    r"|Repo id must (?:be in the form|use alphanumeric chars)|RevisionNotFoundError"
+    r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars)"
+    r"|RevisionNotFoundError|Found 0 files matching the pattern: "
     r"|does not appear to have (?:a file named|files named)|Error no file named "
     r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
     r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
 )
 NO_TENSOR = (
+    r": assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\))"
+    r"|"
     r"^KeyError: '(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax|zeros?|g_idx)\w{0,20}'$"
+)
+BUILD = (
+    r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
+    r"|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc)\b"
+    r"|Error building extension '|Ninja is required to load C\+\+ extensions"
+)
+COMPILER = (
+    r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
+    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
+    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"
+)
+PTXAS = (
+    r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"
 )
 UNEVEN = (
     r"is not divisible by\s+min_thread_[nk]"
@@ -62,11 +97,36 @@ _REFUSES = (
     r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?(?:support|implement)"
     r"|\b[Uu]nsupported\b|\b[Oo]nly support))"
 )
+_NAMED = (
+    r"(?:--[a-z][\w-]{2,40}|[`'\"][a-z]{1,30}(?:_[a-z]{1,30}){1,5}[`'\"]"
+    r"|\b[a-z]{2,30}(?:_[a-z]{1,30}){1,5}(?= ?[=(:] ?['\"]?[\w.-]| (?:must|should|cannot|has to"
+    r"|needs to|can only|is (?:not|set|greater|less|larger|smaller))\b))"
+)
+"""An option, or a setting with its value or a demand on it."""
+_DEMAND = (
+    r"\b(?:must|should|cannot|can't|can only|has to|needs? to|not allowed|not valid|[Ii]nvalid"
+    r"|[Rr]equires?|required|greater|larger|less|smaller|exceeds?|at (?:least|most)|conflicts?"
+    r"|exclusive|[Pp]lease (?:set|use|specify|provide|pass|disable|enable)"
+    r"|try (?:to )?\w{2,10}ing)\b"
+)
 # Exceptions of any program, last in an engine's table: its own rows know some of them better.
 ANY_PROGRAM = (
+    # A call that the called code cannot take: two packages, or a setting and a release, do not fit
+    signature("engine.mismatch", "generic", "bad-arguments",
+         r"^TypeError: (?:(?P<callee>(?:[\w<>]{1,80}\.){0,6}[\w<>]{1,80})\(\) |)"
+         r"(?:got an unexpected keyword argument '(?P<argument>\w{1,80})'"
+         r"|got multiple values for (?:keyword )?argument '(?P<twice>\w{1,80})'"
+         r"|missing \d{1,2} required (?:keyword-only |positional )?arguments?: (?P<lacks>.{1,100})"
+         r"|takes .{0,20}\d{1,2} positional arguments? but )"
+         r"|^AttributeError: (?:partially initialized )?module '(?P<module>[\w.]{1,100})' has no "
+         r"attribute '(?P<attribute>\w{1,80})'"
+         r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
+         r"'(?P<member>\w{1,80})'", SERVED),
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
          r"(?P<missing>.{1,200})"
+         r"|^\w{1,60}Error: (?P<absent>.{0,120}\b(?:(?:is|are) not installed"
+         r"|[Pp]lease (?:pip )?install)\b.{0,100})"
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
@@ -74,7 +134,12 @@ ANY_PROGRAM = (
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
          r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
          r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to ", SERVED),
-    signature("feature.combination", "generic", "bad-arguments", _REFUSES, SERVED),
+    signature("feature.combination", "generic", "bad-arguments",
+         _REFUSES + r"|^NotImplementedError(?:: | at )", SERVED),
+    # A text that names a setting, and what is demanded of it
+    signature("args.named", "generic", "bad-arguments",
+         rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
+         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", SERVED),
 )  # fmt: skip
 HUB = (
     signature("hub.denied", "cause", "access-denied",
@@ -82,7 +147,7 @@ HUB = (
          r"|^Access to model \S{1,200} is restricted|40[13] Client Error"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
-         r"|429 Client Error|CAS service error"
+         r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
          r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
@@ -90,6 +155,7 @@ HUB = (
 )  # fmt: skip
 _RAW = re.compile(
     r"Cannot access gated repo|Access to model |Error while creating shared memory"
+    r"|\[?[EF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} (?:\d{1,10} )?\w{1,60}\.cpp:\d{1,6}\] "
     r"|Call to |socket\w{1,40}: |Bootstrap : "
 )
 

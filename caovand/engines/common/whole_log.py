@@ -10,7 +10,7 @@ from typing import Any
 
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
-from caovand.core.log import Explanation, FindCause, PhaseTime
+from caovand.core.log import Explanation, PhaseTime
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.signature import Signature, first
@@ -34,7 +34,7 @@ class Explainer:
     at_s: Callable[[str], float | None]
     read: Callable[[str], tuple[Mark | None, Mapping[str, Any]]]
     harmless: Iterable[Signature]
-    find_cause: FindCause
+    find_cause: Callable[[Sequence[str], str], Finding | None]
     advise: Callable[[Finding], tuple[str, ...]]
     last: str = "http"
     sample: Callable[[str], Sample | None] = lambda line: None

@@ -13,11 +13,14 @@ from typing import Any
 
 # The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
 COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
+OWN_PROCESSES = r"APIServer|EngineCore|StageEngineCore|Worker(?!Dict)|VllmWorker|RayWorker"
+"""How vLLM calls its processes: their names stay, those of Ray's actors around it go."""
 _DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
 _UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
 _PREFIX = re.compile(
     rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
-    rf"|{_DAY}) {_UNIT}"
+    rf"|{_DAY}) {_UNIT}|\w{{3}} [ \d]\d \d\d:\d\d:\d\d [^\s:]{{1,100}} [a-z][\w.-]{{1,60}}: (?=\S)"
+    r"|\[[\w-]{1,40} std(?:out|err)\] "
     r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
     rf"|{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - "
     rf"|{_DAY} (?:\| |std(?:out|err) [FP] )?"
@@ -30,10 +33,19 @@ _PREFIX = re.compile(
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} {1,4}\d{1,10} "
     r"\S{1,200}:\d{1,6}\] (?:\[\d{1,6}/\d{1,6}\] )?"
     r"|[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)"
-    r"|\((?:WorkerDict|TaskRunner|\w{1,30}Actor) pid=\d{1,10}(?:, ip=[\d.]{1,45})?\) ?"
-    r"|E (?=\w{1,60}: )| (?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
+    rf"|\((?!{OWN_PROCESSES})[\w:.-]{{1,80}} pid=\d{{1,10}}(?:, ip=[\d.]{{1,45}})?\) ?"
+    r"|\"(?:message|msg|log)\": ?\"(?=\S)"
+    r"| {1,3}(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
+    r"|E (?=\w{1,60}: )| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
     r"| {1,4}\|(?= {2,12}File )"
 )
+_REPEATED = re.compile(r" \[repeated \d{1,6}x across cluster\].{0,200}$")
+_LABEL = re.compile(r"\[[A-Za-z][\w .-]{1,40}\] |[A-Za-z][\w.-]{0,30} [\w .-]{1,30}(?::| \||>) ")
+_NO_LABEL = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|.{0,40}\b(?:[Ee]rror|[Ww]arning|[Ff]ailed|fatal)\b"
+)
+_MIN_LABELLED = 3
+"""Lines that another program labelled alike, and what an engine begins its own lines with."""
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"
 _WIDTHS, _MIN_BROKEN = (60, 400), 3
@@ -48,8 +60,8 @@ _BEGINS = re.compile(
 
 def unwrap(line: str) -> str:
     """One line as the engine printed it."""
-    if line.startswith('{"log":'):  # Docker's own files
-        line = _of_docker(line)
+    if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
+        line = _of_record(line)
     for _ in range(_MOST):
         prefix = _PREFIX.match(line)
         if prefix is None:
@@ -57,7 +69,19 @@ def unwrap(line: str) -> str:
         if line[0] == "│":
             line = line.rstrip(_BORDER)
         line = line[prefix.end() :]
-    return line
+    return _REPEATED.sub("", line) if "[repeated " in line else line
+
+
+def without_label(text: str) -> str:
+    """Text whose every line has the same label of another program, without it."""
+    lines = text.split("\n")
+    printed = [line for line in lines if line.strip()]
+    label = _LABEL.match(printed[0]) if len(printed) >= _MIN_LABELLED else None
+    if label is None or _NO_LABEL.match(label[0]):
+        return text
+    if not all(line.startswith(label[0]) for line in printed):
+        return text
+    return "\n".join(line.removeprefix(label[0]) for line in lines)
 
 
 def join_wrapped(text: str) -> str:
@@ -100,8 +124,10 @@ def loads(line: str) -> Any:
     return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
 
 
-def _of_docker(line: str) -> str:
+def _of_record(line: str) -> str:
     try:
-        return without_colours(str(loads(line)["log"])).rstrip("\r\n")
-    except (ValueError, RecursionError):
+        record = loads(line)
+        text = record["log"] if "log" in record else record["msg"] if "pid" in record else line
+        return without_colours(str(text)).rstrip("\r\n")
+    except (ValueError, KeyError, RecursionError):
         return line

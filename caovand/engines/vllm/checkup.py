@@ -24,7 +24,7 @@ from caovand.engines.common.checks import (
 from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.all_reduce import all_reduce_check
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
-from caovand.engines.vllm.machine.capabilities import TURING, type_without_bfloat16
+from caovand.engines.vllm.machine.capabilities import type_without_bfloat16
 from caovand.engines.vllm.machine_checks import (
     cards,
     cuda_release,
@@ -36,14 +36,9 @@ from caovand.engines.vllm.machine_checks import (
     wsl,
 )
 from caovand.engines.vllm.planning.devices import unusable
+from caovand.engines.vllm.plugin_checks import WITH_PLUGIN, plugin_checks, turing
 
-WITH_PLUGIN = "install the package caovan-kernels, then: sudo caovanctl engine install"
-WITH_LIBRARY = (
-    "reinstall the package caovan-kernels (in a checkout: make -C csrc package), then: "
-    "sudo caovanctl engine install --again"
-)
 SMALL_CACHE_MIB = 10 * 1024
-WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine install 0.33.0"
 
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
@@ -54,8 +49,7 @@ def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     return tuple(replace(finding, remedy=finding.remedy.replace("sudo ", "")) for finding in found)
 
 
-def _turing(facts: DoctorFacts) -> bool:
-    return any(gpu.compute_capability == TURING for gpu in facts.gpus)
+SMALL_CACHE_MIB = 10 * 1024
 
 
 def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -88,7 +82,7 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
 def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
     """Without it attention falls to Triton: slower, and with a float16 cache."""
     found = facts.engine
-    if found is None or found.build != "cuda" or not _turing(facts):
+    if found is None or found.build != "cuda" or not turing(facts):
         return
     model = facts.model
     dtype = facts.dtype or (type_without_bfloat16(model) if model else "")
@@ -125,52 +119,6 @@ def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
         else:
             text = f"FlashInfer's kernels that most models need on {name} are built"
             yield CheckResult("engine", "PASS", text)
-
-
-def plugin(facts: DoctorFacts) -> Iterator[CheckResult]:
-    if facts.engine is None or facts.engine.build != "cuda" or not _turing(facts):
-        return
-    if facts.engine.plugin:
-        yield CheckResult("plugin", "PASS", f"caovan's kernels {facts.engine.plugin} are installed")
-    elif facts.wants_plugin:
-        text = "caovan's SM75 kernels are not installed in the engine"
-        yield CheckResult("plugin", "WARN", text, WITH_PLUGIN)
-
-
-def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
-    found = facts.engine
-    hybrid = facts.model is None or facts.model.linear is not None
-    if found is None or not found.plugin or not hybrid or not _turing(facts):
-        return
-    fix = "sudo caovanctl engine install 0.21.0"
-    if found.library_problem:
-        text = f"the kernels cannot be loaded: {found.library_problem}"
-        yield CheckResult("plugin", "FAIL", text, WITH_LIBRARY)
-    elif found.gdn_interface.startswith("fail"):
-        text = f"the GDN interface of vLLM {found.version} is unknown ({found.gdn_interface[6:]})"
-        yield CheckResult("plugin", "WARN", f"{text}: vLLM uses its own kernels", fix)
-    elif found.gdn_interface:
-        replaced = ", ".join(name.rpartition(".")[2] for name in found.operators)
-        yield CheckResult("plugin", "PASS", f"the GDN interface is known: {replaced} are replaced")
-
-
-def states(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether a hybrid model that drafts may have a prefix cache."""
-    found, served = facts.engine, facts.model
-    if found is None or found.build != "cuda" or found.release >= releases.DRAFTS_KEEP_STATES:
-        return
-    if served is None or served.linear is None or not served.mtp_layers:
-        return
-    if found.plugin and not found.states:
-        return  # the plugin could not be asked
-    if found.plugin and found.states == "pass":
-        text = f"its fixes fit vLLM {found.version}: drafts and a prefix cache together are safe"
-        yield CheckResult("plugin", "PASS", text)
-        return
-    why = found.states.removeprefix("fail: ") if found.plugin else "the plugin is not installed"
-    text = f"no prefix cache while drafting: it would spoil vLLM {found.version}'s answers ({why})"
-    yield CheckResult("plugin", "WARN", text, WITHOUT_FIXES if found.plugin else WITH_PLUGIN)
 
 
 def model(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -279,6 +227,6 @@ def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 CHECKS: tuple[Callable[[DoctorFacts], Iterator[CheckResult]], ...] = (
     python_release, wsl, shared_memory, open_files, driver_checks, cards, link_checks,
-    orphans, foreign_memory, all_reduce_check, engine, flashinfer, built_kernels, plugin, gdn,
-    states, model, host_memory, fit, choices, warnings, port_checks, caches,
+    orphans, foreign_memory, all_reduce_check, engine, flashinfer, built_kernels,
+    plugin_checks, model, host_memory, fit, choices, warnings, port_checks, caches,
 )  # fmt: skip

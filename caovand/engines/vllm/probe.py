@@ -103,7 +103,9 @@ def plugin():
         from caovan_vllm_sm75_turbo3 import probe
         interface, operators = probe.describe_interface()
         states = getattr(probe, "describe_states", str)()
+        attention = getattr(probe, "describe_attention", str)()
         return {"gdn_interface": interface, "operators": operators, "states": states,
+                "attention": attention,
                 "library_problem": probe.describe_library().get("error", "")}
     except Exception:
         return {}
@@ -145,6 +147,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         operators=tuple(more.get("operators", ())),
         library_problem=str(more.get("library_problem", "")),
         states=str(more.get("states", "")),
+        attention=str(more.get("attention", "")),
         kernels=tuple(sorted((device, tuple(labels)) for device, labels in built.items())),
         **versions,
     )

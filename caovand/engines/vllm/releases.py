@@ -28,10 +28,22 @@ PREFIX_CACHING_ALIGNS = (0, 22)
 UNIFIED_MEMORY_RELEASED = (0, 24)
 """A load gives memory back to the host of unified memory when it is short (vllm#45179). By their
 sources 0.21 does not and 0.32 does; the first was named there."""
+CACHES_PER_TOKEN_HEAD = (0, 32)
+"""Triton's attention keeps int8 and int4 caches with a scale a token and head, of a layout that the
+plugin reads; releases between 0.21, which has none of int4, and 0.32 were not checked."""
 STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; earlier releases refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)
 """States are kept at block borders without --mamba-cache-mode, a flag last taken by 0.32."""
+PREFIX_HITS_IN_BLOCKS = (0, 32)
+"""--prefix-match-unit: a hybrid model's states are also kept at the last multiple of that many
+tokens of each prompt, so that a hit need not end at the border of a block."""
+KEEP_ALIVE_LINES = (0, 32)
+"""--sse-keep-alive-interval. 0.21 does not have it; releases between were not checked."""
+DRAFTS_BY_BATCH = (0, 32)
+"""num_speculative_tokens_per_batch_size and enable_adaptive_verification of drafts."""
+PCIE_ALL_REDUCE = (0, 33)
+"""VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC. 0.32 has it too, with another FlashInfer."""
 EXPERTS_BY_FLAG = (0, 32)
 """VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
 before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""

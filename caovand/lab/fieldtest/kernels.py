@@ -14,6 +14,7 @@ PROGRAM = "import runpy, sys; sys.path.pop(0); runpy.run_module({module!r}, run_
 PARTS = (
     ("check", "correctness against float64"),
     ("bench", "time, with those of vLLM in the same run"),
+    ("attention", "attention, against float64 and in time"),
 )
 
 

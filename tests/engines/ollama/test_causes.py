@@ -139,6 +139,27 @@ def test_a_server_that_serves_without_its_cards_has_failed_and_says_so() -> None
     assert find_cause([absent], "http") is None
 
 
+NO_CARD = (
+    "time=2024-03-12T18:18:19Z level=INFO source=gpu.go:377 "
+    'msg="no compatible GPUs were discovered"'
+)
+EXPECTED = (
+    'time=2024-03-12T18:18:19Z level=INFO source=routes.go:1 msg="server config" env="map[{}]"'
+)
+
+
+def test_a_card_that_somebody_expects_and_nobody_uses_is_explained() -> None:
+    """Only in a log read afterwards, and only if the log shows that there is or should be one."""
+    lines = [EXPECTED.format("HSA_OVERRIDE_GFX_VERSION:10.3.0"), NO_CARD, LOADED]
+    found = explain("\n".join(lines)).finding
+    assert found is not None
+    assert (found.failure, found.signature, found.line) == ("gpu-absent", "ollama.cards.unused", 2)
+    assert "--gpus all" in advise(found)[0]
+    assert find_cause(lines, "http") is None, "the engine lives, and serves"
+    lines[0] = EXPECTED.format("HSA_OVERRIDE_GFX_VERSION: OLLAMA_DEBUG:false")
+    assert explain("\n".join(lines)).finding is None, "a machine without a card"
+
+
 def test_rows_have_unique_ids_and_known_failures() -> None:
     assert len({*BY_ID, *(row.id for row in HARMLESS)}) == len(SIGNATURES) + len(HARMLESS)
     assert {row.failure for row in SIGNATURES} <= set(FAILURES)

@@ -186,3 +186,35 @@ def test_any_lines_are_read(lines: list[str], phase: str) -> None:
     if found is not None:
         advise(found)
     explain("\n".join(lines))
+
+
+CONFIGURING = 'Traceback (most recent call last):\n  File "/opt/sglang/srt/{}", line 7, in {}\n{}\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "error", "failure", "phase"),
+    [
+        ("server_args.py", "check", "ValueError: a new refusal", "bad-arguments", "resolve"),
+        ("configs/model_config.py", "f", "KeyError: 'rope_type'", "bad-arguments", "resolve"),
+        ("server_args.py", "check", "OSError: [Errno 101] x", "unknown", "resolve"),
+        ("managers/tp.py", "f", "ValueError: a new refusal", "unknown", "resolve"),
+        ("managers/scheduler.py", "event_loop_overlap", "ValueError: x", "engine-died", "serving"),
+        ("model_executor/cuda_graph_runner.py", "capture",
+         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB",
+         "device-oom-capture", "capture"),
+        ("models/x.py", "load_weights", "KeyError: 'new_name'", "model-missing", "resolve"),
+        ("models/x.py", "load_weights", "OSError: [Errno 101] x", "unknown", "resolve"),
+        ("x.py", "f", "RuntimeError: CUDA error: invalid argument", "launch-failure", "resolve"),
+        ("x.py", "f", "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+         "launch-failure", "resolve"),
+        ("x.py", "f", "subprocess.CalledProcessError: Command '/x/ptxas -v /tmp/a' returned "
+         "non-zero exit status 255.", "jit-toolchain", "resolve"),
+    ],
+)  # fmt: skip
+def test_an_exception_without_a_row_is_known_by_the_code_that_raised_it(
+    file: str, function: str, error: str, failure: str, phase: str
+) -> None:
+    lines = CONFIGURING.format(file, function, error).split("\n")
+    finding = find_cause(lines, "resolve")
+    assert finding is not None
+    assert (finding.failure, finding.phase) == (failure, phase)

@@ -2,6 +2,7 @@
 // case, exit 1 on a failure. Caches as vLLM lays them out: K, its scale, V, its scale of each token and head.
 #include "attention.cuh"
 #include "attention_combine.cuh"
+#include "attention_prefill.cuh"
 #include "cta.h"
 #include "kv_write.cuh"
 
@@ -19,7 +20,7 @@ static float normal() { return std::normal_distribution<float>()(chance); }
 
 struct Case {
   std::string name;
-  int format, dim, group, kv_heads, block_size, segments;
+  int format, dim, group, kv_heads, block_size, segments;  // no segments: prefill
   std::vector<int> tokens, keys;
   float spread = 1, value = 1;  // of scores, of values
 };
@@ -109,6 +110,30 @@ static void launch(const caovan_attention_args& p, std::vector<float4>& s, std::
     launch<F, D, 4>(p, s, partial);
 }
 
+template <Format F, int D>
+static void launch_prefill(const caovan_attention_args& p) {
+  using S = prefill::Shape<F, D>;
+  const int group = p.heads / p.kv_heads;
+  gridDim = {unsigned((p.max_tokens * group + S::kRows - 1) / S::kRows), unsigned(p.kv_heads), unsigned(p.sequences)};
+  for (unsigned z = 0; z < gridDim.z; ++z)
+    for (unsigned y = 0; y < gridDim.y; ++y)
+      for (unsigned x = 0; x < gridDim.x; ++x) {
+        blockIdx = {x, y, z};
+        memset(shared_memory, 0xff, sizeof shared_memory);  // NaN
+        cta::run([&] { prefill::prefill_kernel<F, D>(p, group); }, prefill::kThreads);
+      }
+}
+
+template <Format F>
+static void launch(const Case& c, const caovan_attention_args& p) {
+  std::vector<float4> statistics;
+  std::vector<__half> partial;
+  if (!c.segments)
+    c.dim == 256 ? launch_prefill<F, 256>(p) : launch_prefill<F, 128>(p);
+  else
+    c.dim == 256 ? launch<F, 256>(p, statistics, partial) : launch<F, 128>(p, statistics, partial);
+}
+
 static bool check(const Case& c) {
   const int n = int(c.tokens.size()), heads = c.group * c.kv_heads, dim = c.dim;
   const int row_bytes = c.format == kInt4 ? dim / 2 : c.format == kInt8 ? dim : 2 * dim;
@@ -173,14 +198,12 @@ static bool check(const Case& c) {
         }
     }
 
-  std::vector<float4> statistics;
-  std::vector<__half> partial;
   if (c.format == kInt4)
-    dim == 256 ? launch<kInt4, 256>(p, statistics, partial) : launch<kInt4, 128>(p, statistics, partial);
+    launch<kInt4>(c, p);
   else if (c.format == kInt8)
-    dim == 256 ? launch<kInt8, 256>(p, statistics, partial) : launch<kInt8, 128>(p, statistics, partial);
+    launch<kInt8>(c, p);
   else
-    dim == 256 ? launch<kHalf, 256>(p, statistics, partial) : launch<kHalf, 128>(p, statistics, partial);
+    launch<kHalf>(c, p);
 
   double squares = 0, errors = 0, largest = 0;
   size_t count = 0;
@@ -257,6 +280,16 @@ int main() {
   cases.push_back({"int4, the last tile hidden from all rows but the last", kInt4, 256, 6, 1, 32, 3, {5}, {65}});
   cases.push_back({"int4, sharp scores, large values", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 8, 3000});
   cases.push_back({"int4, values next to nothing", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 1, 1e-3f});
+  for (int format : {kInt4, kInt8, kHalf})
+    for (int dim : {256, 128}) {
+      const std::string what = std::string("prefill ") + names[format] + " " + std::to_string(dim);
+      cases.push_back({what + ", 45 tokens of 6 heads behind 100", format, dim, 6, 1, 16, 0, {45}, {145}});
+      cases.push_back({what + ", ragged, blocks of 48", format, dim, 4, 2, 48, 0, {9, 0, 33, 1}, {9, 7, 50, 97}});
+    }
+  cases.push_back({"prefill fp16 256, one head a group", kHalf, 256, 1, 2, 16, 0, {130}, {131}});
+  cases.push_back({"prefill int4 256, sharp scores, large values", kInt4, 256, 6, 1, 32, 0, {22}, {100}, 8, 3000});
+  cases.push_back({"prefill fp16 128, sharp scores", kHalf, 128, 6, 1, 32, 0, {22}, {100}, 8, 100});
+  cases.push_back({"prefill int8 128, small values", kInt8, 128, 6, 1, 32, 0, {22}, {100}, 1, 1e-3f});
   bool good = true;
   for (const Case& c : cases) good &= check(c);
   good &= check_write<kHalf, 256>("write fp16 256") & check_write<kInt8, 256>("write int8 256");

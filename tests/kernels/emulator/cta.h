@@ -26,10 +26,11 @@ struct Fiber {
   bool done;
 };
 
-constexpr int kThreads = 128;
-inline std::vector<Fiber> fibers(kThreads);
-inline std::vector<Warp> warps(kThreads / 32);
+constexpr int kMaxThreads = 256;
+inline std::vector<Fiber> fibers(kMaxThreads);
+inline std::vector<Warp> warps(kMaxThreads / 32);
 inline Meeting all;
+inline unsigned threads;
 inline ucontext_t scheduler;
 inline Fiber* running;
 inline std::function<void()> body;
@@ -50,11 +51,12 @@ inline void enter() {
   swapcontext(&running->context, &scheduler);
 }
 
-inline void run(const std::function<void()>& what) {
+inline void run(const std::function<void()>& what, unsigned count = 128) {
   body = what;
+  threads = count;
   for (auto& warp : warps) warp.arrived = 0;
   all.arrived = 0;
-  for (unsigned t = 0; t < kThreads; ++t) {
+  for (unsigned t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];
     f.stack.resize(1 << 18);
     f.thread = t;
@@ -65,9 +67,10 @@ inline void run(const std::function<void()>& what) {
     f.context.uc_link = nullptr;
     makecontext(&f.context, enter, 0);
   }
-  for (int left = kThreads; left;) {
+  for (int left = threads; left;) {
     left = 0;
-    for (Fiber& f : fibers) {
+    for (unsigned t = 0; t < threads; ++t) {
+      Fiber& f = fibers[t];
       if (f.done) continue;
       running = &f;
       threadIdx = {f.thread, 0, 0};
@@ -87,4 +90,4 @@ const void* exchange(const void* mine, int bytes) {
   return slots;
 }
 
-void __syncthreads() { cta::meet(cta::all, cta::kThreads); }
+void __syncthreads() { cta::meet(cta::all, cta::threads); }

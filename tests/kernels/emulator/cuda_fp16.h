@@ -69,6 +69,10 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
+template <class T>
+T __ldcs(const T* p) {
+  return *p;
+}
 using std::max;
 using std::min;
 

@@ -69,6 +69,12 @@ inline uint32_t movmatrix_trans(uint32_t a) {
 
 inline uint32_t mask_or(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 inline float ex2(float x) { return exp2f(x); }
+inline int again(int x) { return x; }
+template <class T>
+T load_here(const T* p) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T)) __builtin_trap();
+  return *p;
+}
 template <class T>
 void store_shared(uint32_t address, T x) {
   if (address % sizeof x) __builtin_trap();
@@ -78,6 +84,10 @@ inline uint32_t load_shared(uint32_t address) {
   uint32_t x;
   memcpy(&x, shared_memory + address, 4);
   return x;
+}
+inline void load_shared(uint32_t (&x)[4], uint32_t address) {
+  if (address % 16) __builtin_trap();
+  memcpy(x, shared_memory + address, 16);
 }
 inline float4 load_shared4(uint32_t address) {
   float4 x;

@@ -82,6 +82,21 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.args.override": (
         "--override-kv in [engine] extra_args must have the form KEY=TYPE:VALUE.",
     ),
+    "llama.draft.vocabulary": (
+        "The draft model has another vocabulary than the model: use one of the same family, or"
+        " leave it out.",
+    ),
+    "llama.cache.full": (
+        "Requests did not fit the cache, and failed one by one while the server went on: raise "
+        "--ctx-size, or serve fewer at once (--parallel).",
+    ),
+    "llama.router": (
+        "The router does not hear from the server that it started: let it listen on 127.0.0.1 or "
+        "0.0.0.0 without TLS, and put a proxy in front of it.",
+    ),
+    "llama.download": (
+        "The hub has no such repository or file: correct its name and quantization.",
+    ),
     "llama.model.template": (
         "The chat template is broken: correct [model] chat_template, or leave it out.",
     ),

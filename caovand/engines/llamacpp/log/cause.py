@@ -18,6 +18,7 @@ from caovand.engines.llamacpp.log.phases import phase_of
 from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
+_ANNOUNCING = "llama.load"
 _CRASHES = frozenset({
     "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
@@ -26,13 +27,17 @@ _CRASHES = frozenset({
 """Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(r"error: |error while handling ")
 """How a line without a level begins that can be evidence."""
+_CHILD = "llama.router"
+"""A server that a router started, and that ends because it cannot reach it."""
+_RETRIES = "compute buffer allocation failed, retrying"
+"""It goes on with smaller buffers; what failed before is no failure."""
 _STOPPED = "cleaning up before exit"
 
 
 def announces_failure(line: str) -> bool:
     """Whether a line says that the start failed: the cause is near it."""
     parts = take_apart(line)
-    return parts.level == "E" and bool(BY_ID["llama.load"].pattern.search(parts.message))
+    return parts.level == "E" and bool(BY_ID[_ANNOUNCING].pattern.search(parts.message))
 
 
 def find_cause(
@@ -44,7 +49,7 @@ def find_cause(
     failed only if it says so.
     """
     hits, stopped = _hits(lines, phase)
-    if alive and not any(hit.row.kind == "wrapper" for hit in hits):
+    if alive and not any(hit.row.id == _ANNOUNCING for hit in hits):
         return None
     if (found := cause(hits)) is not None:
         return found
@@ -59,6 +64,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     shown, stopped = "", False
     for index, line in enumerate(lines):
         mark = phase_of(line) if shown != "serving" else None
+        if _RETRIES in line:
+            hits = []
         if mark is not None and mark.phase is not None:
             shown = "serving" if mark.progress == 1.0 else mark.phase
             if shown == "serving":
@@ -79,7 +86,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
 
 def _is_crash(parts: Parts, row: Signature) -> bool:
     """Whether a line ends a server that serves: the server's own lines may quote a request."""
-    return row.id in _CRASHES and not parts.component
+    return row.id == _CHILD or (row.id in _CRASHES and not parts.component)
 
 
 def _is_evidence(parts: Parts, line: str) -> bool:

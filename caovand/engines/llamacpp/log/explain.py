@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.hit import MAX_TEXT
 from caovand.engines.common.whole_log import Explainer, Sample
 from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.log.cause import find_cause
@@ -15,6 +18,10 @@ _BEGIN = re.compile(r"llama_server: initializing|main: (?:starting|build)")
 _SPEED = re.compile(
     r" *(?P<what>prompt eval|eval) time = .{0,60}\( *[\d.]+ ms per token, +(?P<rate>[\d.]+) tokens"
 )
+_FULL = re.compile(
+    r"(?:srv +)?(?:decode|update_slots) ?: failed to (?:find (?:free space in the KV cache"
+    r"|a memory slot)|decode the batch, n_batch = 1,)"
+)
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
@@ -23,13 +30,24 @@ def _rate(line: str) -> Sample | None:
     return (_RATES[speed["what"]], float(speed["rate"])) if speed else None
 
 
+def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
+    """The cause of the end, else that requests did not fit the cache, which ends no server."""
+    if found := find_cause(lines, phase, alive=alive):
+        return found
+    for number, line in enumerate(lines, 1):
+        if _FULL.match(line) or _FULL.match(line[line.find(" W ") + 3 :][:MAX_TEXT]):
+            text = line.strip()[:MAX_TEXT]
+            return Finding("kv-cache-short", text, "serving", {}, "llama.cache.full", number)
+    return None
+
+
 # A refused option is reported before anything else is printed.
 explain = Explainer(
     begins=lambda line: bool(_BEGIN.search(line[:200])),
     at_s=lambda line: take_apart(line).at_s,
     read=read,
     harmless=HARMLESS,
-    find_cause=find_cause,
+    find_cause=_find,
     advise=advise,
     sample=_rate,
 )

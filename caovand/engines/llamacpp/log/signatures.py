@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, ggml, host, kernel
+from caovand.engines.common import cuda, ggml, host, kernel, network
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -25,6 +25,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
+    signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
          r"unable to allocate backend buffer"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
@@ -36,10 +37,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.ram", "cause", "host-oom",
          r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),
     signature("llama.ram.buffer", "generic", "host-oom",
-         r"failed to allocate (?:CPU\w{0,20} )?buffer (?:of size (?P<bytes>\d+)|for kv cache)"
-         r"|unable to allocate CPU\w{0,20} buffer"),
+         ggml.RAM + r"|failed to allocate buffer (?:of size|for (?:kv|rs) cache)"),
     signature("llama.ram.bad-alloc", "cause", "host-oom",
-         r"std::bad_alloc|mmap failed: Cannot allocate memory|cannot allocate memory"),
+         r"std::bad_alloc|mmap failed: Cannot allocate memory|[Cc]annot allocate memory"
+         r"|ErrorOutOfHostMemory|bad allocation"),
     signature("llama.threads", "cause", "host-oom",
          r"what\(\):  Resource temporarily unavailable"),
     # The card
@@ -52,7 +53,7 @@ SIGNATURES: tuple[Signature, ...] = (
          cuda.ILLEGAL),
     signature("llama.cuda.launch", "cause", "launch-failure",
          cuda.LAUNCH),
-    signature("llama.cuda.other", "generic", "launch-failure", r"^CUDA error(?:: |$)"),
+    signature("llama.cuda.other", "generic", "launch-failure", cuda.OTHER),
     *kernel.OF_PROGRAM,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
@@ -65,23 +66,23 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
-    *ggml.FILE,
+    *ggml.FILE[:-1],
     signature("llama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
+         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
     signature("llama.model.tokenizer", "cause", "bad-arguments",
          r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
          r"|error loading model vocabulary"),
-    signature("llama.model.template", "cause", "bad-arguments",
-         r"failed to initialize chat template|the supplied chat template is not supported"),
     signature("llama.model.lora", "cause", "bad-arguments",
          r"failed to load lora adapter '(?P<path>[^']{1,400})'"),
-    signature("llama.model.projector", "cause", "model-missing",
-         r"failed to load multimodal model, '(?P<path>[^']{1,400})'|[Uu]nknown projector type"),
+    ggml.FILE[-1],
     # Drafting
     signature("llama.draft.context", "cause", "backend-unsupported",
          r"failed to create MTP context"),
     signature("llama.draft.missing", "cause", "model-missing",
          r"failed to load draft model, '(?P<path>[^']{1,400})'"),
+    signature("llama.draft.vocabulary", "consequence", "bad-arguments",
+         r"is not compatible with the target model"
+         r"|draft model (?:vocab|bos|eos|special).{0,40}must.{0,20}match"),
     # The cache
     signature("llama.cache.flash", "cause", "backend-unsupported",
          r"quantized V cache requires flash_attn|V cache quantization requires flash_attn"),
@@ -95,24 +96,37 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",
          r"^error while handling environment variable \"(?P<option>[^\"]{1,100})\""),
+    signature("llama.args.other", "consequence", "bad-arguments",
+         r"^error: (?=.{0,200}(?:invalid|unknown|is required|must be|not supported|unrecognized"
+         r"|does not exist))(?P<why>.{1,300})"),
     signature("llama.args.override", "cause", "bad-arguments",
          r"malformed KV override"),
     signature("llama.args.tls", "cause", "bad-arguments",
          r"the server is built without SSL support"),
     # The server
     signature("llama.port", "cause", "port-busy",
-         r"couldn't bind HTTP server socket, hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
+         r"couldn't bind (?:HTTP )?(?:to )?server socket[,:] "
+         r"hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
+    signature("llama.download", "cause", "model-missing",
+         r"(?:failed to (?:download|get|resolve)|[Dd]ownload(?: of)?) .{0,200}(?:404|not found)"
+         r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"
+         r"|required file is not available in cache"),
+    signature("llama.download.denied", "cause", "access-denied", r"status(?: code)?: 40[13]\b"),
+    *network.ROWS,
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)|^GGML_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
-         r"|: Assertion [`'].{1,300}' failed"),
+         r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
     signature("llama.load", "wrapper", "unknown",
          r"exiting due to (?:model loading error|HTTP server error)"
          r"|failed to initialize HTTP server"),
+    signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
+    signature("llama.unloaded", "wrapper", "unknown",
+         r"error: unable to load model|failed to load model\b"),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (

@@ -51,6 +51,43 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Ollama found no card that its libraries can use, so it serves on the processor: run "
         "nvidia-smi; update the driver, or install another release of Ollama.",
     ),
+    "ollama.card.refused": (
+        "Ollama found a card but does not use it ({why}), so it serves on the processor: update "
+        "the card's driver, or install the release or ROCm package that supports it.",
+    ),
+    "ollama.model.damaged": (
+        "The downloaded model is damaged or incomplete: remove it (`ollama rm`) and pull it again.",
+    ),
+    "ollama.model.unknown": (
+        "The registry or this server has no such model: correct its name and tag, then pull it "
+        "(`ollama pull`).",
+    ),
+    "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
+    "ollama.hub.denied": (
+        "The registry refuses the model: sign in (`ollama signin`), or correct its name.",
+    ),
+    "ollama.runner.missing": (
+        "Ollama's own runner is missing or cannot be executed: install Ollama again, and let no "
+        "cleaner remove its temporary folder (OLLAMA_TMPDIR in older releases).",
+    ),
+    "ollama.instruction": (
+        "The runner uses instructions that this processor lacks (AVX or AVX2): install a release "
+        "for it.",
+    ),
+    "ollama.library": (
+        "A library of the runner is missing: install Ollama again, and Microsoft's Visual C++ "
+        "runtime.",
+    ),
+    "ollama.client": ("No Ollama server answers: start it (`sudo systemctl start ollama`).",),
+    "ollama.client.gone": (
+        "The client gave up while the model was loaded: raise its time-out, or load the model "
+        "before use.",
+    ),
+    "ollama.cards.unused": (
+        "Ollama serves on the processor, though a card was there or expected: run nvidia-smi or "
+        "rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. In a "
+        "container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with rocm).",
+    ),
     "ollama.ram.killed": (
         "The kernel killed the model's runner, most likely for lack of memory: journalctl -k | grep"
         " -i oom",

@@ -21,13 +21,20 @@ from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 NEAR = 40
 _DRIVER = "ollama.driver"
 """The signature of a server without its cards, which serves on the processor all the same."""
+_REFUSED = "ollama.card.refused"
+_OF_DISCOVERY = ("ollama.discovery", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
+_WARNED = (_DRIVER, _REFUSED, "ollama.download.retried", "ollama.client.gone")
+"""Signatures that are evidence at any level but debug."""
 _RAW = re.compile(
-    r"The model you are attempting to pull |(?:pulling manifest {1,3})?"
-    r"(?:couldn't open modelfile '[^']{1,300}'\. )?(?:Error|ollama\S{0,40}Error): "
+    r"The model you are attempting to pull |failed to listen: |(?:pulling manifest {1,3}"
+    r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
+    r"(?:Error|ollama\S{0,40}Error): "
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
-    r"|cuda driver library |\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|SIG[A-Z]{3,5}: |signal arrived during "
+    r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
+    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
@@ -70,18 +77,19 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             shown = "serving" if loaded else mark.phase
             if loaded:
                 # It came up all the same, if on the cards.
-                hits = [hit for hit in hits if hit.row.id == _DRIVER]
-                announced = bool(hits)
+                hits = [hit for hit in hits if hit.row.id in (_DRIVER, _REFUSED)]
+                announced = any(hit.row.id == _DRIVER for hit in hits)
             continue
         parts = take_apart(line)
         text = _whole(parts)
         announced = announced or announces_failure(line)
         if _CARD_FOUND.match(text):
-            hits = [hit for hit in hits if hit.row.id != "ollama.discovery"]
+            hits = [hit for hit in hits if hit.row.id not in _OF_DISCOVERY]
         if not _is_evidence(parts, line) or first(HARMLESS, text):
             continue
         found = first(SIGNATURES, text)
-        if found is not None:
+        # Of a text that is printed again and again the first counts; a log may have a million.
+        if found is not None and not (hits and hits[-1].row is found[0]):
             hits.append(Hit(index, text, shown or phase, *found))
     return hits, announced
 
@@ -93,10 +101,10 @@ def _whole(parts: Parts) -> str:
 def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
-        driver = parts.level in ("INFO", "WARN") and bool(
-            BY_ID[_DRIVER].pattern.search(parts.message)
+        warned = parts.level in ("INFO", "WARN") and any(
+            BY_ID[name].pattern.search(parts.message) for name in _WARNED
         )
-        return parts.level == "ERROR" or driver or "error=" in parts.rest
+        return parts.level == "ERROR" or warned or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
     return bool(_RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or host.is_raw(line))

@@ -13,13 +13,15 @@ from caovand.engines.ollama.log.signatures import SIGNATURES
 _FINGERPRINT = re.compile(
     r"^(?:"
     r"time=\S{1,40} level=[A-Z]{1,8} source=|\[GIN\] "
-    r"|(?:pulling manifest {1,3})?Error: (?:llama runner|model requires|pull model manifest: "
-    r"|\d{3} )"
+    r"|(?:pulling manifest {1,3})?Error: (?:llama[ -](?:runner|server)|model requires|pull model "
+    r"manifest: |max retries exceeded|digest mismatch|registry\.ollama\.ai/|model runner|\d{3} |"
+    r"could not connect to ollama)|pulling (?:manifest|[\da-f]{12}\b)|verifying sha256 digest"
     r"|\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:[a-z_]{1,40}\.go:\d|ERROR |INFO |WARN )"
     r"|[\w./-]{0,200}(?:/ollama/|/llama-server-cuda_v\d|//ml/backend/)|ollama\b"
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
-    r"|\"?llama[ -](?:runner|server) process has terminated|\"?model runner has unexpectedly"
+    r"|(?:.{0,80}: )?\"?llama[ -](?:runner|server) process has terminated"
+    r"|\"?model runner has unexpectedly"
     r")"
 )
 

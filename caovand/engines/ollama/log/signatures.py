@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, ggml, host, kernel
+from caovand.engines.common import cuda, ggml, host, kernel, network
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
@@ -23,6 +23,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
          r"\((?P<free>[\d.]+ \w{1,5})\)"
          r"|requested model \((?P<size>[\d.]+ \w{1,5})\) is too large for this system"),
+    signature("ollama.ram.buffer", "generic", "host-oom", ggml.RAM),
+    signature("ollama.ram.windows", "cause", "host-oom",
+         r"paging file is too small|exit status 0xc00000(?:17|12d)\b"
+         r"|model request too large for system"),
     # While a model is loaded the OOM killer does that; later anything may
     signature("ollama.ram.killed", "cause", "host-oom",
          r"llama[ -](?:runner|server) (?:process (?:has terminated|no longer running): |terminated"
@@ -32,12 +36,14 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("ollama.cuda.weights", "cause", "device-oom-load",
          r"unable to allocate backend buffer|alloc_tensor_range: failed to allocate"
-         r"|unable to allocate " + cuda.BUFFER),
+         r"|unable to allocate " + cuda.BUFFER + r"|memory layout cannot be allocated"
+         r"|llama-server reported out-of-memory during startup"),
     signature("ollama.cuda.compute", "cause", "device-oom-capture",
          r"failed to allocate compute buffers|graph_reserve: failed to allocate|failed to allocate "
          + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     signature("ollama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY + r"|cudaMalloc failed: out of memory", _ROOM),
+    signature("ollama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
@@ -48,52 +54,109 @@ SIGNATURES: tuple[Signature, ...] = (
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
     signature("ollama.discovery", "generic", "gpu-absent", r"failure during .{0,20}GPU discovery"),
+    # A card is there, and the server says why it does not use it
+    signature("ollama.card.refused", "generic", "gpu-absent",
+         r"(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported|detected, but"
+         r" no compatible rocm library)|(?:NVIDIA|AMD|nvidia) driver (?:is )?too old"
+         r"|dropping ROCm device|CUDA GPU is too old|no suitable rocm found|unable to verify rocm"
+         r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
+         r"|ROCm unsupported|unable to load (?:cudart|nvcuda|nvml|cuda driver)"
+         r"|GPU discovery watchdog timed out|detected GPU .{0,80}not supported)"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
     signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
     signature("ollama.cuda.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("ollama.cuda.launch", "cause", "launch-failure", cuda.LAUNCH),
-    signature("ollama.cuda.other", "generic", "launch-failure", r"CUDA error(?:: |$|\")"),
+    signature("ollama.cuda.other", "generic", "launch-failure", cuda.OTHER),
     *kernel.OF_PROGRAM,
     # The model
-    *ggml.FILE,
+    *ggml.FILE[:-1],
     signature("ollama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{1,100})'"),
+         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
     signature("ollama.model.newer", "cause", "bad-arguments",
-         r"requires a newer version of Ollama"),
+         r"requires a newer version of Ollama|not supported by your version of Ollama"
+         r"|pull model manifest: 412"),
     signature("ollama.model.unknown", "cause", "model-missing",
-         r"pull model manifest: (?P<why>model not found|file does not exist)"),
+         r"pull model manifest: (?P<why>model not found|file does not exist)"
+         r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
+         r"|no model found|invalid model (?:name|reference)"),
+    signature("ollama.model.damaged", "cause", "model-missing",
+         r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
+         r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
+         r"|this model may be incompatible with your version"),
+    signature("ollama.model.unsupported", "cause", "bad-arguments",
+         r"(?:unsupported|unknown) architecture|Models based on '(?P<architecture>[^']{1,100})' are"
+         r" not yet supported|unsupported (?:content type|model format)"
+         r"|does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
+         r"|insert|image)s?\b"),
+    signature("ollama.modelfile", "cause", "bad-arguments",
+         r"no FROM line|command must be one of|no Modelfile or safetensors files found"
+         r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
+         r"|template: .{0,60}:\d{1,6}: |template error: "),
     signature("ollama.model.vocabulary", "cause", "model-missing",
          r"error loading model ?vocabulary: (?P<why>.{1,200})"),
+    ggml.FILE[-1],
     signature("ollama.model.unloadable", "generic", "model-missing",
          r"unable to load model: (?P<path>[^\s\"]{1,400})"),
+    # The registry
+    signature("ollama.hub.denied", "cause", "access-denied",
+         r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "
+         r"|status code:? 40[13]"),
+    signature("ollama.hub.failed", "cause", "network",
+         r"pull model manifest: (?:429|5\d\d)|^(?:Error: )?50[0234]: "),
+    *network.ROWS[:-1],
+    signature("ollama.download.retried", "consequence", "network",
+         r"part \d{1,5} (?:attempt \d{1,3} failed|stalled)"),
+    *network.ROWS[-1:],
     # The machine
     signature("disk.full", "cause", "unknown",
-         r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"),
+         r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"
+         r"|There is not enough space on the disk"),
+    signature("ollama.runner.missing", "cause", "engine-unusable",
+         r"fork/exec \S{1,300}: (?:no such file|exec format|.{0,80}cannot find the)"
+         r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
+         r"|available)"),
     signature("ollama.access", "cause", "access-denied",
-         r"(?:open|mkdir|stat|lstat|remove|rename|chmod) (?P<path>\S{1,300}?): ?permission denied"
-         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+         r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
+         r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
+         r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+    signature("ollama.file", "consequence", "model-missing",
+         r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
+         r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
          r"(?!permission denied|.{0,80}forbidden)"),
     # Ends
+    signature("ollama.instruction", "cause", "backend-unsupported",
+         r"signal: illegal instruction|exit status 0xc000001d"),
+    signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
-         r"^(?:SIG[A-Z]{3,5}: |panic: |fatal error: )"),
+         r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
+         r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
          r"(?:error|llama_)"),
     signature("ollama.runner", "wrapper", "engine-died",
          r"model runner has unexpectedly stopped"
          r"|llama[ -](?:runner|server) process (?:has terminated|no longer running)"
-         r"|^Error: llama runner exited"
+         r"|^Error: (?:llama runner exited|failed to start a llama)"
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
-         r"|(?:NewLlamaServer|Load) failed|error loading llama server"),
+         r"|(?:NewLlamaServer|Load) failed|error loading llama server|llama-server error: "
+         r"|an error was encountered while running the model"
+         r"|(?:post predict|do load request) error=.{1,200}: EOF"),
+    signature("ollama.client", "consequence", "engine-died",
+         r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"),
+    signature("ollama.client.gone", "consequence", "start-stall",
+         r"client connection closed before (?:server|llama-server) finished loading"),
+    signature("ollama.error", "wrapper", "unknown",
+         r"^(?:transferring context {1,3})?Error: (?P<why>.{1,300})"),
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
+    signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
          r"truncating input prompt|input length exceeds (?:the )?context length"),

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import host, python
 from caovand.engines.common.hit import Hit, cause, finding
-from caovand.engines.common.signature import first
+from caovand.engines.common.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
-from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, SIGNATURES
+from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
 
 NEAR = 200
 """Lines of a traceback, for each of eight ranks."""
@@ -30,13 +30,52 @@ _REPORTS = re.compile(
 """How a message of SGLang begins that reports a failure: others may quote a request."""
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
-    r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}launch_server\.py: "
+    r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}(?:launch_server\.py"
+    r"|sglang(?: serve)?|__main__\.py): "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "
     r"|Initialization failed\. |\[E \w{1,40}\.cpp:\d|Failed to instantiate \w{1,80}: "
     r"|ERROR: {1,8}\[Errno"
-    r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error): |\[E\d{3} "
+    r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error)(?: \(\S{1,200}\))?: |\[E\d{3} "
+    r"|(?:\[[A-Z]{2}\d{1,3}(?: [A-Z]{2}\d{1,3}){0,4}\] )?Scheduler hit an exception"
 )
 """How a line without SGLang's prefix begins that can be evidence."""
+_CONFIGURING = re.compile(
+    r"/sglang/srt/(?:server_args\.py|configs/|(?:utils/)?hf_transformers)"
+    r"|/transformers/(?:models/auto/|configuration_utils\.py)"
+)
+_LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
+_PHASE_OF = {
+    "load_model": "load", "init_memory_pool": "kv", "profile_max_num_token": "kv",
+    "init_cuda_graphs": "capture", "init_device_graphs": "capture", "capture": "capture",
+    "event_loop_normal": "serving", "event_loop_overlap": "serving", "exposed_step": "serving",
+}  # fmt: skip
+"""Functions that belong to one phase, for excerpts that begin with the failure."""
+
+
+class _Trace:
+    """The frames of the latest traceback."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self.phase = ""
+        self._reads_weights = False
+
+    def take(self, message: str) -> None:
+        """Read the log's next line."""
+        if "Traceback (most recent call last)" in message:
+            self.files, self.phase, self._reads_weights = [], "", False
+        elif frame := python.frame_of(message):
+            self.files.append(frame[1])
+            function = frame["function"] or ""
+            self.phase = _PHASE_OF.get(function, self.phase)
+            self._reads_weights |= bool(_LOADERS.search(function))
+
+    def row_of(self, message: str) -> Signature | None:
+        """The row of an exception that only the code which raised it explains."""
+        if self._reads_weights and MISFIT.pattern.match(message):
+            return MISFIT
+        reads = any(map(_CONFIGURING.search, self.files))
+        return REFUSED if reads and REFUSED.pattern.match(message) else None
 
 
 def announces_failure(line: str) -> bool:
@@ -54,13 +93,14 @@ def find_cause(
     failed only if it says so.
     """
     hits: list[Hit] = []
-    shown = ""
+    shown, trace = "", _Trace()
     for index, line in enumerate(lines):
         mark, _ = read(line)
         if mark is not None:
             shown = "serving" if mark.progress == 1.0 else mark.phase or shown
             continue
         message = take_apart(line).message
+        trace.take(message)
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
         if message.isidentifier():  # alone it tells nothing
@@ -68,7 +108,9 @@ def find_cause(
             message += python.raised_at(take_apart(one).message for one in before)
         row = first(SIGNATURES, message)
         if row is not None:
-            hits.append(Hit(index, message, shown or phase, *row))
+            if row[0] is BY_ID["sglang.exception"]:
+                row = (trace.row_of(message) or row[0], row[1])
+            hits.append(Hit(index, message, shown or trace.phase or phase, *row))
     if alive and not any(map(announces_failure, lines)):
         return None
     if (found := cause(hits)) is not None:

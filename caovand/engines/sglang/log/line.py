@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 _PREFIX = re.compile(
-    r"\[(?:\d{4}-)?\d\d-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):"
+    r"\[?(?:(?:\d{4}-)?\d\d-(?P<day>\d\d) )?(?P<hour>\d\d):(?P<minute>\d\d):"
     r"(?P<second>\d\d(?:\.\d{1,6})?)"
     r"(?P<ranks>(?: [A-Z]{2,6}\d{1,5}){0,8})\] "
 )
@@ -30,6 +30,6 @@ def take_apart(line: str) -> Parts:
     found = _PREFIX.match(line)
     if found is None:
         return Parts(None, "", line)
-    day, hour, minute = (int(found[name]) for name in ("day", "hour", "minute"))
+    day, hour, minute = (int(found[name] or 0) for name in ("day", "hour", "minute"))
     at_s = ((day * 24 + hour) * 60 + minute) * 60 + float(found["second"])
     return Parts(at_s, found["ranks"].strip(), line[found.end() :])

@@ -12,7 +12,7 @@ from caovand.engines.sglang.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
+    r"\[(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{1,6})?(?: [A-Z]{2,6}\d{1,5}){1,8}\] "
     r"|\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args="
     r"|Attention backend |Load weight |Init torch distributed|The server is fired up"
     r"|Scheduler hit|Received sigquit|SIGQUIT received"

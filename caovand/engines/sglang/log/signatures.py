@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python
+from caovand.engines.common import cuda, host, kernel, python, runtime
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -33,35 +33,38 @@ SIGNATURES: tuple[Signature, ...] = (
          r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]{1,12} [KMG]iB)"
          r"(?:\. GPU (?P<gpu>\d{1,3}) has a total capacity of (?P<total>[\d.]{1,12} GiB))?", _ROOM),
     signature("sglang.oom.plain", "generic", "device-oom-load",
-         r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", _ROOM),
+         r"(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+         r"|torch\.(?:cuda\.)?OutOfMemoryError|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+         r"|NVML_SUCCESS == r INTERNAL ASSERT|Triton Error \[CUDA\]: out of memory", _ROOM),
     signature("sglang.pool", "cause", "kv-cache-short",
          r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"),
     signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
     signature("sglang.workspace", "cause", "device-oom-run",
          r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),
-    signature("sglang.ram", "cause", "host-oom", r"\[Errno 12\] Cannot allocate memory"),
+    signature("sglang.ram", "cause", "host-oom",
+         r"\[Errno 12\] Cannot allocate memory|^MemoryError\b"
+         r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),
     # The card
     *kernel.CARD_LOST,
     signature("sglang.absent", "cause", "gpu-absent",
-         r"no CUDA-capable device is detected|CUDA driver version is insufficient"
-         r"|No CUDA GPUs are available|Found no NVIDIA driver on your system"
-         r"|libcuda\.so\.1: cannot open shared object"),
+         runtime.ABSENT),
     signature("sglang.old", "cause", "backend-unsupported",
          r"SGLang only supports sm75 and above"),
-    signature("sglang.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
+    signature("sglang.arch", "cause", "backend-unsupported", runtime.NO_KERNEL),
     signature("sglang.dtype", "cause", "backend-unsupported",
          r"FlashAttention only supports Ampere GPUs or newer"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
-         r"Could not find nvcc|fatal error: (?P<header>\S{1,100}): No such file or directory"
-         r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"),
+         r"fatal error: (?P<header>\S{1,100}): No such file or directory"
+         r"|" + python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
-    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH),
+    signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH + r"|" + runtime.STREAM),
     signature("sglang.nccl", "generic", "collective-timeout",
-         r"Watchdog caught collective operation timeout|NCCL [Ee]rror"),
+         r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
+         r"|NCCL [Ee]rror"),
     signature("sglang.graphs", "generic", "launch-failure", r"Capture cuda graph failed: "),
     *kernel.OF_PROGRAM,
     # The model and the options
@@ -71,7 +74,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"context_length \((?P<wanted>\d{1,12})\) is greater than the derived context_length "
          r"\((?P<limit>\d{1,12})\)"),
     signature("sglang.args", "cause", "bad-arguments",
-         r"launch_server\.py: error: (?P<why>.{1,300})"),
+         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
          r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
@@ -97,8 +100,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|scheduler died during initialization \(exit code: |^Exit code: )"
          r"(?P<code>(?P<silent>-9|-15|0)(?!\d)|-?\d{1,4})"
          r"|^Fatal Python error: (?P<error>[\w ]{1,60})"),
+    signature("sglang.cuda", "generic", "launch-failure",
+         r"^(?:torch\.AcceleratorError|RuntimeError): "
+         r"(?:(?:CUDA|HIP) error|Triton Error \[CUDA\]): (?P<error>.{1,300})"),
     signature("sglang.compile", "generic", "compile-failed",
-         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"),
+         r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed"
+         r"|^triton\.compiler\.errors\.\w+"),
     *python.ANY_PROGRAM,
     signature("sglang.exception", "generic", "unknown",
          r"^(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)(?:: |\(|$| at \S)", python.SERVED),
@@ -107,6 +114,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|(?:Received sigquit from a child|SIGQUIT received\.)"
          r"|Initialization failed\."),
 )  # fmt: skip
+REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
+    python.SERVED)  # fmt: skip
+"""An exception without a row, of code that reads options and the model's configuration."""
+MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
+    r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
+    python.SERVED)  # fmt: skip
+"""An exception without a row, of code that reads weights."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),

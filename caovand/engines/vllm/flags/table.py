@@ -39,6 +39,9 @@ PORT = Wanted(
     "such a number",
 )
 GIB = Wanted(lambda value: _is_number(value) and value >= 0, "no size in GiB", "a number from 0")
+SECONDS = Wanted(
+    lambda value: type(value) is int and value >= 0, "no number of seconds", "a whole number from 0"
+)
 SHARE = Wanted(
     lambda value: _is_number(value) and 0 < value <= 1,
     "no share of a card's memory",
@@ -91,6 +94,7 @@ _KNOWN = (
     FlagRow("kv_cache_dtype", type=_TEXT),
     FlagRow("enable_prefix_caching", "nothing", type=_BOOL),
     FlagRow("mamba_cache_mode"),
+    FlagRow("prefix_match_unit", type=_INT, wanted=COUNT),
     FlagRow("gdn_prefill_backend"),
     FlagRow("disable_custom_all_reduce", "nothing", type=_BOOL),
     FlagRow("enable_flashinfer_autotune", "nothing"),
@@ -106,6 +110,7 @@ _KNOWN = (
     FlagRow("kv_cache_memory_bytes", type=_INT, wanted=COUNT),
     FlagRow("additional_config", type=_TABLE, wanted=OBJECT),
     FlagRow("enable_server_load_tracking", "nothing"),
+    FlagRow("sse_keep_alive_interval", wanted=SECONDS),
     FlagRow("shutdown_timeout"),
     FlagRow("quantization", short="-q"),
     FlagRow("attention_config", short="-ac"),

@@ -153,6 +153,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",
     ),
+    "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
     "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
@@ -179,6 +180,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
+    "model.uninspected": (
+        'vLLM could not import its own code for {architecture}: the lines before "Error in '
+        'inspecting model architecture" say why. Usually a package of its environment is missing '
+        "or does not fit: install the engine again, in an environment of its own.",
+    ),
     "model.architecture": (
         "This vLLM does not know the model's architecture: use a newer engine or another model.",
     ),
@@ -300,10 +306,11 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     known = {**figures, **finding.captures}
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
-    advice = sentences(finding, known, _SPECIAL, _GENERAL)
+    where = _WHERE.get(finding.captures.get("component", ""))
+    refused = finding.captures.get("component") == CONFIGURATION  # `where` says all that is known
+    advice = [] if refused else sentences(finding, known, _SPECIAL, _GENERAL)
     advice += _settings_passed(finding, plan) if plan else []
     advice += of_ladder(finding, HEALING, _way, plan)
-    where = _WHERE.get(finding.captures.get("component", ""))
     if where and finding.failure != "plugin-error":
         advice.insert(0, where)
     if finding.failure == "start-stall" and _host_is_short(figures):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from caovand.core.healing.rung import Rung
 from caovand.engines.vllm.flags.spelling import MARLIN_INPUT, PARTS_OF_SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
-from caovand.engines.vllm.planning.environment import THREADS
+from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
 from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
@@ -44,7 +44,7 @@ RUNGS: tuple[Rung, ...] = (
          ("enforce_eager", "compilation_config"), switches.eager),
     Rung("kv-dtype", "store the KV cache in 8 bits", "kv_cache_dtype", ("kv_cache_dtype",),
          switches.kv_dtype_small),
-    Rung("kv-dtype-plain", "store the KV cache as the model computes", "kv_cache_dtype",
+    Rung("kv-dtype-plain", "store the KV cache in more bits", "kv_cache_dtype",
          ("kv_cache_dtype",), switches.kv_dtype_plain),
     Rung("half", "compute in float16", "dtype", ("dtype",), switches.half),
     Rung("half-input", "multiply weights by half-precision activations", "activations",
@@ -53,6 +53,8 @@ RUNGS: tuple[Rung, ...] = (
          ("attention_backend", "attention_config"), switches.attention),
     Rung("experts", "compute experts without FlashInfer", "", switches.EXPERTS, switches.experts),
     Rung("gdn", "use another GDN backend", "", ("additional_config",), switches.gdn),
+    Rung("attention-own", "decode with vLLM's own attention kernels", "", (ATTENTION,),
+         switches.attention_own),
     Rung("plugin-off", "leave caovan's kernels out", "plugin", (PLUGINS,), switches.plugin_off),
     Rung("prefix-caching-off", "compute every prompt afresh", "", ("enable_prefix_caching",),
          switches.prefix_caching_off),

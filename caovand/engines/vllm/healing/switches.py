@@ -13,7 +13,7 @@ from caovand.core.healing.rung import Step
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
-from caovand.engines.vllm.planning.environment import STATES
+from caovand.engines.vllm.planning.environment import ATTENTION, STATES
 from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
@@ -56,6 +56,9 @@ def kv_dtype_plain(plan: Plan, finding: Finding) -> Step | None:
     blameless = "Reason:" in finding.text and "kv_cache_dtype" not in finding.text
     if now in (None, "auto") or blameless or _is_of_weights(finding):
         return None
+    if now == "int4_per_token_head":
+        more = "int8_per_token_head"
+        return Step({"kv_cache_dtype": more}, value=more, change=f"KV cache {now} -> {more}")
     return _plain_cache(now)
 
 
@@ -121,6 +124,22 @@ def experts(plan: Plan, finding: Finding) -> Step | None:
     return Step(env=dict.fromkeys(new, "0"), change="FlashInfer's expert kernels off")
 
 
+def attention_own(plan: Plan, finding: Finding) -> Step | None:
+    """Decode with vLLM's attention where the plugin's may act: over the caches of Triton's."""
+    kind, backend = plan.value("kv_cache_dtype"), plan.value("attention_backend")
+    triton = str(backend).upper() == "TRITON_ATTN" or str(kind).endswith("per_token_head")
+    now = plan.env[ATTENTION].value if ATTENTION in plan.env else None
+    if not triton or not _plugin_acts(plan) or now == "off":
+        return None
+    return Step(env={ATTENTION: "off"}, change="attention -> vLLM's own kernels")
+
+
+def _plugin_acts(plan: Plan) -> bool:
+    config = plan.value("additional_config")
+    here = not plan.device or "sm75" in plan.device
+    return here and isinstance(config, Mapping) and bool(config.get("caovan"))
+
+
 def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     """Disable our plugin if it is active or failed; keep the operator's other plugins.
 
@@ -128,9 +147,7 @@ def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     """
     names = plan.env[PLUGINS].value if PLUGINS in plan.env else None
     listed = [name for name in str(names or "").split(",") if name]
-    config = plan.value("additional_config")
-    here = not plan.device or "sm75" in plan.device
-    acts = here and isinstance(config, Mapping) and bool(config.get("caovan"))
+    acts = _plugin_acts(plan)
     blamed = finding.failure == "plugin-error" or finding.captures.get("component") == "plugin"
     if (names is None and not acts and not blamed) or (names is not None and not listed):
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.ladder import CONFIGURATION
-from caovand.engines.common.python import RAISED, frame_of, raised_at
+from caovand.engines.common.python import RAISED, REFUSES, frame_of, raised_at
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.rows.by_phase import LOADING
@@ -23,9 +23,9 @@ _PREFIX_CACHE = "/worker/mamba_utils.py"
 _COMPILER = re.compile(
     r"/torch/_(?:dynamo/symbolic_convert|inductor/(?:compile_fx|codecache|scheduler|graph))\.py"
 )
-_CONFIGURING = re.compile(r"/vllm/(?:engine/arg_utils\.py|config[./]|transformers_utils/)")
-_REFUSED = re.compile(
-    r"(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import|ModuleNotFound)Error\b"
+_CONFIGURING = re.compile(
+    r"/vllm/(?:engine/arg_utils\.py|config[./]|transformers_utils/)"
+    r"|/transformers/(?:models/auto/|configuration_utils\.py)"
 )
 # How the first request after a start fails if a split gives a layer the wrong size.
 _SHAPE = re.compile(
@@ -49,6 +49,7 @@ _PHASE_OF = {
     "initialize_model": "load", "process_weights_after_loading": "load", "_dummy_run": "profile",
     "initialize_kv_cache": "kv", "initialize_cache": "kv", "initialize_from_config": "kv",
 }  # fmt: skip
+_GRAPHS = "/torch/cuda/graphs.py:"
 _SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_process_engine_step"})
 """Functions that run requests; a start runs none of them."""
 
@@ -109,6 +110,8 @@ def phase_behind(frames: Sequence[str], call: str) -> str:
 
     "" if they tell none. For excerpts, which often begin with the failure.
     """
+    if any(_GRAPHS in frame for frame in frames):
+        return "capture"
     names = (*(frame.rpartition(":")[2] for frame in reversed(frames)), call)
     started = next((_PHASE_OF[name] for name in names if name in _PHASE_OF), "")
     return started or ("serving" if _SERVES.intersection(names) else "")
@@ -143,7 +146,7 @@ def component_of(hit: Hit) -> str:
 
 def _is_refused(hit: Hit) -> bool:
     """Whether it came from the code that reads arguments and configuration, with its own text."""
-    refused = hit.signature is None and _REFUSED.match(hit.text)
+    refused = hit.signature is None and REFUSES.match(hit.text)
     return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
 
 
@@ -155,6 +158,8 @@ def _loads_weights(frame: str) -> bool:
 def failure_of_unnamed(hit: Hit, component: str) -> Failure:
     if component == "plugin":
         return "plugin-error"
+    if component == CONFIGURATION:
+        return "bad-arguments"
     # Python 3.10.0 fails like this on code that the compiler generates.
     if component == "weights" and _MISFIT.match(hit.parts.message):
         return "model-missing"

@@ -2,7 +2,8 @@
 
 vLLM writes `(EngineCore pid=31) ERROR 11-20 09:13:16 [core.py:1140] text`. Up to 0.21 every line
 of a child begins with the process, tracebacks and C++ included; from 0.22 on only those that
-went through its logger. Before 0.8.3 there is no `[` before the file.
+went through its logger. Before 0.8.3 there is no `[` before the file. People cut the time and the
+line's number out of what they paste.
 Uvicorn writes `INFO:     text`. A newline inside a logged message
 repeats the whole prefix, so that nothing a client sent can begin a line of its own.
 """
@@ -13,11 +14,13 @@ import re
 from dataclasses import dataclass
 
 _SHAPE = re.compile(
+    r"(?:\((?P<bare>(?:APIServer|EngineCore|Worker)\w{0,20})\)\ )?"
     r"(?:\(?(?P<process>[A-Za-z][\w.-]{0,40})[^()]{0,60}?\ ?pid=(?P<pid>\d{1,10})"
     r"(?:,\ ip=[^()\s]{1,45})?\)\ ?){0,4}(?:\[[A-Z][\w-]{1,20}\]\ (?=[A-Z]{4,8}\ ))?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
-    r"(?:\ +(?:\d{4}-)?(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?"
-    r"\ \[?(?P<source>[^\]\s:]+):\d+\](?:\ |$)|:\ +))?"
+    r"(?:(?:\ +(?:\d{4}-)?(?P<time>\d\d-\d\d\ \d\d:\d\d:\d\d)(?:[.,]\d{1,6})?\ \[?"
+    r"|\ {1,3}\[(?=[\w./-]{1,80}\.py[:\]]))(?P<source>[^\]\s:]+)(?::\d+)?\]"
+    r"(?:\ {1,2}(?=\S)|\ |$)|:\ +))?"
 )
 _TAG = re.compile(r"\[\w+\] ")
 _STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")
@@ -44,8 +47,8 @@ def take_apart(line: str) -> Parts:
     """The parts of one line, without colours and line ends."""
     shape = _SHAPE.match(line)
     assert shape is not None  # every part is optional
-    process, pid, level, time, source = shape.groups(default="")
-    return Parts(process, pid, level, time, source, line[shape.end() :])
+    bare, process, pid, level, time, source = shape.groups(default="")
+    return Parts(process or bare, pid, level, time, source, line[shape.end() :])
 
 
 def stage_of(line: str) -> str:

@@ -82,6 +82,11 @@ ROWS = (
          r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
          r"|\d+ value heads |the convolution is |the activation is )(?P<kernels_refusal>.+)",
          kind="note"),
+    _row("caovan: attention ", None, "",
+         r"runs on the (?P<attention_kernels>SM75) kernels"
+         r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
+         r"|\d+ query heads |the layer |the cache is |switched off)(?P<kernels_refusal>.+)",
+         kind="note"),
     _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
          r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "
          r"Available RAM: (?P<available_ram_gib>[\d.]+) GiB"),

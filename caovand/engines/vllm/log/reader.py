@@ -15,6 +15,8 @@ _FINGERPRINT = re.compile(
     r"\(?(?:APIServer|EngineCore|StageEngineCore|Worker|VllmWorker|RayWorker)[^()]{0,80}pid=\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,4}(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d[.,\d]{0,7} "
     r"\[?[\w./-]{1,100}:\d{1,6}\]"
+    r"|(?:\(\w{1,40}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,3}\[[\w./-]{1,80}\.py"
+    r"(?::\d{1,6})?\]"
     r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/vllm/"
     r"|(?:usage: )?[\w./-]{0,60}\bvllm\b[\w ./-]{0,60}: error: |vllm\.\w"
     r"|Exception in worker VllmWorker|The model's max seq len \(\d"

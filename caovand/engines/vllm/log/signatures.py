@@ -31,12 +31,13 @@ _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 # How a raw line must begin to be evidence: an exception's name, a program's error, a C++ log
 # prefix, the kernel. Source lines inside a traceback are indented and never match.
 _EXCEPTION = re.compile(
-    r"(?:socket\.gaierror|Exception|(?:\w+\.)+_?[A-Z]\w*"
+    r"(?:socket\.gaierror|Exception|(?:\w+\.)+(?:_?[A-Z]\w*|\w{1,60}(?:Error|Exception))"
     r"|_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))"
     r"(?:: |$|\(\)$| at \S{1,200}:\d{1,6}: )"
 )
 _RAW = re.compile(
-    r"(?: {0,2}Value error, |  what\(\): |\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
+    r"(?: {0,2}Value error, |  [^ \[].{0,1000} \[type=[a-z_.]{1,40}, input_value=|  what\(\): "
+    r"|\[rank\d+\]|\[E \w{1,40}\.cpp:\d"
     r"|[\w./+ -]{1,60}: (?:fatal |internal compiler )?error\b"
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|\S{0,60}\bld: cannot find -l"
     r"|nvcc (?:fatal|error)|ninja: |FAILED: \[code=|FATAL: kernel |Fatal [Pp]ython error:"
@@ -68,7 +69,7 @@ def is_evidence(parts: Parts) -> bool:
     message = parts.message
     if parts.level in ("ERROR", "CRITICAL"):
         dump = parts.source.endswith("dump_input.py")  # the scheduled batch, prompts included
-        return not dump and (message[:2] != "  " or message.startswith("  Value error, "))
+        return not dump and (message[:2] != "  " or _RAW.match(message) is not None)
     if parts.source.endswith(_WAITING):
         return True
     if parts.level:

@@ -86,7 +86,8 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
         return None
     if backend_in(partial.verbatim.get("attention_config")):
         return policy(None, "--attention-config names one, and vLLM takes no second")
-    kind = str(partial.verbatim.get("kv_cache_dtype") or partial.config.policy.kv_cache_dtype or "")
+    asked = partial.verbatim.get("kv_cache_dtype") or partial.config.policy.kv_cache_dtype
+    kind = str(asked or partial.cache)
     if kind in TURBOQUANT:
         return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
     if kind.endswith("per_token_head"):
@@ -130,8 +131,8 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
     unbuilt = refusal.of == "toolchain"
     if attention(partial) == "FLASHINFER" and unbuilt:
         return [f"FLASHINFER cannot start here: {refusal.why}; {remedy(partial.engine)}"]
-    if attention(partial) != "TRITON_ATTN":
-        return []  # the operator's own choice
+    if attention(partial) != "TRITON_ATTN" or partial.cache:
+        return []  # the operator's own choice, or the better one
     if refusal.of in ("model", "width"):
         return []  # nothing to fix: the setting's reason tells it
     lost = f"{refusal.why}: attention runs on Triton, slower and with a float16 cache"
@@ -195,6 +196,43 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
         return converts
     native = hopper or (converts and not partial.engine.flashinfer)
     return reads_eight_bits(partial, native=native)
+
+
+FOUR_BITS = "int4_per_token_head"
+OUR_HEADS = (128, 256)
+
+
+def smaller_cache(partial: PartialPlan) -> str:
+    """The cache type to be weighed against the rules' own; empty if there is none."""
+    if may_store_in_eight_bits(partial):
+        return EIGHT_BITS
+    return FOUR_BITS if may_store_in_four_bits(partial) else ""
+
+
+def may_store_in_four_bits(partial: PartialPlan) -> bool:
+    """Whether an int4 cache may be weighed: where caovan's attention reads it, on Turing alone.
+
+    Not in mode stable: what four bits cost a model's answers was not measured on real text.
+    """
+    config, model = partial.config, partial.model
+    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
+    if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
+        return False
+    if partial.mode == "stable" or not _reads_four_bits(partial):
+        return False
+    plain = model.head_dim in OUR_HEADS and not model.sliding_window
+    plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
+    known = dict(partial.engine.choices).get("--kv-cache-dtype", (FOUR_BITS,))
+    return plain and FOUR_BITS in known
+
+
+def _reads_four_bits(partial: PartialPlan) -> bool:
+    """Whether caovan's attention acts on these cards, by the plugin's probe and the switches."""
+    engine, env = partial.engine, dict(partial.config.engine.env)
+    ours = all(gpu.compute_capability == TURING for gpu in partial.cards) and partial.cuda
+    ours = ours and bool(engine.plugin) and engine.attention == "pass"
+    on = partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
+    return ours and on and env.get("CAOVAN_ATTENTION", "all") != "off"
 
 
 AT_LOAD = "fp8"

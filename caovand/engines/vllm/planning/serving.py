@@ -15,6 +15,7 @@ from caovand.core.checkpoint.model_task import is_written_reranker
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.model_task import POOLING, TITLES, ModelTask
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
 
@@ -52,6 +53,8 @@ QWEN_CALLS = ("hermes", "qwen3_coder")
 THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
 R1 = ("｜Assistant｜", "</think>")
 """Marks in the template of a model distilled from DeepSeek-R1, whatever its type."""
+KEEP_ALIVE_S = 15
+"""nginx and AWS' load balancers wait for 60 s, Cloudflare for 100; some proxies only for 30."""
 _SET = "name one of vLLM's in [server]"
 
 
@@ -160,6 +163,16 @@ def trust_remote_code(partial: PartialPlan) -> Setting | None:
 
 def enable_server_load_tracking(partial: PartialPlan) -> Setting | None:
     return policy(True, "/load tells whether work is pending, also when the engine is stuck")
+
+
+def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:
+    if not partial.generates or partial.engine.release < releases.KEEP_ALIVE_LINES:
+        return None
+    return policy(
+        KEEP_ALIVE_S,
+        "a line without meaning after so many seconds of silence: proxies cut streams that are"
+        " silent for a minute, as while a long prompt is read",
+    )
 
 
 def shutdown_timeout(partial: PartialPlan) -> Setting | None:

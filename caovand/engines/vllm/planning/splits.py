@@ -43,12 +43,7 @@ from caovand.engines.vllm.planning.fit import (
     text_only_may_help,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
-from caovand.engines.vllm.planning.precision import (
-    EIGHT_BITS,
-    may_store_in_eight_bits,
-    quantised_at_load,
-    variables,
-)
+from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache, variables
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
@@ -221,7 +216,7 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
     if not first.gpus or not first.model.layer_types:
         return first
     depths = (None, *smaller_depths(first))
-    caches = ("", EIGHT_BITS) if may_store_in_eight_bits(first) else ("",)
+    caches = tuple(dict.fromkeys(("", smaller_cache(first))))
     others = [(depth, cache) for cache in caches for depth in depths][1:]
     return size_plan([first, *(decided(depth, cache) for depth, cache in others)])
 

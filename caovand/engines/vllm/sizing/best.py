@@ -33,8 +33,9 @@ from caovand.engines.vllm.sizing.search import (
 from caovand.engines.vllm.sizing.space import Choice, Space
 
 ENOUGH_EXACT = 32_768
-"""A context of this length keeps the model's own type of cache: seven usual conversations. A
-checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured."""
+"""A context of this length, seven usual conversations, keeps the rules' own type of cache, unless a
+request of the workload is longer. A checkpoint rarely brings scales for 8 bits, and what they cost
+each model was not measured."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
@@ -66,7 +67,7 @@ def _choose_cache_type(
     which were searched."""
     own = [at for at in among if space.bases[at].kv_dtype == space.bases[0].kv_dtype]
     choice = _search(space, own, model, gpus)
-    enough = min(space.context or model.max_model_len, ENOUGH_EXACT)
+    enough = min(space.context or model.max_model_len, max(ENOUGH_EXACT, space.workload.length))
     if len(own) == len(among) or (choice.sound and choice.candidate.context >= enough):
         return own, choice
     return among, _search(space, among, model, gpus)

@@ -107,6 +107,8 @@ STEP_TOKENS = 256
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
 """The relative worth of a candidate without images, or with a cache or weights rounded to 8 bits
 unasked: published runs show no loss by an fp8 cache, but not of every model."""
+WORTH_OF_FOUR_BIT_CACHE = 0.85
+"""The same of a cache in four bits, whose keys and values err by some 10 %."""
 WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context under the model's own limit: clients that trust the model's card are
 refused. More sequences, or larger steps, are not worth the last tenth of it, but in a batch, whose
@@ -190,6 +192,8 @@ class Pace:
         self._worth *= (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
         )
+        if base.kv_dtype.startswith("int4"):
+            self._worth *= WORTH_OF_FOUR_BIT_CACHE
 
     def score(self, candidate: Candidate, context: int | None = None, room: float = inf) -> float:
         """Seconds for a token that users get of this candidate, weighed by what it cannot do.

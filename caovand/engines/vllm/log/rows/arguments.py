@@ -62,8 +62,10 @@ ROWS: tuple[Signature, ...] = (
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"
          r"(?P<library>[^\s:]{1,200}): "
          r"(?:undefined symbol|cannot open shared)", SERVED),
+    # Its code could not be imported: the reason is in the lines before
+    signature("model.uninspected", "generic", "bad-arguments",
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] "
-         r"(?:are not supported|failed to be)"
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
          r"|model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
 )  # fmt: skip

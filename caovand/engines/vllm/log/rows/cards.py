@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import host, kernel
+from caovand.engines.common import host, kernel, python, runtime
 from caovand.engines.common.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
@@ -15,23 +15,14 @@ ROWS: tuple[Signature, ...] = (
     signature("gpu.unlinked", "consequence", "gpu-absent",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
-         r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
-         r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
-         r"|Unexpected error from cudaGetDeviceCount\(\)"
-         r"|CUDA driver version is insufficient|Failed to infer device type|Error 80[34]: "
-         r"|NVIDIA driver on your system is too old"
-         r"|libcuda\.so\.1: (?:cannot open shared object|file too short)"
-         r"|CUDA error: (?:invalid device ordinal|initialization error)"
-         r"|Error 802: system not yet initialized|NVML/RM version mismatch"
-         r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b"),
+         runtime.ABSENT + r"|Failed to infer device type"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
     signature("gpu.count", "cause", "gpu-absent",
          r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
          r"(?: \((?P<found>\d+)\))?"),
     signature("cuda.arch", "cause", "backend-unsupported",
-         r"no kernel image is available for execution on the device"
-         r"|CUDA error: invalid device function"
+         runtime.NO_KERNEL +
          r"|is for sm\d+-sm\d+, but was built for sm\d+|No compiled (?P<kernel>\w{1,60}) "),
     signature("cuda.illegal", "cause", "illegal-access",
          r"an illegal memory access was encountered|cudaErrorIllegalAddress"
@@ -39,11 +30,11 @@ ROWS: tuple[Signature, ...] = (
     signature("cuda.launch", "cause", "launch-failure",
          r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
          r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
-         r"|CUDA error: operation not permitted when stream is capturing"
-         r"|cudaErrorStreamCapture\w+"),
+         r"|" + runtime.STREAM),
     # A fault surfaces in the next library that launches a kernel, which cannot explain it
     signature("cublas.failed", "generic", "launch-failure",
-         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)"),
+         r"(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED"
+         r"|INVALID_VALUE|MAPPING_ERROR)"),
     *kernel.OF_PROGRAM,
     # The CPU build's Gated DeltaNet. The first counts only where that code raises it (cause.py)
     signature("drafts.uneven", "generic", "engine-died",
@@ -65,20 +56,13 @@ ROWS: tuple[Signature, ...] = (
          r"'(?P<arch>[\w']{1,40})"
          r"|No supported CUDA architectures found for major versions"),
     signature("jit.nvcc", "generic", "jit-toolchain",
-         r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
-         r"|ninja: build stopped: subcommand failed|Ninja build failed"
-         r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-         r"|Error building extension '|Ninja is required to load C\+\+ extensions"
-         r"|libcuda\.so cannot found"),
+         python.BUILD + r"|libcuda\.so cannot found"),
     signature("jit.refused", "cause", "backend-unsupported",
          r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
     signature("jit.ptxas", "generic", "jit-toolchain",
-         r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
-         r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"),
+         python.PTXAS),
     signature("jit.cc", "cause", "jit-toolchain",
-         r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
-         r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
-         r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"),
+         python.COMPILER),
     signature("jit.header", "cause", "jit-toolchain",
          r"fatal error: (?P<header>\S{1,100}): No such"),
     signature("jit.link", "cause", "jit-toolchain",

@@ -19,7 +19,8 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.gcs", "generic", "node-lost",
          r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
     signature("ray.resources", "cause", "node-lost",
-         r"Cannot provide a placement group|^ValueError: Current node has no GPU available"
+         r"Cannot provide a placement group|Ray does not allocate any GPUs on the driver node"
+         r"|^ValueError: Current node has no GPU available"
          r"|No available node types can fulfill resource request"
          r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
     # It waits for them: a cluster may still grow
@@ -31,7 +32,8 @@ ROWS: tuple[Signature, ...] = (
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons
     signature("args.value", "cause", "bad-arguments",
-         r"^  Value error, (?P<reason>(?:(?! \[type=).)+)"),
+         r"^  (?:(?:Value error|Assertion failed), )?"
+         r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=|^  Value error, (?P<all>.{1,1000})"),
     # Torch reports a card out of memory; rows above know more precisely where
     signature("oom.cuda", "generic", "device-oom-run",
          r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
@@ -47,10 +49,11 @@ ROWS: tuple[Signature, ...] = (
     signature("compile.failed", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
          r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
-    signature("args.refused", "generic", "bad-arguments",
+    # The reason is in the lines after it
+    signature("args.refused", "consequence", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",
-         r"Watchdog caught collective operation timeout"
+         r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
          r"(?:: WorkNCCL\(.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
@@ -73,8 +76,10 @@ ROWS: tuple[Signature, ...] = (
          r"|^Worker VllmWorkerProcess pid \d{1,10} died, exit code: "
          r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
     signature("ray.actor", "consequence", "engine-died",
-         r"^ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
-         r"|OwnerDiedError)(?:: (?P<silent>The (?:actor|worker) died unexpectedly)?|$)"),
+         r"^(?:ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"
+         r"|OwnerDiedError)(?:: |$)|(?=The actor is dead because ))"
+         r"(?P<silent>The (?:actor|worker) (?:died unexpectedly|is dead because its worker "
+         r"process has died))?"),
     signature("ray.node.died", "consequence", "node-lost",
          r"^ray\.exceptions\.(?P<error>NodeDiedError|LocalRayletDiedError)(?:: |$)"
          r"|^RayNodeError: Ray on this node ended \(exit status (?P<status>\d+)\)"),
@@ -91,6 +96,7 @@ ROWS: tuple[Signature, ...] = (
          r"EngineCore (?:failed to start|encountered a fatal error)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
+         r"|Mul(?:ti|it)procExecutor got fatal signal from worker processes"
          r"|Worker failed with error|^Error executing method \w{1,60}\. This might cause deadlock"),
     # The API server lost the engine core: after the lines of the last row, or without a word
     signature("engine.lost", "wrapper", "engine-died",

@@ -12,6 +12,7 @@ ROWS: tuple[Signature, ...] = (
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
          r"|weights were not initialized from checkpoint|Could not detect config format"
+         r"|No adapter found for"
          r"|is not a valid JSON file|Unrecognized model in |No model architectures are specified"
          r"|" + python.NO_MODEL + r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
          r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
@@ -20,7 +21,8 @@ ROWS: tuple[Signature, ...] = (
          r"|^  Value error, [^\[]{0,120}: line \d+ column \d+ \(char \d+\)",
          {**READING, **SERVED}),
     signature("model.broken", "cause", "model-missing",
-         r"SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
+         r"[Ff]ailed to map GGUF parameters"
+         r"|SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
          r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
          r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),

@@ -1,6 +1,6 @@
 """Decode and verification attention: every case against float64, then the table. Needs a GPU.
 
-    python csrc/bench/attention.py [check | time]
+    python -m caovan_vllm_sm75_turbo3.measure.attention [check | time]
 
 Bounds are those of the plugin's measure/check.py: relative error, and the largest error of an
 element over |value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned.
@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from caovan_vllm_sm75_turbo3 import launch
+from caovan_vllm_sm75_turbo3.measure import paged
 
 try:
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
@@ -25,12 +27,6 @@ try:
 except ImportError as error:
     unified_attention = None
     print(f"no Triton column: {error}")
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "plugin"))
-
-from caovan_vllm_sm75_turbo3 import launch  # noqa: E402
-from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
 
 DEVICE = torch.device("cuda")
 BOUNDS = (1e-3, 1e-2)
@@ -120,6 +116,7 @@ def make_case(
     hnd: bool = False,
     spread: float = 1.0,
     value: float = 1.0,
+    into: type[Call] = Call,
 ) -> Call:
     cu = [0]
     for count in tokens:
@@ -146,7 +143,7 @@ def make_case(
     out = torch.full((rows, heads * dim + 16), torch.nan, device=DEVICE, dtype=torch.float16)
     q, out = (x[:, : heads * dim].unflatten(1, (heads, dim)) for x in (q, out))
     q[: cu[-1]] = torch.randn(cu[-1], heads, dim, device=DEVICE).half() * spread
-    return Call(
+    return into(
         kind, q, out, cache, table, ints(cu), ints(lengths), signs, max(*tokens, 1), segments
     )
 
@@ -154,6 +151,23 @@ def make_case(
 def poison(call: Call) -> None:
     call.workspace.fill_(0xFF)
     call.out.fill_(torch.nan)
+
+
+def explain(call: Call, want: torch.Tensor, got: torch.Tensor) -> None:
+    """Print where the error is: the place of the largest, and which rows, heads, dimensions."""
+    error = (got - want).abs() / (want.abs() + want.square().mean().sqrt())
+    bad = ~(error <= BOUNDS[1])
+    at = int(error.nan_to_num(nan=torch.inf).argmax())
+    token, head, d = at // want[0].numel(), at // want.shape[2] % want.shape[1], at % want.shape[2]
+    print(
+        f"  largest at token {token}, head {head}, dimension {d}: {got[token, head, d].item():.5g} "
+        f"for {want[token, head, d].item():.5g}; {bad.sum().item()} of {bad.numel()} wrong, "
+        f"{got.isnan().sum().item()} NaN; query tokens begin at {call.cu.tolist()}"
+    )
+    for what, axes in (("tokens", (1, 2)), ("heads", (0, 2)), ("dimensions", (0, 1))):
+        counts = bad.sum(axes)
+        places = counts.nonzero().flatten().tolist()
+        print(f"  {len(places)} of {len(counts)} {what} with errors: {places[:40]}")
 
 
 def demand(name: str, what: str, holds: bool) -> None:
@@ -175,7 +189,10 @@ def check(name: str, call: Call, repetitions: int = 5) -> None:
     rms = want[: cu[-1]].square().mean().sqrt()
     relative = (error.square().mean().sqrt() / rms).item()
     largest = (error.abs() / (want[: cu[-1]].abs() + rms)).max().item()
-    demand(name, "error", relative <= BOUNDS[0] and largest <= BOUNDS[1])
+    right = relative <= BOUNDS[0] and largest <= BOUNDS[1]
+    demand(name, f"error {relative:.2e} / {largest:.2e}", right)
+    if not right:
+        explain(call, want[: cu[-1]], first[: cu[-1]].double())
     demand(name, "wrote rows outside every sequence", bool(first[cu[-1] :].isnan().all()))
 
     other = torch.zeros((), dtype=torch.bool, device=DEVICE)
@@ -312,7 +329,9 @@ class Pool:
         self.cache = raw.transpose(1, 2)
         self.signs = signs_of(dim)
 
-    def calls(self, sequences: int, tokens: int, length: int) -> list[Call]:
+    def calls(
+        self, sequences: int, tokens: int, length: int, into: type[Call] = Call
+    ) -> list[Call]:
         pages = -(-length // self.block_size)
         wanted = -(-(600 << 20) // (sequences * length * self.kv_heads * self.record))
         count = max(1, min(wanted, 64, self.blocks // (pages * sequences)))
@@ -322,7 +341,7 @@ class Pool:
         q = torch.randn(rows, self.heads, self.dim, device=DEVICE).half()
         cu = ints([n * tokens for n in range(sequences + 1)])
         return [
-            Call(self.kind, q, torch.empty_like(q), self.cache, table.contiguous(), cu,
+            into(self.kind, q, torch.empty_like(q), self.cache, table.contiguous(), cu,
                  ints([length] * sequences), self.signs, tokens)
             for table in tables
         ]  # fmt: skip
@@ -419,8 +438,11 @@ def time_all() -> None:
                     line = f"| {kind}, {dim}, {heads} / {kv_heads} | {sequences} x {count} "
                     line += f"| {length:,} | {us:.1f} | {rate / 1e9:.0f} | {rate / copy:.0%} |"
                     if kind == "fp16":
-                        other = sdpa_us(heads, kv_heads, dim, sequences, count, length)
-                        line += f" {other:.1f} | {other / us:.2f} |"
+                        try:
+                            other = sdpa_us(heads, kv_heads, dim, sequences, count, length)
+                            line += f" {other:.1f} | {other / us:.2f} |"
+                        except torch.OutOfMemoryError:
+                            line += " no memory | |"
                     else:
                         line += " | |"
                     triton = vllm_us(calls[0], count, length)

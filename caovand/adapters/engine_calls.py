@@ -1,0 +1,74 @@
+"""Calls functions of caovan as the engine's user: a program that the daemon starts as that user.
+
+    python3 -I -S engine_calls.py HOME < SOCKET
+
+Each message has two descriptors: the function's name, arguments and seconds as JSON, and where to
+write the answer. Each call has a process of its own, since reading about a hung process may hang.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
+OURS = "caovand."
+CALLED = ("evidence", "ports", "processes", "stale_files")
+"""Adapters whose functions are called: imported once, not by each process."""
+
+
+def main() -> None:
+    """Serve the daemon until it is gone."""
+    sys.path.insert(0, sys.argv[1])
+    for name in CALLED:
+        importlib.import_module(f"{OURS}adapters.{name}")
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NAME, b"caovan-calls", 0, 0, 0)
+    # No engine may look into or change this process, though it has the same user.
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    link = socket.socket(fileno=0)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(link, 16, 2)
+        if not data:
+            return
+        if len(descriptors) == 2 and os.fork() == 0:
+            _answer(*descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _answer(request: int, answers: int) -> None:
+    """Make one call, in a process of its own; never return."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with open(request, "rb") as file:
+            name, args, limit_s = json.loads(file.read())
+        signal.alarm(int(limit_s) + 1)
+        with open(answers, "wb") as file:
+            file.write(json.dumps(called(name, args)).encode())
+    finally:
+        os._exit(0)
+
+
+def called(name: str, args: list[Any]) -> dict[str, Any]:
+    """The result of a function, or why there is none."""
+    try:
+        module, _, function = name.partition(":")
+        if not module.startswith(OURS):
+            raise ValueError(f"{module} is not caovan's")
+        return {"result": getattr(importlib.import_module(module), function)(*args)}
+    except OSError as problem:
+        return {"errno": problem.errno} if problem.errno else {"error": str(problem)}
+    except Exception as problem:
+        return {"error": f"{type(problem).__name__}: {problem}"}
+
+
+if __name__ == "__main__":
+    main()

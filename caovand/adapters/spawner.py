@@ -1,0 +1,224 @@
+"""Starts and signals programs of the engine's user: all that is left of the daemon's rights.
+
+A program of its own, which the daemon executes before anything else, with CAP_SETUID and
+CAP_SETGID; the daemon then drops both.
+
+    python3 -I -S spawner.py SOCKET UID GID,GROUP...
+
+Each message on SOCKET (SOCK_SEQPACKET) is a JSON object with descriptors, and gets one answer:
+
+    {"op": "start", "argv": [...], "env": {...}, "session": bool, "ends_with": SIGNAL} with standard
+        input, output, errors and perhaps an open cgroup.procs: executes argv as the engine's user,
+        with no other descriptor, in that cgroup; {"pid": PID}. It is a child of the daemon, which
+        reaps it, and gets the signal `ends_with` when the daemon dies.
+    {"op": "signal", "signal": SIGNAL} with a pidfd: sends the signal; {}.
+
+Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno": NUMBER}.
+
+Whatever a message asks for happens with the rights of the engine's user alone: those of a program
+that is started, and for a signal those of this process, which has the effective user of the engine
+and no effective capability. So the daemon gains nothing by a message but that user, which it may
+become. This process cannot be traced, and it ends with the daemon.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+MAX_MESSAGE = 64 << 10
+MAX_DESCRIPTORS = 4
+SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+CANNOT_RUN = 126
+PR_SET_NAME, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 15, 4, 38
+CAPABILITY_VERSION = 0x20080522
+SETUID_AND_SETGID = 1 << 6 | 1 << 7
+CLONE_PIDFD, CLONE_PARENT = 0x1000, 0x8000
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(Exception):
+    """A message that asks for nothing that is done here."""
+
+
+class Spawner:
+    """Serves the daemon at the other end of `link`, as the user `uid` with these groups."""
+
+    def __init__(self, link: socket.socket, uid: int, groups: Sequence[int]) -> None:
+        self._link, self._uid, self._groups = link, uid, groups
+        self._started: dict[int, int] = {}
+        """The signal with which each program ends, by its pidfd."""
+
+    def serve(self) -> None:
+        """Answer until the daemon is gone, then end what it left."""
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        while True:
+            for descriptor, event in poll.poll():
+                if descriptor in self._started:  # it has ended
+                    poll.unregister(descriptor)
+                    os.close(descriptor)
+                    del self._started[descriptor]
+                elif event & ~select.POLLIN:
+                    self._end()
+                    return
+                else:
+                    for pidfd in self._answer():
+                        poll.register(pidfd, select.POLLIN)
+
+    def _end(self) -> None:
+        for pidfd, number in self._started.items():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, number)
+
+    def _answer(self) -> list[int]:
+        """Receive and answer one message; the pidfd of what it started, if that is anything."""
+        received: list[int] = []
+        answer: dict[str, Any]
+        before = set(self._started)
+        try:
+            data, received, flags = _receive(self._link)
+            answer = self._done(data, received, flags)
+        except OSError as problem:
+            answer = {"errno": problem.errno or errno.EIO}
+        except Exception as problem:
+            answer = {"refused": f"{type(problem).__name__}: {problem}"[:500]}
+        finally:
+            for descriptor in received:
+                os.close(descriptor)
+        with contextlib.suppress(OSError):  # the daemon is gone
+            self._link.send(json.dumps(answer).encode())
+        return [pidfd for pidfd in self._started if pidfd not in before]
+
+    def _done(self, data: bytes, received: list[int], flags: int) -> dict[str, int]:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise Refused("it is too long")
+        asked = json.loads(data)
+        if not isinstance(asked, dict):
+            raise Refused("it is no object")
+        names, op = asked.keys(), asked.get("op")
+        if op == "signal" and names == {"op", "signal"} and len(received) == 1:
+            signal.pidfd_send_signal(received[0], _signal(asked["signal"]))
+            return {}
+        if op == "start" and names == {"op", "argv", "env", "session", "ends_with"}:
+            if len(received) not in (3, 4):
+                raise Refused(f"it has {len(received)} descriptors")
+            return {"pid": self._start(asked, received)}
+        raise Refused("it asks for nothing that is done here")
+
+    def _start(self, asked: dict[str, Any], received: list[int]) -> int:
+        argv, env, session = asked["argv"], asked["env"], asked["session"]
+        words = [*argv, *env, *env.values()] if type(argv) is list and type(env) is dict else [0]
+        if not argv or not all(type(word) is str and "\0" not in word for word in words):
+            raise Refused("argv and env are words")
+        if type(session) is not bool or any("=" in name or not name for name in env):
+            raise Refused("session is true or false, and names of variables have no =")
+        ends_with = _signal(asked["ends_with"])
+        pidfd = ctypes.c_int(-1)
+        flags = CLONE_PARENT | CLONE_PIDFD | signal.SIGCHLD
+        number = SYS_CLONE[os.uname().machine]
+        pid = int(libc.syscall(number, flags, None, ctypes.byref(pidfd), None, None))
+        if pid == 0:
+            self._become(argv, env, session, received)
+        if pid < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self._started[pidfd.value] = ends_with
+        return pid
+
+    def _become(
+        self, argv: list[str], env: dict[str, str], session: bool, received: list[int]
+    ) -> None:
+        """Execute a program in this new process, which has no rights by then; never return."""
+        try:
+            if len(received) == 4:  # only one of its own user may the daemon's user put there
+                os.setresuid(-1, os.getuid(), -1)
+                os.write(received[3], str(os.getpid()).encode())
+            if session:
+                os.setsid()
+            become(self._uid, self._groups)
+            for number, descriptor in enumerate(received[:3]):
+                os.dup2(descriptor, number)
+            for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE,
+                            signal.SIGXFSZ):  # fmt: skip
+                signal.signal(ignored, signal.SIG_DFL)
+            os.chdir("/")
+            os.execve(argv[0], argv, env)
+        except BaseException as problem:
+            os.write(received[2], f"caovan: cannot start {argv[0]}: {problem}\n".encode())
+        finally:
+            os._exit(CANNOT_RUN)
+
+
+def become(uid: int, groups: Sequence[int]) -> None:
+    """Become another user for good, without any capability; OSError."""
+    capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)
+    os.setgroups(groups)
+    os.setresgid(groups[0], groups[0], groups[0])
+    os.setresuid(uid, uid, uid)
+    capabilities(effective=0, permitted=0)
+    if os.getresuid() != (uid,) * 3 or os.getresgid() != (groups[0],) * 3:
+        raise OSError(errno.EPERM, "the user did not change")
+
+
+def capabilities(effective: int, permitted: int) -> None:
+    """Have these capabilities, and pass none on to programs; OSError."""
+    # Each of the two words of 32 bits: effective, permitted, inheritable.
+    data = struct.pack("=6I", effective, permitted, 0, 0, 0, 0)
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    if libc.capset(header, data) != 0:
+        raise OSError(ctypes.get_errno(), "cannot set capabilities")
+
+
+def _signal(number: object) -> int:
+    if type(number) is not int or number not in SIGNALS:
+        raise Refused("the signal is neither TERM nor KILL")
+    return number
+
+
+def _receive(link: socket.socket) -> tuple[bytes, list[int], int]:
+    """Receive a message, its descriptors and flags; OSError."""
+    received = array.array("i")
+    space = socket.CMSG_LEN(MAX_DESCRIPTORS * received.itemsize)
+    data, controls, flags, _ = link.recvmsg(MAX_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in controls:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received.frombytes(content[: len(content) - len(content) % received.itemsize])
+    return data, list(received), flags
+
+
+def main() -> None:
+    """Serve the daemon that started this process."""
+    link = socket.socket(fileno=int(sys.argv[1]))
+    link.set_inheritable(False)
+    uid, groups = int(sys.argv[2]), [int(group) for group in sys.argv[3].split(",")]
+    if uid in (0, os.getuid()) or 0 in groups:
+        raise SystemExit("the engine's user is neither root nor the daemon's")
+    # systemd sends TERM to all of a unit, a terminal INT: the daemon may still need this process.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    libc.prctl(PR_SET_NAME, b"caovan-spawner", 0, 0, 0)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)
+    os.setresuid(-1, uid, -1)
+    capabilities(effective=0, permitted=SETUID_AND_SETGID)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    link.send(b"{}")
+    Spawner(link, uid, groups).serve()
+
+
+if __name__ == "__main__":
+    main()

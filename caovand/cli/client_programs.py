@@ -1,0 +1,144 @@
+"""How client programs are led to an endpoint: by variables and words of one run, never by files.
+
+A program that is started otherwise is as it was, so there is nothing to undo. Sources: each
+program's own documentation of its variables and options.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+KEY = "CAOVAN_API_KEY"
+NO_KEY = "none"
+"""Stands for the key of an endpoint that asks for none: clients refuse to start without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """What a client is led to; `url` ends before /v1, `context` is in tokens, 0 if unknown."""
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    context: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is added to a program's environment, and before the words of its user."""
+
+    env: Mapping[str, str]
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientProgram:
+    """`name` is what is executed; `install` is how to get it."""
+
+    name: str
+    install: str
+    run: Callable[[Endpoint], Run]
+
+
+def _claude(to: Endpoint) -> Run:
+    window = str(to.context)
+    limits = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
+    models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{x}_MODEL" for x in _TIERS))
+    return Run(
+        env={
+            "ANTHROPIC_BASE_URL": to.url,
+            "ANTHROPIC_AUTH_TOKEN": to.key or NO_KEY,
+            # Of an account, whose key it would send here.
+            "ANTHROPIC_API_KEY": "",
+            **dict.fromkeys(models, to.model),
+            **(dict.fromkeys(limits, window) if to.context else {}),
+            # A line of the system prompt that differs in each request: no prefix would be cached.
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+    )
+
+
+_TIERS = ("OPUS", "SONNET", "HAIKU")
+
+
+def _codex(to: Endpoint) -> Run:
+    provider = {"name": "caovan", "base_url": f"{to.url}/v1", "env_key": KEY}
+    settings = {
+        "model": to.model,
+        "model_provider": "caovan",
+        **({"model_context_window": to.context} if to.context else {}),
+        **{f"model_providers.caovan.{name}": value for name, value in provider.items()},
+        "model_providers.caovan.wire_api": "responses",
+    }
+    # A JSON string or number is the same in TOML.
+    words = (("-c", f"{name}={json.dumps(value)}") for name, value in settings.items())
+    return Run(env={KEY: to.key or NO_KEY}, words=tuple(chain.from_iterable(words)))
+
+
+def _opencode(to: Endpoint) -> Run:
+    limit = {"context": to.context, "output": min(to.context, _OUTPUT)}
+    model = {"name": to.model, **({"limit": limit} if to.context else {})}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "caovan",
+        "options": {"baseURL": f"{to.url}/v1", "apiKey": f"{{env:{KEY}}}"},
+        "models": {to.model: model},
+    }
+    chosen = f"caovan/{to.model}"
+    config = {"model": chosen, "small_model": chosen, "provider": {"caovan": provider}}
+    return Run(env={KEY: to.key or NO_KEY, "OPENCODE_CONFIG_CONTENT": json.dumps(config)})
+
+
+_OUTPUT = 32_768
+"""The longest answer that opencode plans for, in tokens."""
+
+
+def _qwen(to: Endpoint) -> Run:
+    return Run(
+        env={
+            "OPENAI_BASE_URL": f"{to.url}/v1",
+            "OPENAI_API_KEY": to.key or NO_KEY,
+            "OPENAI_MODEL": to.model,
+        },
+        words=("--auth-type", "openai"),
+    )
+
+
+def _aider(to: Endpoint) -> Run:
+    env = {"OPENAI_API_BASE": f"{to.url}/v1", "OPENAI_API_KEY": to.key or NO_KEY}
+    words = ["--model", f"openai/{to.model}", "--no-show-model-warnings"]
+    if to.context:
+        words += ["--max-chat-history-tokens", str(to.context // 4)]
+    return Run(env=env, words=tuple(words))
+
+
+def _open_webui(to: Endpoint) -> Run:
+    return Run(
+        env={
+            "OPENAI_API_BASE_URL": f"{to.url}/v1",
+            "OPENAI_API_KEY": to.key or NO_KEY,
+            "ENABLE_OLLAMA_API": "false",
+            "DEFAULT_MODELS": to.model,
+        },
+        words=("serve",),
+    )
+
+
+PROGRAMS: Mapping[str, ClientProgram] = {
+    "claude": ClientProgram(
+        name="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        run=_claude,
+    ),
+    "codex": ClientProgram(name="codex", install="npm install -g @openai/codex", run=_codex),
+    "opencode": ClientProgram(name="opencode", install="npm install -g opencode-ai", run=_opencode),
+    "qwen": ClientProgram(name="qwen", install="npm install -g @qwen-code/qwen-code", run=_qwen),
+    "aider": ClientProgram(name="aider", install="pipx install aider-chat", run=_aider),
+    "open-webui": ClientProgram(
+        name="open-webui", install="pipx install open-webui", run=_open_webui
+    ),
+}

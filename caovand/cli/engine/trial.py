@@ -1,0 +1,41 @@
+"""`caovanctl engine try NAME`; the laboratory does it, for which it is loaded only then: the other
+verbs of `engine` need nothing but the standard library."""
+
+from __future__ import annotations
+
+import argparse
+
+from caovand.cli.engine.shared import engine_verb
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME|VERSION", help="an installed engine, or its release")
+    parser.add_argument(
+        "--idle", type=float, default=0.0, metavar="S",
+        help="wait until nobody has asked for S seconds (default 0: begin at once)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep-slower", action="store_true", help="keep it even if it is slower than the old one"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine try."""
+    from caovand.lab import engine_trial  # noqa: PLC0415
+
+    return engine_trial.run(args)
+
+
+VERB = engine_verb(
+    "try",
+    "serve with another engine, compare it with the old one, keep it or go back",
+    description="Measure the engine that serves, switch the daemon to another installed one, and"
+    " measure that: fixed prompts, then the bench. It is kept if it serves, answers and is not"
+    " slower beyond noise, else the old one serves again. What is known to fail is refused before"
+    " anything is stopped. Clients notice two starts at most. Exit status: 0 kept, 1 refused or"
+    " rolled back.",
+    example="sudo caovanctl engine install 0.33.0 && sudo caovanctl engine try 0.33.0",
+    arguments=arguments,
+    run=run,
+    effects=True,
+)

@@ -1,0 +1,176 @@
+"""`caovanctl launch`: a chat or coding client, led to the model that is served."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from caovand.adapters import config_file, http, secret_file, trust
+from caovand.adapters.engine_choice import chosen_engine
+from caovand.cli.client import connect
+from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.verb import Group, Verb
+from caovand.core import api_key
+from caovand.core.config_key import ConfigError
+from caovand.core.gateway import protocol
+
+ANSWER_S = 10.0
+REFUSED = (401, 403)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("client", metavar="CLIENT", choices=[*PROGRAMS], help=", ".join(PROGRAMS))
+    parser.add_argument("words", nargs="*", metavar="WORD", help="its own words, after --")
+    parser.add_argument("--model", default="", metavar="NAME", help="default: the served model")
+    parser.add_argument(
+        "--url", default="", metavar="URL", help="of another machine; default: the gateway's here,"
+        " or the engine's"
+    )  # fmt: skip
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help=f"the key; default: that of ${KEY}, or"
+        " [server] api_key_file where you may read it"
+    )  # fmt: skip
+    parser.add_argument(
+        "--print", action="store_true", help="print the command for a shell, and start nothing"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """launch."""
+    program = PROGRAMS[args.client]
+    found = trust.program(program.name, os.environ)
+    if found is None and not args.print:
+        raise CommandError(
+            Exit.FAILED,
+            f"cannot start {program.name}: it is not installed, or not on PATH",
+            f"{program.install}; or see what it needs with --print",
+        )
+    endpoint = _checked(_there(args) if args.url else _here(args), args)
+    added = program.run(endpoint)
+    words = [program.name, *added.words, *args.words]
+    if found is None or args.print:
+        settings = [f"{name}={shlex.quote(value)}" for name, value in added.env.items()]
+        print("env", *settings, shlex.join(words))
+        return Exit.DONE
+    os.execve(found, words, {**os.environ, **added.env})
+    return Exit.FAILED  # never: this process has become the client
+
+
+def _there(args: argparse.Namespace) -> Endpoint:
+    return Endpoint(url=args.url.rstrip("/").removesuffix("/v1"), model="", key=_key(args, None))
+
+
+def _here(args: argparse.Namespace) -> Endpoint:
+    """The gateway where there is one, for it also answers while the engine restarts."""
+    with connect(args) as client:
+        status = client.ask("status")
+    gateway, served = status.get("gateway"), status["served"]
+    if gateway and gateway["serving"]:
+        url = gateway["url"]
+    elif served is not None:
+        url = served["url"].removesuffix("/v1")
+    else:
+        raise CommandError(
+            Exit.NOT_SERVING,
+            f"cannot start {args.client}: no model is served, the state is {status['state']}",
+            "wait for it with `caovanctl wait`, or see `caovanctl status`",
+        )
+    host = urlsplit(url).hostname or ""
+    url = url.replace(f"//{host}:", f"//{http.Endpoint(host, 0).address}:")
+    return Endpoint(url=url.rstrip("/"), model="", key=_key(args, status))
+
+
+def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
+    """The key that was named, else the engine's own; "" for none."""
+    try:
+        if args.api_key_file is not None:
+            path = str(args.api_key_file.absolute())
+            return secret_file.read(path, secret_file.API_KEY_FILE)
+        if named := os.environ.get(KEY, ""):
+            if not api_key.usable(named):
+                raise ConfigError([f"cannot use ${KEY}: it must be one line of plain ASCII"])
+            return named
+        if status is None:
+            return ""
+    except ConfigError as problem:
+        raise CommandError(Exit.FAILED, str(problem), "name a file with --api-key-file") from None
+    try:
+        config = config_file.load(Path(status["daemon"]["config"]))
+        rules = chosen_engine(config).arguments
+        return config_file.api_key(config, config.engine.extra_args, os.environ, rules)
+    except ConfigError:
+        return ""  # not readable for us; if a key is needed, the answer tells
+
+
+def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
+    """The endpoint with its model and context, as its own list of models says; CommandError."""
+    cannot = f"cannot start {args.client}"
+    split = urlsplit(found.url)
+    try:
+        port = split.port or (443 if split.scheme == "https" else 80)
+    except ValueError:
+        port = 0
+    if split.scheme not in ("http", "https") or not split.hostname or not port:
+        raise CommandError(
+            Exit.USAGE, f"{cannot}: {found.url} is no address", "use --url http://HOST:PORT"
+        )
+    server = http.Endpoint(split.hostname, port, found.key, tls=split.scheme == "https")
+    try:
+        answer = http.call(server, f"{split.path}/v1/models", ANSWER_S)
+    except http.Unanswered as problem:
+        raise CommandError(
+            Exit.FAILED,
+            f"{cannot}: {found.url} does not answer: {problem}",
+            "see `caovanctl status`",
+        ) from None
+    if answer.status in REFUSED:
+        which = "its key is refused" if found.key else "it asks for a key"
+        raise CommandError(
+            Exit.FAILED,
+            f"{cannot}: {which} ({found.url})",
+            f"set {KEY}, or name a file with --api-key-file; `sudo caovanctl key add NAME` makes a"
+            " client's key for the gateway",
+        )
+    models = protocol.contexts(answer.body) if answer.status == 200 else {}
+    if not models:
+        raise CommandError(
+            Exit.FAILED,
+            f"{cannot}: {found.url} lists no model (status {answer.status})",
+            "see `caovanctl status`",
+        )
+    name = args.model or next(iter(models))
+    if name not in models and name.rpartition(":")[0] not in models:
+        raise CommandError(
+            Exit.FAILED,
+            f'{cannot}: "{name}" is not served',
+            f"choose one of {', '.join(models)}",
+        )
+    context = models.get(name) or models.get(name.rpartition(":")[0]) or 0
+    return Endpoint(url=found.url, model=name, key=found.key, context=context)
+
+
+VERB = Verb(
+    name="launch",
+    group=Group.SETUP,
+    help="start a chat or coding client with the served model",
+    description="Start a client program with the served model, its address, key and context, which"
+    " it gets by variables and options of this run alone: none of its files is changed, and started"
+    " otherwise it is as it was. The gateway's address is used where there is one. Nothing is"
+    " started before the endpoint has answered.",
+    epilog="""\
+examples:
+  caovanctl launch claude
+  caovanctl launch codex -- exec "explain this folder"
+  caovanctl launch --print opencode
+  CAOVAN_API_KEY=sk-... caovanctl launch --url http://server:8080 aider
+""",
+    arguments=arguments,
+    effects=True,
+    run=run,
+)

@@ -1,0 +1,37 @@
+"""What the runtimes of CUDA and HIP report through PyTorch: rows for engines made of it."""
+
+from __future__ import annotations
+
+from caovand.engines.common.signature import signature
+
+ABSENT = (
+    r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
+    r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
+    r"|Unexpected error from cudaGetDeviceCount\(\)"
+    r"|CUDA driver version is insufficient|Error 80[34]: "
+    r"|NVIDIA driver on your system is too old|cudaErrorInsufficientDriver|CUDA_ERROR_NO_DEVICE"
+    r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
+    r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
+    r"|Error 802: system not yet initialized|NVML/RM version mismatch"
+    r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
+)
+NO_KERNEL = (
+    r"no kernel image is available for execution on the device"
+    r"|(?:CUDA|HIP) error: invalid device function|CUDA kernel \w{1,200} has no device code"
+    r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
+    r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
+    r"|Unknown GPU architecture: gfx|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)"
+)
+STREAM = (
+    r"(?:CUDA|HIP) error: operation (?:not permitted when stream is capturing"
+    r"|failed due to a previous error during capture)|cudaErrorStreamCapture\w+"
+)
+ROWS = (
+    signature("gpu.busy", "cause", "gpu-absent",
+         r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
+    signature("gpu.peer", "cause", "collective-timeout",
+         r"peer access is not supported between these two devices"
+         r"|peer mapping resources exhausted|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+         r"|cudaErrorPeerAccessUnsupported"),
+)  # fmt: skip
+"""Codes that mean the same for every one of these engines."""

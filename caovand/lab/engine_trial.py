@@ -1,0 +1,264 @@
+"""`caovanctl engine try`: another engine serves, is compared with the old one, and kept or not."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import http
+from caovand.adapters.engine_install import places
+from caovand.adapters.engine_install.errors import EngineError
+from caovand.cli import survey, waiting
+from caovand.cli.client import Client, connect
+from caovand.cli.engine.shared import root_of
+from caovand.cli.errors import CommandError, Exit
+from caovand.cli.planned import plan_for
+from caovand.cli.progress import Screen
+from caovand.core.config import Config
+from caovand.lab import bench
+from caovand.lab.bench import show, target
+from caovand.lab.bench.drive import Order
+from caovand.lab.core.bench import compare
+
+PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
+MAX_SLOWER = 0.03
+"""What is more than noise may still be too little to stay with an old release for."""
+ASKED = (
+    "1, 2, 3, 4, 5, 6, 7, 8,",
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Once upon a time, in a town by the sea, there lived",
+)
+ANSWER_TOKENS, ANSWER_S = 32, 300.0
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Answers to the fixed prompts, and the bench's result."""
+
+    answers: tuple[str, ...]
+    bench: dict[str, Any]
+
+
+def run(args: argparse.Namespace) -> int:
+    """engine try."""
+    screen, root = Screen(sys.stderr), root_of(args)
+    with connect(args) as client:
+        status = client.ask("status")
+        tried = _wanted(root, args.name)
+        old = _replaced(client, status, root, tried)
+        _plannable(status, tried)
+        _wait_until_idle(client, args.idle, screen)
+        screen.say(f"measuring {old.name}")
+        before = _measure(client)
+        with _switched(client, root, old, tried, screen) as outcome:
+            screen.say(f"measuring {tried.name}")
+            after = _measure(client)
+            rows = list(compare.rows(before.bench, after.bench))
+            if not args.keep_slower:
+                outcome.why = slower(rows)
+    equal = sum(a == b for a, b in zip(before.answers, after.answers, strict=True))
+    kept = not outcome.why
+    if args.json:
+        found = show.comparison(rows, compare.differing(before.bench, after.bench))
+        document = {"tried": tried.name, "before": old.name, "kept": kept, "why": outcome.why,
+                    "answers": len(after.answers), "equal_answers": equal, **found}  # fmt: skip
+        print(json.dumps(document))
+    else:
+        print(f"A is {old.name}\nB is {tried.name}")
+        for line in show.side_by_side(rows, compare.differing(before.bench, after.bench)):
+            print(line)
+        print(f"{equal} of {len(after.answers)} fixed prompts were answered with the same text")
+        verdict = "is kept" if kept else f"is not kept, and {old.name} serves again: {outcome.why}"
+        print(f"{tried.name} {verdict}")
+    return Exit.DONE if kept else Exit.FAILED
+
+
+def slower(rows: list[compare.Row]) -> str:
+    """Why an engine with these figures is not kept; empty if it is."""
+    worst = max(
+        (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),
+        key=lambda row: abs(row.change),
+        default=None,
+    )
+    if worst is None:
+        return ""
+    label = show.WORDS[worst.figure][0]
+    place = f"prompts of {worst.prompt:,}, {worst.at_once} at once"
+    return f"{label} is {abs(worst.change):.0%} worse ({place})"
+
+
+def _wanted(root: Path, name: str) -> places.Engine:
+    """The installed engine of this name or release; the newest build of one release."""
+    releases = [one for one in places.engines(root) if one.version == name]
+    if len(releases) > 1:
+        names = " and ".join(one.name for one in releases)
+        raise EngineError(f"try {name}", f"{names} have this version", "name one of them")
+    if releases:
+        return releases[0]
+    try:
+        return places.get(root, name, f"try {name}")
+    except EngineError as error:
+        if name in places.unfinished(root):
+            raise
+        fix = f"install it first: sudo caovanctl engine install {name}"
+        raise EngineError(error.problem.cannot, error.problem.fact, fix) from None
+
+
+def _replaced(
+    client: Client, status: Mapping[str, Any], root: Path, tried: places.Engine
+) -> places.Engine:
+    """The engine that serves and that a switch replaces, or why there is none."""
+    what = f"try {tried.name}"
+    try:
+        found = target.find(client, None, what)
+    except CommandError as problem:
+        raise EngineError(what, problem.message, problem.hint) from None
+    old = places.current(root, tried.kind)
+    if old is not None and old.name == tried.name:
+        old = _not_reloaded(root, status, tried)
+    if old is None or found.described["engine"] != tried.kind:
+        fact = f"what serves is {found.described['engine']}, and not an engine of {root}"
+        raise EngineError(what, fact, "choose an engine of the same kind")
+    if status["rungs"]:
+        fact = f"the plan that serves is degraded: {', '.join(status['rungs'])}"
+        raise EngineError(what, fact, "see `caovanctl incidents`, then `caovanctl retry --full`")
+    return old
+
+
+def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -> places.Engine:
+    """The engine that serves still, after an installation has taken the tried one into use."""
+    old, version = places.linked(root, "previous", tried.kind), status["reported"].get("version")
+    if old is None or old.version != version or tried.version == version:
+        fact = "it is the one that serves"
+        raise EngineError(f"try {tried.name}", fact, "there is nothing to compare it with")
+    return old
+
+
+def _plannable(status: Mapping[str, Any], tried: places.Engine) -> None:
+    """Refuse before anything is stopped what cannot be planned, or does not fit."""
+    what = f"try {tried.name}"
+    source = survey.daemon_config(status)
+    config = survey.configuration(source)
+    link = places.link_of("current", tried.kind)
+    root = tried.path.parent
+    followed = root / link / "bin/python"
+    named = config.engine.python
+    default = places.root_from(None, os.environ) / link / "bin/python"
+    if Path(named or default) != followed:
+        fact = (
+            f"[engine] python is {named or default}, which no switch in {tried.path.parent} moves"
+        )
+        remedy = f'set it to "auto" or "{followed}", or name another folder with --root'
+        raise EngineError(what, fact, remedy)
+    if config.cluster.role != "off":
+        fact = "the nodes of a cluster must have the same engine"
+        raise EngineError(what, fact, "run `caovanctl engine use` on each node, then reload")
+    if why := _refusal(_with(config, tried), status, source):
+        raise EngineError(what, why, "nothing was stopped; change the configuration first")
+
+
+def _with(config: Config, tried: places.Engine) -> Config:
+    return replace(config, engine=replace(config.engine, python=str(tried.interpreter)))
+
+
+def _refusal(config: Config, status: Mapping[str, Any], source: Path | None) -> str:
+    """Why the plan for this engine would not start; empty if it would."""
+    pid = status.get("engine_pid")
+    try:
+        machine = survey.inspect(config, None, pid, source=source).with_model(config)
+        found = plan_for(config, machine, status["mode"])
+    except CommandError as problem:
+        return problem.message
+    if found.memory is not None and found.memory.fits is False:
+        return found.memory.no_room or found.memory.reason or "it would not fit"
+    return found.refusal
+
+
+def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
+    """Wait until nobody has asked for so long."""
+    if not idle_s:
+        return
+    screen.say(f"waiting until nobody has asked for {idle_s:g} s")
+    last = time.monotonic()
+    while time.monotonic() - last < idle_s:
+        figures = client.ask("status")["figures"]
+        if figures["running"] or figures["waiting"]:
+            last = time.monotonic()
+        time.sleep(min(LOOK_S, idle_s))
+
+
+@dataclass
+class _Outcome:
+    """Why the tried engine is not kept; empty if it is."""
+
+    why: str = ""
+
+
+@contextlib.contextmanager
+def _switched(
+    client: Client, root: Path, old: places.Engine, tried: places.Engine, screen: Screen
+) -> Iterator[_Outcome]:
+    """While the daemon serves with the tried engine; afterwards with the old one if it failed."""
+    outcome = _Outcome(f"the trial of {tried.name} was cut short")
+    try:
+        _serve_with(client, root, tried, f"try {tried.name}")
+        outcome.why = ""
+        yield outcome
+    except (CommandError, EngineError, KeyboardInterrupt) as problem:
+        outcome.why = str(problem) or "it was interrupted"
+        raise
+    finally:
+        if outcome.why:
+            screen.say(f"going back to {old.name}: {outcome.why}")
+            _serve_with(client, root, old, f"go back to {old.name}")
+
+
+def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) -> None:
+    """Take an engine into use, and wait until the daemon serves with it."""
+    with places.locked(root, what, make=False):
+        places.switch(root, engine.name)
+    client.ask("reload")
+    status = waiting.follow(client, "settled", waiting.PATIENCE_S, quiet=False)
+    if status["state"] != "SERVING" or status["refusal"]:
+        why = (status["refusal"] or {}).get("text") or f"{status['state']}: {status['reason']}"
+        raise EngineError(what, why, "see `caovanctl incidents`")
+
+
+def _measure(client: Client) -> Measured:
+    found = target.find(client, None, "try an engine")
+    tokens = 1 if found.work else TOKENS
+    answers = () if found.work else tuple(_answer(found, prompt) for prompt in ASKED)
+    order = Order(
+        target.lengths(found, None, PROMPTS, tokens), AT_ONCE, ROUNDS, tokens, 1,
+        uuid.uuid4().hex[:12],
+    )  # fmt: skip
+    document, cut = bench.measured(client, found, order)
+    if cut is not None:
+        raise cut.error or KeyboardInterrupt
+    return Measured(answers, document)
+
+
+def _answer(found: target.Target, prompt: str) -> str:
+    """The greedy continuation of a fixed prompt."""
+    body = {
+        "model": found.model, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0,
+    }  # fmt: skip
+    cannot = "cannot try an engine: a fixed prompt was not answered"
+    try:
+        answer = http.call(found.endpoint, found.api.completions, ANSWER_S, body)
+        if answer.status != 200:
+            raise CommandError(Exit.FAILED, f"{cannot}: HTTP {answer.status}", "caovanctl logs")
+        return str(json.loads(answer.body)["choices"][0]["text"])
+    except (http.Unanswered, ValueError, LookupError, TypeError) as problem:
+        raise CommandError(Exit.FAILED, f"{cannot}: {problem}", "caovanctl logs") from problem

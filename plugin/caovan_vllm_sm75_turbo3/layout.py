@@ -1,0 +1,130 @@
+"""What the kernels rely on in vLLM's Triton attention: names, and how it fills its caches.
+
+Read from vLLM's sources, which are not imported: that would need Triton. What fills a cache must be
+the code that this file was written for, letter by letter: a cache of another layout would be
+misread without an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from . import dispatch
+
+BACKEND = "vllm.v1.attention.backends.triton_attn"
+INT4 = "vllm.v1.attention.ops.int4_per_token_head"
+RESHAPE = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
+SOURCES = {
+    (BACKEND, "TritonAttentionBackend.customize_spec"): ("3912fc431bbd88a3",),
+    (BACKEND, "TritonAttentionImpl._ensure_scale_caches"): ("627142c52132c180",),
+    (BACKEND, "TritonAttentionImpl._pth_key_value_caches"): ("e3d5ab162704ca0d",),
+    (BACKEND, "TritonAttentionImpl.do_kv_cache_update"): ("ea26c5bbc2a993a1", "07b42e5dfbd3bd1c"),
+    (INT4, "pack_int4_nibbles"): ("4c6028bb845e589c",),
+    (INT4, "_reshape_cache_int4_kernel"): ("b835d5f33b8e6e19",),
+    (INT4, "reshape_and_cache_int4"): ("60afa52802987006",),
+    (INT4, "unified_attention_int4"): ("654efc9460165eda",),
+    (INT4, "_get_rht_signs"): ("351cfcf26fbf65d2",),
+    (INT4, "single_rht"): ("e5cde6869ff5853e",),
+    (RESHAPE, "_reshape_cache_per_token_head"): ("71754c2745a66a35",),
+    (RESHAPE, "triton_reshape_and_cache_flash_per_token_head_quant"): ("d0ff021dfffbda9f",),
+}
+"""Digests of the sources of vLLM 0.32.0 and 0.33.0, by module and name."""
+FORWARD = (
+    "self",
+    "layer",
+    "query",
+    "key",
+    "value",
+    "kv_cache",
+    "attn_metadata",
+    "output",
+    "output_scale",
+    "output_block_scale",
+)
+METADATA = {
+    "max_query_len",
+    "query_start_loc",
+    "seq_lens",
+    "block_table",
+    "causal",
+    "mm_prefix_range_tensor",
+    "rswa_prefix_lens",
+}
+
+
+def problem() -> str | None:
+    """How the vLLM at hand differs from what the kernels were written for, or None."""
+    modules = {}
+    for name in (BACKEND, INT4, RESHAPE):
+        try:
+            found = importlib.util.find_spec(name)
+        except ImportError as error:
+            return f"cannot find {name}: {error}"
+        if found is None or not found.origin:
+            return f"{name} is not in this vLLM"
+        text = Path(found.origin).read_text(encoding="utf-8")
+        modules[name] = text, ast.parse(text)
+    for (module, name), known in SOURCES.items():
+        text, tree = modules[module]
+        if digest(text, definition(tree, name)) not in known:
+            return f"{module}.{name} is not vLLM 0.32's or 0.33's"
+    _, tree = modules[BACKEND]
+    forward = definition(tree, "TritonAttentionImpl.forward")
+    names = tuple(a.arg for a in forward.args.args) if isinstance(forward, ast.FunctionDef) else ()
+    if names != FORWARD:
+        return f"TritonAttentionImpl.forward takes {names}, this plugin knows {FORWARD}"
+    missing = sorted(METADATA - attributes(definition(tree, "TritonAttentionMetadata")))
+    return f"TritonAttentionMetadata has no {', '.join(missing)}" if missing else None
+
+
+def definition(tree: ast.AST, name: str) -> ast.AST | None:
+    """The class or function of this dotted name."""
+    found: ast.AST | None = tree
+    for part in name.split("."):
+        inner = getattr(found, "body", ())
+        found = next((node for node in inner if getattr(node, "name", None) == part), None)
+    return found
+
+
+def digest(text: str, node: ast.AST | None) -> str:
+    """What stands for the source of `node`; empty for None."""
+    source = ast.get_source_segment(text, node) if node else None
+    return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
+
+
+def attributes(node: ast.AST | None) -> set[str]:
+    """The annotated fields of a class."""
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return {
+        field.target.id
+        for field in body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+
+
+def refusal() -> str | None:
+    """Why vLLM's Triton attention keeps its own kernels here, or None; touches no GPU."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cuda():
+        return dispatch.not_cuda(current_platform.device_type)
+    return problem()
+
+
+def offer_kernels() -> str | None:
+    """Let layers on vLLM's Triton attention use the kernels; returns why not, or None if done.
+
+    Each layer decides for itself: vLLM's configuration and the worker's card are not known yet.
+    """
+    reason = refusal()
+    if reason is None:
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        register_backend(
+            AttentionBackendEnum.TRITON_ATTN,
+            f"{__package__}.triton_sm75.Sm75TritonAttentionBackend",
+        )
+    return reason

@@ -1,0 +1,69 @@
+"""Logits from int8 weights: quantised once, when a model is loaded, a scale for each row.
+
+Shapes: V rows of the vocabulary, K the hidden size, R rows whose logits are wanted.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import launch, library
+
+Tensor = torch.Tensor
+CHUNK_BYTES = 64 << 20
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 [V, K] and float32 scales [V] of a weight [V, K]: a row's largest is 127 steps.
+
+    The same bits on every device. It takes memory for the result and for chunks of a few rows.
+    Raises ValueError for a row that is not finite.
+    """
+    vocabulary, hidden = weight.shape
+    rows = torch.empty(vocabulary, hidden, dtype=torch.int8, device=weight.device)
+    scale = torch.empty(vocabulary, dtype=torch.float32, device=weight.device)
+    step = max(1, CHUNK_BYTES // (4 * hidden))
+    for at in range(0, vocabulary, step):
+        chunk = weight[at : at + step].float()
+        scale[at : at + step] = chunk.abs().amax(1) / 127
+        steps = scale[at : at + step].clamp(min=torch.finfo(torch.float32).tiny)
+        rows[at : at + step] = (chunk / steps[:, None]).round_()
+    if not scale.isfinite().all():
+        row = int((~scale.isfinite()).nonzero()[0])
+        raise ValueError(f"cannot quantise row {row} of the lm_head: it is not finite")
+    return rows, scale
+
+
+def logits(x: Tensor, weight: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Write x (scale weight)^T to out.
+
+    x: float16 [R, K], R at most 16; weight: int8 [V, K]; scale: float32 [V]; out: float16 [R, V].
+    Raises ValueError or KernelError.
+    """
+    (rows, hidden), vocabulary = x.shape, weight.shape[0]
+    for name, tensor, dtype, shape in (
+        ("x", x, torch.float16, (rows, hidden)),
+        ("weight", weight, torch.int8, (vocabulary, hidden)),
+        ("scale", scale, torch.float32, (vocabulary,)),
+        ("out", out, torch.float16, (rows, vocabulary)),
+    ):
+        if tensor.dtype is not dtype or tensor.shape != shape or tensor.stride(-1) != 1:
+            raise ValueError(
+                f"cannot use {name} of {tensor.dtype}, shape {tuple(tensor.shape)}, strides "
+                f"{tensor.stride()}: the kernel takes {dtype} {list(shape)}, rows contiguous"
+            )
+    args = library.LmHeadArgs(
+        struct_size=library.ctypes.sizeof(library.LmHeadArgs),
+        rows=rows,
+        vocabulary=vocabulary,
+        hidden=hidden,
+        x=x.data_ptr(),
+        weight=weight.data_ptr(),
+        scale=scale.data_ptr(),
+        out=out.data_ptr(),
+        x_stride=x.stride(0),
+        weight_stride=weight.stride(0),
+        out_stride=out.stride(0),
+    )
+    stream = torch.cuda.current_stream(x.device).cuda_stream
+    launch.shared_library().lm_head(args, stream)

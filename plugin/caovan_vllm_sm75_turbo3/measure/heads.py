@@ -1,0 +1,80 @@
+"""lm_heads in float64, weights that resemble trained ones, and how far int8 moves their logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+Tensor = torch.Tensor
+
+
+def dequantised(rows: Tensor, scale: Tensor) -> Tensor:
+    """What int8 [V, K] and scales [V] stand for, float64."""
+    return rows.double() * scale.double()[:, None]
+
+
+def logits(x: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
+    """x (scale rows)^T in float64."""
+    return x.double() @ rows.double().T * scale.double()
+
+
+def _disturb(kind: str, x: Tensor, weight: Tensor) -> None:
+    """Turn normal numbers into those of a kind, in place."""
+    if kind == "heavy tails":  # Student's t with two degrees of freedom, cut off
+        normal = torch.randn(2, *weight.shape, device=weight.device)
+        weight.div_(normal.square().sum(0).sqrt().clamp(min=0.1))
+    elif kind == "outlier weights":
+        weight[:, ::500] *= 20
+    elif kind == "outlier activations":
+        x[:, ::500] *= 50
+    elif kind == "32 directions":  # most of x and of each row lies in a small common space
+        basis = torch.randn(32, weight.shape[1], device=weight.device) / 32**0.5
+        for rows in (x, weight):
+            rows.mul_(0.3).add_(torch.randn(rows.shape[0], 32, device=rows.device) @ basis)
+
+
+BOUNDS = {
+    "normal": (0.01, 0.08),
+    "heavy tails": (0.04, 0.4),
+    "outlier weights": (0.08, 0.7),
+    "outlier activations": (0.01, 0.08),
+    "32 directions": (0.003, 0.02),
+}
+"""How far int8 may move logits, over their deviation in a row: root mean square, largest."""
+
+
+def structured(
+    kind: str, *, rows: int, vocabulary: int, hidden: int, device: str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Return x and a weight [vocabulary, hidden], float16, of one of the kinds in BOUNDS."""
+    x = torch.randn(rows, hidden, device=device)
+    weight = torch.randn(vocabulary, hidden, device=device) * torch.rand(
+        vocabulary, 1, device=device
+    ).add(0.5)
+    _disturb(kind, x, weight)
+    return x.half(), (weight * 0.02).half()
+
+
+@dataclass(frozen=True)
+class Movement:
+    """Differences over the standard deviation of a row's logits."""
+
+    relative: float
+    """Root of the mean square."""
+    largest: float
+    top: float
+    """How many of the 20 largest logits stay among them, of all rows."""
+
+
+def movement(x: Tensor, weight: Tensor, rows: Tensor, scale: Tensor) -> Movement:
+    """How far int8 moves the logits of x, both in float64."""
+    want, got = x.double() @ weight.double().T, logits(x, rows, scale)
+    error = (got - want) / want.std(1, keepdim=True)
+    kept = [
+        len(set(a.tolist()) & set(b.tolist())) / 20
+        for a, b in zip(got.topk(20).indices, want.topk(20).indices, strict=True)
+    ]
+    return Movement(
+        error.square().mean().sqrt().item(), error.abs().max().item(), sum(kept) / len(kept)
+    )

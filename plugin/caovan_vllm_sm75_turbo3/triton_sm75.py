@@ -1,0 +1,163 @@
+"""vLLM's Triton attention with decoding and verification on our kernels.
+
+vLLM imports this when it chooses the backend. What a layer or a batch has that the kernels have not
+is vLLM's own: prefill, windows, sinks, soft caps, encoders.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import torch
+import vllm.envs
+from vllm.config import get_current_vllm_config
+from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend, TritonAttentionImpl
+from vllm.v1.attention.ops.int4_per_token_head import _get_rht_signs
+
+from . import dispatch, library
+from .decode_attention import DecodeAttention
+from .replacements import card_facts, logger
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in our own words where there are some."""
+    ours = isinstance(error, (ValueError, library.LibraryError, library.KernelError))
+    return str(error) if ours else f"{type(error).__name__}: {error}"
+
+
+def wanted(vllm_config) -> str:
+    """What this configuration wants of attention; an unknown word is logged and turns it off."""
+    config = vllm_config.additional_config
+    try:
+        return dispatch.attention_wanted(os.environ, config if isinstance(config, Mapping) else {})
+    except ValueError as error:
+        logger.warning_once("caovan: %s; attention is vLLM's own", str(error))
+        return "off"
+
+
+def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
+    """The facts of a constructed layer and its machine."""
+    lacks = {
+        "ALiBi": impl.alibi_slopes is not None,
+        "a sliding window": impl.sliding_window != (-1, -1),
+        "chunks": impl.chunk_lookback != -1,
+        "a soft cap": bool(impl.logits_soft_cap),
+        "sinks": impl.sinks is not None,
+    }
+    parallel = vllm_config.parallel_config
+    return dispatch.AttentionFacts(
+        dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
+        cache=impl.kv_cache_dtype,
+        heads=impl.num_heads,
+        kv_heads=impl.num_kv_heads,
+        head_dim=impl.head_size,
+        kind=str(getattr(impl.attn_type, "value", impl.attn_type)),
+        features=tuple(name for name, has in lacks.items() if has),
+        overlapped_batches=parallel.use_ubatching,
+        context_parallel=getattr(parallel, "decode_context_parallel_size", 1) > 1,
+        batch_invariant=bool(vllm.envs.VLLM_BATCH_INVARIANT),
+        sleeps=bool(getattr(vllm_config.model_config, "enable_sleep_mode", False)),
+        **card_facts(torch.device("meta")),  # the card that the worker has made the current one
+    )
+
+
+class Sm75TritonAttentionImpl(TritonAttentionImpl):
+    """vLLM's layer; `caovan` is None where all of it is vLLM's own."""
+
+    caovan: DecodeAttention | None = None
+    caovan_writes = False
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        config = get_current_vllm_config()
+        mode = wanted(config)
+        if mode == "off":
+            logger.info_once("caovan: attention runs on vLLM's own kernels: switched off")
+            return
+        try:
+            reason = dispatch.attention_refusal(facts(self, config))
+            if reason is None:
+                self.caovan = self.kernels(config.scheduler_config.max_num_seqs)
+        except Exception as error:  # a vLLM that has changed must start all the same
+            reason = reason_of(error)
+        if reason:
+            logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)
+            return
+        self.caovan_writes = mode == "all" and self._is_per_token_head_quant
+        logger.info_once(
+            "caovan: attention runs on the SM75 kernels (cache %s, %s)",
+            self.kv_cache_dtype,
+            "read and written" if self.caovan_writes else "read",
+        )
+
+    def kernels(self, sequences: int) -> DecodeAttention:
+        """Our side of this layer."""
+        device, signs = torch.device("cuda", torch.cuda.current_device()), None
+        if self.kv_cache_dtype == "int4_per_token_head":
+            # vLLM keeps the first it makes, elsewhere in float32: in float16, as models are built,
+            # they would be of another type.
+            with set_default_torch_dtype(torch.float32):
+                signs = _get_rht_signs(self.head_size, 0, device)
+        return DecodeAttention(
+            heads=self.num_heads,
+            kv_heads=self.num_kv_heads,
+            dim=self.head_size,
+            scale=self.scale,
+            cache=self.kv_cache_dtype,
+            signs=signs,
+            sequences=sequences,
+            device=device,
+        )
+
+    def stay_off(self, reason: str) -> None:
+        self.caovan, self.caovan_writes = None, False
+        logger.warning_once("caovan: attention goes back to vLLM's own kernels: %s", reason)
+
+    def forward(
+        self,
+        layer,
+        query,
+        key,
+        value,
+        kv_cache,
+        attn_metadata,
+        output,
+        output_scale=None,
+        output_block_scale=None,
+    ):
+        ours = self.caovan if attn_metadata is not None and output_block_scale is None else None
+        try:
+            if ours and ours.takes(query, output_scale, attn_metadata):
+                ours.attend(layer.layer_name, query, kv_cache, attn_metadata, output)
+                return output
+        except Exception as error:
+            self.stay_off(reason_of(error))
+        return super().forward(
+            layer,
+            query,
+            key,
+            value,
+            kv_cache,
+            attn_metadata,
+            output,
+            output_scale,
+            output_block_scale,
+        )
+
+    def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
+        if self.caovan_writes and self.caovan and key.dtype is torch.float16:
+            # vLLM's first use of the scales sets all of them to 1: it must come before ours.
+            self._ensure_scale_caches(kv_cache)
+            try:
+                return self.caovan.write(layer.layer_name, key, value, kv_cache, slot_mapping)
+            except Exception as error:
+                self.stay_off(reason_of(error))
+        return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+
+
+class Sm75TritonAttentionBackend(TritonAttentionBackend):
+    @staticmethod
+    def get_impl_cls() -> type[Sm75TritonAttentionImpl]:
+        return Sm75TritonAttentionImpl

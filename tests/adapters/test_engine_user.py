@@ -1,0 +1,143 @@
+"""What a daemon does as the engine's user: programs, signals and calls; and without one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caovand.adapters import engine_calls, engine_user, processes
+from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
+from tests.daemon_process import ROOT
+
+ENGINE = "nobody"
+DAEMON_PROGRAM = """
+import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from caovand.adapters import engine_user, processes, spawner, stale_files
+engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
+user, found = engine_user.current(), {"why": engine_user.why_none()}
+status = open("/proc/self/status").read().splitlines()
+found["rights"] = [line.split()[1] for line in status if line.startswith(("CapP", "CapE", "CapA"))]
+if user is not None:
+    folder = sys.argv[3] + "/made"
+    engine_user.as_engine(stale_files.make_folder, folder)
+    found["owner"] = os.stat(folder).st_uid
+    nothing = os.open("/dev/null", os.O_RDWR)
+    words = ["/bin/sleep", "1000"]
+    sleeper = engine_user.Program(user, user.start(words, {"MARK": "1"}, [nothing] * 3))
+    def lives():
+        environ = []
+        while "MARK=1" not in environ:  # until it has executed the program
+            environ = engine_user.as_engine(processes.read_environ, sleeper.pid)
+        return True
+    found["read"] = lives()
+    found["read by itself"] = processes.read_environ(sleeper.pid)
+    process = processes.read(sleeper.pid)
+    found["outputs"] = sorted(processes.outputs(process))
+    processes.send(process, signal.SIGTERM)
+    found["status"] = sleeper.wait()
+    done = user.run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, nothing, 60)
+    found["ran"] = [done.stdout, done.stderr, done.returncode]
+    try:
+        user.run(words, {}, nothing, 0.01)
+    except Exception as problem:
+        found["late"] = type(problem).__name__
+    caller = user._calls[1]
+    caller.kill()
+    caller.wait()
+    found["again"] = engine_user.as_engine(stale_files.empty, folder)
+    try:
+        engine_user.as_engine(stale_files.make_folder, "/etc/caovan-test")
+    except OSError as problem:
+        found["errno"] = problem.errno
+    engine_user.end()
+    found["ended"] = user._process.returncode
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """caovan's modules where every user may read them, and a folder for all."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        ignore = shutil.ignore_patterns("__pycache__")
+        for part in ("adapters", "core"):
+            shutil.copytree(ROOT / "caovand" / part, Path(name) / "caovand" / part, ignore=ignore)
+        shutil.copy(ROOT / "caovand/__init__.py", Path(name) / "caovand")
+        (Path(name) / "all").mkdir()
+        (Path(name) / "all").chmod(0o777)
+        yield Path(name)
+
+
+def daemon(place: Path, *rights: str, user: str = ENGINE) -> dict[str, Any]:
+    """What a daemon finds that begins with these rights."""
+    words = [PYTHON, "-I", "-S", "-c", DAEMON_PROGRAM, str(place), user, str(place / "all")]
+    argv = [*AS_DAEMON, *rights, *words]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+needs_root = pytest.mark.skipif(
+    os.getuid() != 0 or not os.path.exists(PYTHON) or not shutil.which("setpriv"),
+    reason=f"needs root, {PYTHON} and setpriv",
+)
+
+
+@needs_root
+def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: Path) -> None:
+    found = daemon(place, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
+    assert found == {
+        "why": "",
+        "rights": ["0000000000000000"] * 3,
+        "owner": os.stat(place / "all/made").st_uid,
+        "read": True,
+        "read by itself": [],
+        "outputs": ["/dev/null"],
+        "status": -15,
+        "ran": ["out\n", "err\n", 3],
+        "late": "TimeoutExpired",
+        "again": [],
+        "errno": errno.EACCES,
+        "ended": 0,
+    }
+    assert found["owner"] not in (0, DAEMON)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("rights", "user", "why"),
+    [
+        ((), ENGINE, "the daemon has not the capabilities CAP_SETUID and CAP_SETGID"),
+        ((RIGHTS,), "no-such-user", "there is no user no-such-user"),
+    ],
+)
+def test_without_the_rights_or_the_user_the_daemon_has_no_rights_either(
+    place: Path, rights: tuple[str, ...], user: str, why: str
+) -> None:
+    words = [word for one in rights for word in (f"--inh-caps={one}", f"--ambient-caps={one}")]
+    assert daemon(place, *words, user=user) == {"why": why, "rights": ["0000000000000000"] * 3}
+
+
+def test_here_functions_are_called_in_this_process() -> None:
+    assert engine_user.current() is None
+    assert engine_user.as_engine(os.getpid) == os.getpid()
+
+
+def test_only_caovans_functions_are_called_and_errors_come_back() -> None:
+    pids = f"{processes.__name__}:read_outputs"
+    assert engine_calls.called(pids, [0]) == {"result": []}
+    assert "error" in engine_calls.called("os:getpid", [])
+    assert "error" in engine_calls.called("caovand.adapters.processes:none", [])
+    made = "caovand.adapters.stale_files:make_folder"
+    assert engine_calls.called(made, ["/proc/none"]) == {"errno": errno.ENOENT}

@@ -1,0 +1,181 @@
+"""vLLM's Triton attention with ours in front of it, on the CPU: who takes which layer and batch.
+
+Runs in an engine's Python, by test_cpu_engine.py. The calls of both sides are recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import types
+
+import torch
+from caovan_vllm_sm75_turbo3 import layout, library
+from vllm.v1.attention.backends import triton_attn
+
+in_tree = triton_attn.TritonAttentionImpl
+calls: list[str] = []
+in_tree.forward = lambda self, *a: calls.append("vllm")  # type: ignore[method-assign]
+in_tree.do_kv_cache_update = (  # type: ignore[method-assign]
+    lambda self, *a: calls.append("vllm writes")
+)
+in_tree._ensure_scale_caches = (  # type: ignore[method-assign]
+    lambda self, cache: calls.append("scales")
+)
+
+from caovan_vllm_sm75_turbo3 import triton_sm75  # noqa: E402
+
+logging.basicConfig(level=logging.INFO)
+TURING = {"platform": "cuda", "capability": (7, 5), "library_error": None, "forced": False}
+triton_sm75.card_facts = lambda device: TURING
+torch.cuda.current_device = lambda: 0
+vllm_signs, cpu = triton_sm75._get_rht_signs, torch.device("cpu")
+triton_sm75._get_rht_signs = lambda dim, round_idx, device: vllm_signs(dim, round_idx, cpu)
+made: list[dict] = []
+
+
+class Ours:
+    """What the kernels would be called with."""
+
+    problem: Exception | None = None
+
+    def __init__(self, **shape) -> None:
+        made.append(shape)
+        if self.problem:
+            raise self.problem
+
+    def takes(self, query, output_scale, meta) -> bool:
+        return meta.max_query_len <= 8 and output_scale is None
+
+    def attend(self, name, query, cache, meta, out) -> None:
+        self.called("ours")
+
+    def write(self, name, key, value, cache, slots) -> None:
+        self.called("ours writes")
+
+    def called(self, what: str) -> None:
+        if self.problem:
+            raise self.problem
+        calls.append(what)
+
+
+triton_sm75.DecodeAttention = Ours
+layer = types.SimpleNamespace(layer_name="l")
+
+
+def impl(cache="int4_per_token_head", dtype="float16", additional=None, **shape):
+    """A layer as vLLM makes it: 24 query and 4 KV heads of 256."""
+    config = types.SimpleNamespace(
+        additional_config=additional or {},
+        model_config=types.SimpleNamespace(dtype=dtype),
+        parallel_config=types.SimpleNamespace(use_ubatching=False, decode_context_parallel_size=1),
+        scheduler_config=types.SimpleNamespace(max_num_seqs=4),
+    )
+    triton_sm75.get_current_vllm_config = lambda: config
+    arguments = {
+        "num_heads": 24, "head_size": 256, "scale": 1 / 16, "num_kv_heads": 4,
+        "alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": cache,
+    }  # fmt: skip
+    return triton_sm75.Sm75TritonAttentionBackend.get_impl_cls()(**arguments | shape)
+
+
+def step(one, tokens: int, **more) -> list[str]:
+    """Who writes and attends in a step of so many query tokens."""
+    calls.clear()
+    key = torch.zeros(tokens, 4, 256).half()
+    one.do_kv_cache_update(layer, key, key, None, None)
+    meta = types.SimpleNamespace(max_query_len=tokens)
+    one.forward(layer, key, key, key, None, meta, key, **more)
+    return calls[:]
+
+
+OURS, VLLMS, READ = (
+    ["scales", "ours writes", "ours"],
+    ["vllm writes", "vllm"],
+    ["vllm writes", "ours"],
+)
+
+torch.set_default_dtype(torch.float16)  # as vLLM builds models
+assert impl().caovan
+torch.set_default_dtype(torch.float32)
+assert made[-1]["signs"].dtype is torch.float32
+made.clear()
+
+# Turing with each cache: decoding and verification are ours, prefill is vLLM's
+for cache in ("int4_per_token_head", "int8_per_token_head"):
+    one = impl(cache)
+    assert step(one, 5) == OURS
+    assert step(one, 9) == ["scales", "ours writes", "vllm"]
+    assert step(one, 5, output_scale=torch.ones(1)) == ["scales", "ours writes", "vllm"]
+    assert step(one, 5, output_block_scale=torch.ones(1))[-1] == "vllm"
+assert step(impl("auto"), 1) == READ, "vLLM's own write of fp16 is one launch, too"
+assert [shape["signs"] is not None for shape in made] == [True, False, False]
+assert {name: made[0][name] for name in ("heads", "kv_heads", "dim", "cache", "sequences")} == {
+    "heads": 24, "kv_heads": 4, "dim": 256, "cache": "int4_per_token_head", "sequences": 4
+}  # fmt: skip
+calls.clear()
+one.forward(layer, None, None, None, None, None, None)
+assert calls == ["vllm"], "vLLM's memory profile has no metadata"
+
+# the switches
+assert step(impl(additional={"caovan_attention": "read"}), 5) == READ
+assert step(impl(additional={"caovan_attention": "off"}), 5) == VLLMS
+assert step(impl(additional={"caovan_attention": "some"}), 5) == VLLMS
+assert step(impl(additional={"caovan": False}), 5) == VLLMS
+os.environ["CAOVAN_ATTENTION"] = "read"
+assert step(impl(), 5) == READ
+del os.environ["CAOVAN_ATTENTION"]
+
+# layers outside the contract
+for changed in (
+    {"sliding_window": 1024}, {"alibi_slopes": [1.0] * 24}, {"logits_soft_cap": 30.0},
+    {"sinks": torch.zeros(24)}, {"head_size": 64}, {"cache": "fp8"}, {"dtype": "bfloat16"},
+    {"attn_type": triton_attn.AttentionType.ENCODER_ONLY, "cache": "auto"},
+):  # fmt: skip
+    before = len(made)
+    assert step(impl(**changed), 5) == VLLMS, changed
+    assert len(made) == before
+TURING["capability"] = (9, 0)
+assert step(impl(), 5) == VLLMS
+TURING["capability"] = (7, 5)
+
+# what fails goes back to vLLM's, for good
+for problem in (library.KernelError("cannot load attention"), RuntimeError("out of memory")):
+    Ours.problem = problem
+    assert step(impl(), 5) == VLLMS
+Ours.problem = None
+one, other = impl(), impl()
+Ours.problem = ValueError("cannot use a cache of torch.int16")
+assert step(one, 5) == ["scales", *VLLMS]
+other.caovan_writes = False
+assert step(other, 5) == VLLMS
+Ours.problem = None
+assert step(one, 5) == step(other, 5) == VLLMS
+one, Ours.problem = impl(), TypeError("int expected instead of numpy.int64 instance")
+assert step(one, 5) == ["scales", *VLLMS]
+Ours.problem = None
+
+# the sources of this vLLM, and others
+assert layout.problem() is None
+for name, known in list(layout.SOURCES.items()):
+    layout.SOURCES[name] = ("another",)
+    assert layout.problem() == f"{name[0]}.{name[1]} is not vLLM 0.32's or 0.33's"
+    layout.SOURCES[name] = known
+layout.FORWARD = ("self",)
+assert "TritonAttentionImpl.forward takes ('self', 'layer'," in layout.problem()
+layout.FORWARD = triton_sm75.Sm75TritonAttentionImpl.forward.__code__.co_varnames[:10]
+layout.METADATA = {*layout.METADATA, "b", "a"}
+assert layout.problem() == "TritonAttentionMetadata has no a, b"
+layout.METADATA -= {"a", "b"}
+assert layout.refusal() == "this is vLLM's cpu build"
+
+from vllm.platforms import current_platform  # noqa: E402
+from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
+
+backend = AttentionBackendEnum.TRITON_ATTN
+assert layout.offer_kernels() == "this is vLLM's cpu build"
+assert backend.get_class() is triton_attn.TritonAttentionBackend
+current_platform.is_cuda = lambda: True
+assert layout.offer_kernels() is None
+assert backend.get_class() is triton_sm75.Sm75TritonAttentionBackend
+assert not torch.cuda.is_initialized()

@@ -1,0 +1,165 @@
+"""A layer's calls of the attention kernel on the CPU: which batches, over which cache."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy
+import pytest
+
+torch = pytest.importorskip(
+    "torch", reason="this Python has no torch: run these with the engine's Python"
+)
+
+from caovan_vllm_sm75_turbo3 import core, decode_attention, dispatch, launch  # noqa: E402
+from caovan_vllm_sm75_turbo3.decode_attention import MAX_SCRATCH, DecodeAttention  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
+
+CPU = torch.device("cpu")
+HEADS, KV_HEADS, DIM, BLOCK = 8, 2, 128, 16
+SCALE = DIM**-0.5
+CACHES = {"auto": "fp16", "int8_per_token_head": "int8", "int4_per_token_head": "int4"}
+
+
+class Library:
+    """Sizes as large as the batch; every call by the float64 oracle, from what it was passed."""
+
+    def attention_segments(self, format_: int, sequences: int, *shape: int) -> int:
+        return max(1, 8 // sequences)
+
+    def attention_workspace_bytes(self, sequences: int, tokens: int, *shape: int) -> int:
+        return sequences * tokens * (1 << 16)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """The calls of the attention kernel, which the oracle answers."""
+    made: list[dict] = []
+
+    def prepared(q, out, cache, table, cu, lengths, signs, **options):
+        launch_args(q, out, cache, table, cu, lengths, signs, **options)
+        made.append({"cache": cache, "out": out, **options})
+        kind = {"float16": "fp16", "int8": "int8", "uint8": "int4"}[str(cache.dtype)[6:]]
+        got = paged.attention(kind, q, cache, table, cu.tolist(), lengths.tolist(), signs, SCALE)
+        return out, got
+
+    launch_args = launch.attention_args
+    monkeypatch.setattr(launch, "shared_library", Library)
+    monkeypatch.setattr(launch, "prepare", lambda device: None)
+    monkeypatch.setattr(launch, "attention_args", prepared)
+    monkeypatch.setattr(launch, "attention_decode", lambda args, workspace: args[0].copy_(args[1]))
+    monkeypatch.setattr(decode_attention, "_workspaces", {})
+    decode_attention.split.cache_clear()
+    core.counts.clear()
+    return made
+
+
+def layer(cache: str = "auto", sequences: int = 4) -> DecodeAttention:
+    torch.manual_seed(1)
+    signs = torch.randint(0, 2, (DIM,)) * 2.0 - 1
+    return DecodeAttention(
+        heads=HEADS, kv_heads=KV_HEADS, dim=DIM, scale=SCALE, cache=cache,
+        signs=signs if "int4" in cache else None, sequences=sequences, device=CPU,
+    )  # fmt: skip
+
+
+def metadata(tokens: list[int], lengths: list[int], **more) -> SimpleNamespace:
+    """A batch of so many query tokens and keys a sequence, every block its own."""
+    blocks = -(-max(lengths) // BLOCK)
+    table = torch.arange(len(tokens) * blocks, dtype=torch.int32).view(len(tokens), blocks)
+    start = torch.tensor([0, *torch.tensor(tokens).cumsum(0).tolist()], dtype=torch.int32)
+    batch = {
+        "max_query_len": max(tokens), "causal": True, "mm_prefix_range_tensor": None,
+        "rswa_prefix_lens": None, "query_start_loc": start, "block_table": table,
+        "seq_lens": torch.tensor(lengths, dtype=torch.int32),
+    }  # fmt: skip
+    return SimpleNamespace(**batch | more)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -> None:
+    ours, kind = layer(cache), CACHES[cache]
+    meta = metadata([5, 1, 0, 2], [40, 17, 9, 2])
+    x = torch.randn(12, KV_HEADS, BLOCK, DIM), torch.randn(12, KV_HEADS, BLOCK, DIM)
+    signs = ours.signs
+    rows = torch.cat([paged.write(kind, half, signs) for half in x], -1).view(paged.DTYPES[kind])
+    # as vLLM has it: padding rows of the batch, and queries inside a wider row
+    wide = torch.randn(10, HEADS * DIM + 64).half()
+    query, out = wide[:, : HEADS * DIM].view(10, HEADS, DIM), torch.zeros(10, HEADS, DIM).half()
+    assert ours.takes(query, None, meta)
+    meta.max_query_len = numpy.int64(meta.max_query_len)  # as vLLM's drafters pass it
+    ours.attend("l", query, rows, meta, out)
+    want = torch.zeros(8, HEADS, DIM, dtype=torch.float64)
+    for n, (first, tokens, length) in enumerate(((0, 5, 40), (5, 1, 17), (6, 0, 9), (6, 2, 2))):
+        k, v = (
+            paged.read(kind, paged.write(kind, half, signs), signs)[n * 3 : n * 3 + 3]
+            .transpose(1, 2).flatten(0, 1).repeat_interleave(HEADS // KV_HEADS, 1)
+            for half in x
+        )  # fmt: skip
+        for t in range(tokens):
+            seen = length - tokens + 1 + t
+            scores = torch.einsum("hd,khd->hk", query[first + t].double(), k[:seen]) * SCALE
+            want[first + t] = torch.einsum("hk,khd->hd", scores.softmax(-1), v[:seen])
+    assert (out[:8].double() - want).norm() / want.norm() < 1e-3
+    (call,) = calls
+    assert type(call["max_tokens"]) is int
+    assert (call["max_tokens"], call["segments"], call["scale"]) == (5, 2, SCALE)
+    assert core.counts["l", "attention"] == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_query_len": dispatch.MAX_QUERY_TOKENS + 1},
+        {"causal": False},
+        {"causal": torch.ones(2, dtype=torch.bool)},
+        {"mm_prefix_range_tensor": torch.zeros(1)},
+        {"rswa_prefix_lens": torch.zeros(1)},
+    ],
+)
+def test_other_batches_are_vllms(calls: list[dict], changed: dict) -> None:
+    query, meta = torch.zeros(2, HEADS, DIM).half(), metadata([1, 1], [9, 9])
+    assert layer().takes(query, None, meta)
+    assert not layer().takes(query, None, SimpleNamespace(**vars(meta) | changed))
+    assert not layer().takes(query.float(), None, meta)
+    assert not layer().takes(query, torch.ones(1), meta)
+
+
+def test_scratch_is_taken_once_and_holds_every_batch_that_is_taken(calls: list[dict]) -> None:
+    first, second = layer(), layer("int8_per_token_head")
+    assert first.workspace is second.workspace
+    assert first.workspace.numel() == 4 * 8 << 16
+    many = layer(sequences=4096)
+    assert many.workspace.numel() <= MAX_SCRATCH
+    assert first.workspace.numel() == 4 * 8 << 16, "a captured graph writes there"
+    query, sizes = torch.zeros(1, HEADS, DIM).half(), MAX_SCRATCH >> 16
+    assert many.takes(query, None, metadata([1] * sizes, [1] * sizes))
+    assert not many.takes(query, None, metadata([1] * (sizes + 1), [1] * (sizes + 1)))
+
+
+def test_new_rows_are_written_where_vllm_says(
+    calls: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(launch, "kv_write", lambda *tensors: seen.append(tensors))
+    ours, cache = layer("int4_per_token_head"), torch.zeros(1)
+    key, value = torch.randn(2, 6, KV_HEADS * DIM).half().unbind()
+    ours.write("l", key, value, cache, torch.arange(5))  # a padded row of the batch has no slot
+    ((k, v, written, slots, signs),) = seen
+    assert torch.equal(k, key[:5].view(5, KV_HEADS, DIM))
+    assert torch.equal(v, value[:5].view(5, KV_HEADS, DIM))
+    assert (written is cache, slots.tolist(), signs is ours.signs) == (True, [0, 1, 2, 3, 4], True)
+    assert core.counts["l", "cache write"] == 1
+
+
+def test_a_cache_whose_rows_the_kernel_could_not_load_is_refused(calls: list[dict]) -> None:
+    content = paged.content("int4", DIM)
+    odd = torch.zeros(2, BLOCK, KV_HEADS * content + 2, dtype=torch.uint8)[..., :-2]
+    cache = odd.unflatten(2, (KV_HEADS, content)).transpose(1, 2)
+    query = torch.zeros(1, HEADS, DIM).half()
+    with pytest.raises(ValueError, match="4-byte boundaries"):
+        layer("int4_per_token_head").attend("l", query, cache, metadata([1], [1]), query.clone())
+    short = torch.zeros(2, KV_HEADS, 24, 2 * DIM).half()
+    with pytest.raises(ValueError, match="multiple of 16 tokens"):
+        layer().attend("l", query, short, metadata([1], [1]), query.clone())
+    assert calls == []
