@@ -164,7 +164,8 @@ UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the lon
 def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
     ram_mib, weights_mib = partial.inventory.least_ram_mib, partial.model.size() // MIB
     least_mib = ram_mib // MAX_OF_RAM
-    share_mib = (ram_mib - weights_mib) // MAX_OF_REST if weights_mib else 0
+    known = weights_mib and partial.model.layer_types and partial.model.limit_known
+    share_mib = (ram_mib - weights_mib) // MAX_OF_REST if known else 0
     return max(max(least_mib, share_mib) // STEP_MIB, 1) * STEP_MIB * MIB
 
 
