@@ -106,7 +106,7 @@ def test_a_module_imports_only_layers_below_its_own() -> None:
 
 VERBS_OF_LAB = {
     "caovand.cli.bench": ["caovand.lab.bench"],
-    "caovand.cli.engine.trial": ["caovand.cli.engine.shared", "caovand.lab.engine_trial"],
+    "caovand.cli.engine.try": ["caovand.cli.engine.shared", "caovand.lab.engine_trial"],
     "caovand.cli.fieldtest": ["caovand.lab.fieldtest"],
     "caovand.cli.soak": ["caovand.lab.soak"],
 }

@@ -56,7 +56,7 @@ def here(
 ) -> None:
     """A machine with these engines, whose models all are this one."""
 
-    def look(config: Config, *_: object) -> survey.Machine:
+    def look(config: Config, *_: object, **named: object) -> survey.Machine:
         found = engines.get(chosen_engine(config).name)
         return survey.Machine(gpus, HOST, found, None if found else MISSING)
 
@@ -156,7 +156,7 @@ def test_a_plan_names_the_engine_that_would_serve_a_model_better(
     card = replace(QWEN_27B_AWQ, model_type="qwen3", gptq=None, weights=QWEN_27B.weights)
     for model, host in ((card, small), (card, replace(small, ram_mib=65536, available_mib=60000))):
         machine = survey.Machine((), host, CPU)
-        monkeypatch.setattr(plan_verb, "inspect", lambda *_, machine=machine: machine)
+        monkeypatch.setattr(plan_verb, "inspect", lambda *_, machine=machine, **named: machine)
         monkeypatch.setattr(model_folder, "read_model", lambda path, weights, model=model: model)
         main(["plan", model.path])
         shown = " ".join(capsys.readouterr().out.split())

@@ -30,7 +30,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The head's, of a machine with one RTX 3090."""
     machine = survey.Machine(named("RTX 3090"), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     path = tmp_path / "caovan.toml"
     head = '[cluster]\nrole = "head"\nhead = "10.0.0.1:7070"\n'
     path.write_text(f'[model]\npath = "{tmp_path}"\n{head}')
@@ -168,7 +168,9 @@ def test_a_node_that_is_not_known_has_no_card_for_a_display(
 ) -> None:
     display = replace(named("RTX 3070")[0], index=0)
     cards = (display, replace(named("RTX 3090")[0], index=1))
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: survey.Machine(cards, HOST, CUDA))
+    monkeypatch.setattr(
+        plan_verb, "inspect", lambda *asked, **named: survey.Machine(cards, HOST, CUDA)
+    )
     found = ctl("plan", "--config", str(config), "--json").json
     assert split(found) == [1, 2, 2, 7071]
     assert PARTITION not in found["env"], "a 3090 on each"
@@ -178,7 +180,7 @@ def test_the_cpu_build_is_split_over_the_nodes(
     config: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = survey.Machine((), HOST, CPU)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     settings = ctl("plan", "--config", str(config), "--json").json["settings"]
     assert settings["tensor_parallel_size"]["value"] == settings["nnodes"]["value"] == 2
     assert "pipeline_parallel_size" not in settings
@@ -199,7 +201,7 @@ def test_the_node_with_the_least_host_memory_decides_what_goes_there(
     unknown = replace(QWEN_27B_AWQ, layer_types=())
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: unknown)
     machine = survey.Machine((), HOST, CPU)
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     joined.answers["cluster"] = of_two(planned(12.5e9, "gpu3", ram_mib=4096))
     said = ctl("plan", "--json")
     assert said.json["settings"]["kv_cache_memory_bytes"]["value"] == 256 << 20
@@ -219,7 +221,7 @@ def test_a_plan_over_ray_is_shown_as_it_will_run(
     assert warning.endswith("until then the head serves alone, as [cluster] min_nodes is 1")
     assert "assumed" not in warnings(alone)
     machine = survey.Machine(named("RTX 3090"), HOST, replace(CUDA, ray="2.60.0"))
-    monkeypatch.setattr(plan_verb, "inspect", lambda *asked: machine)
+    monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     said = ctl("plan", "--config", str(config), "--json")
     assert said.code == Exit.DONE, said.err
     assert split(said.json) == [1, 2, 2, 7071]

@@ -35,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
     seen = survey.Machine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
     for module in (doctor, plan_verb, serve):
-        monkeypatch.setattr(module, "inspect", lambda *asked: seen)
+        monkeypatch.setattr(module, "inspect", lambda *asked, **named: seen)
     return Inventory(seen.gpus, seen.host, CUDA, QWEN_27B_AWQ)
 
 
