@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy
 import pytest
 
 torch = pytest.importorskip(
     "torch", reason="this Python has no torch: run these with the engine's Python"
 )
 
+import numpy  # noqa: E402
 from caovan_vllm_sm75_turbo3 import core, decode_attention, dispatch, launch  # noqa: E402
 from caovan_vllm_sm75_turbo3.decode_attention import MAX_SCRATCH, DecodeAttention  # noqa: E402
 from caovan_vllm_sm75_turbo3.measure import paged  # noqa: E402
