@@ -233,6 +233,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
         "CUDA. Reinstall the engine together with its PyTorch.",
     ),
+    "args.match-unit": (
+        "Prefixes of this model's cache cannot match every {unit} tokens: leave "
+        "--prefix-match-unit out.",
+    ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
         "and sizes, key-value heads included, and check that none of them is 0 in config.json.",

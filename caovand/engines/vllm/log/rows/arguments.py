@@ -24,6 +24,8 @@ ROWS: tuple[Signature, ...] = (
          r"|^AssertionError: \d+ is not divisible by \d+$"
          r"|^AssertionError: assert [\w.]{1,80} % group_size == 0"
          r"|" + python.UNEVEN),
+    signature("args.match-unit", "cause", "bad-arguments",
+         r"Invalid prefix_match_unit=(?P<unit>\d{1,9})"),
     # A text that names an argument that is too small, and how large it must be
     signature("args.raise", "cause", "bad-arguments",
          r"\b(?P<wanted>\d{1,9})\)? is (?:greater|larger) than (?P<argument>max_\w{1,40})"),
