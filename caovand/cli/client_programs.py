@@ -53,6 +53,9 @@ def _claude(to: Endpoint) -> Run:
             "ANTHROPIC_AUTH_TOKEN": to.key or NO_KEY,
             # Of an account, whose key it would send here.
             "ANTHROPIC_API_KEY": "",
+            # Either would send everything to a cloud instead.
+            "CLAUDE_CODE_USE_BEDROCK": "",
+            "CLAUDE_CODE_USE_VERTEX": "",
             **dict.fromkeys(models, to.model),
             **(dict.fromkeys(limits, window) if to.context else {}),
             # A line of the system prompt that differs in each request: no prefix would be cached.
@@ -110,7 +113,9 @@ def _qwen(to: Endpoint) -> Run:
 
 def _aider(to: Endpoint) -> Run:
     env = {"OPENAI_API_BASE": f"{to.url}/v1", "OPENAI_API_KEY": to.key or NO_KEY}
-    words = ["--model", f"openai/{to.model}", "--no-show-model-warnings"]
+    # The address also as an option: a repository's .env comes before variables.
+    words = ["--openai-api-base", f"{to.url}/v1", "--model", f"openai/{to.model}"]
+    words.append("--no-show-model-warnings")
     if to.context:
         words += ["--max-chat-history-tokens", str(to.context // 4)]
     return Run(env=env, words=tuple(words))
@@ -123,8 +128,10 @@ def _open_webui(to: Endpoint) -> Run:
             "OPENAI_API_KEY": to.key or NO_KEY,
             "ENABLE_OLLAMA_API": "false",
             "DEFAULT_MODELS": to.model,
+            # Otherwise its database keeps the first address and key, and later ones are ignored.
+            "ENABLE_PERSISTENT_CONFIG": "False",
         },
-        words=("serve",),
+        words=("serve", "--host", "127.0.0.1"),
     )
 
 

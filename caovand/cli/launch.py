@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 from caovand.adapters import config_file, http, secret_file, trust
 from caovand.adapters.engine_choice import chosen_engine
 from caovand.cli.client import connect
-from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint
+from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint, Run
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
 from caovand.core import api_key
@@ -55,11 +56,18 @@ def run(args: argparse.Namespace) -> int:
     added = program.run(endpoint)
     words = [program.name, *added.words, *args.words]
     if found is None or args.print:
-        settings = [f"{name}={shlex.quote(value)}" for name, value in added.env.items()]
-        print("env", *settings, shlex.join(words))
+        print("env", *_settings(added, endpoint.key), shlex.join(words))
+        if endpoint.key:
+            print(f"the key is not shown: it is to be in ${KEY}", file=sys.stderr)
         return Exit.DONE
     os.execve(found, words, {**os.environ, **added.env})
     return Exit.FAILED  # never: this process has become the client
+
+
+def _settings(added: Run, key: str) -> Iterator[str]:
+    """The variables as a shell reads them; a printed key would end in its history."""
+    for name, value in added.env.items():
+        yield f'{name}="${KEY}"' if key and value == key else f"{name}={shlex.quote(value)}"
 
 
 def _there(args: argparse.Namespace) -> Endpoint:

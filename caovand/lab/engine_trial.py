@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 import uuid
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         _wait_until_idle(client, args.idle, screen)
         screen.say(f"measuring {old.name}")
         before = _measure(client)
-        with _switched(client, root, old, tried, screen) as outcome:
+        with _interrupted_alike(), _switched(client, root, old, tried, screen) as outcome:
             screen.say(f"measuring {tried.name}")
             after = _measure(client)
             rows = list(compare.rows(before.bench, after.bench))
@@ -215,13 +216,41 @@ def _switched(
         _serve_with(client, root, tried, f"try {tried.name}")
         outcome.why = ""
         yield outcome
-    except (CommandError, EngineError, KeyboardInterrupt) as problem:
+    except BaseException as problem:
         outcome.why = str(problem) or "it was interrupted"
         raise
     finally:
         if outcome.why:
             screen.say(f"going back to {old.name}: {outcome.why}")
-            _serve_with(client, root, old, f"go back to {old.name}")
+            with _undisturbed():
+                _serve_with(client, root, old, f"go back to {old.name}")
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""What ends the verb as Ctrl-C does, so that the old engine is in use afterwards."""
+
+
+@contextlib.contextmanager
+def _interrupted_alike() -> Iterator[None]:
+    """While TERM, and HUP of a lost terminal, raise KeyboardInterrupt."""
+    before = [signal.signal(number, signal.default_int_handler) for number in ENDING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(ENDING, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """While another Ctrl-C, TERM or HUP does nothing."""
+    numbers = (signal.SIGINT, *ENDING)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) -> None:

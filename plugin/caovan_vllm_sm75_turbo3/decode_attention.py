@@ -99,7 +99,9 @@ class DecodeAttention:
 
         Raises ValueError, for tensors that the kernel would misread, or KernelError.
         """
-        heads, _, dim = self.shape
+        heads, kv_heads, dim = self.shape
+        if cache.shape[1] != kv_heads:
+            raise ValueError(f"a cache of shape {tuple(cache.shape)} has not {kv_heads} heads next")
         args = launch.attention_args(
             query.view(-1, heads, dim),
             out.view(-1, heads, dim),

@@ -390,6 +390,15 @@ def test_a_70b_model_on_an_8_gb_card_is_refused_for_its_speed() -> None:
     assert found.value("cpu_offload_gb") == float(amount[1])
 
 
+def test_a_batch_is_judged_by_all_its_answers_and_what_generates_nothing_is_not() -> None:
+    machine = inventory(LLAMA_70B_AWQ, turing(1))
+    with pytest.raises(Unplannable, match="usable speed"):
+        plan(machine)
+    assert plan(machine, policy={"workload": "batch"}).value("cpu_offload_gb")
+    embedder = inventory(replace(LLAMA_70B_AWQ, task="embed"), turing(1))
+    assert plan(embedder).value("cpu_offload_gb")
+
+
 def test_an_offloaded_model_gets_what_context_costs_little() -> None:
     """Its states take most of the cache, whatever the length."""
     fast = tuple(replace(gpu, pcie=(4, 16)) for gpu in turing(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +128,27 @@ def test_a_little_slower_is_no_reason_to_go_back(
     little = measured(box, {OLD: 1000.0, NEW: 980.0})
     monkeypatch.setattr(engine_trial.bench, "measured", little)
     assert tried(ctl, box, NEW).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, None])
+def test_whatever_cuts_a_trial_short_the_old_engine_is_in_use_afterwards(
+    number: signal.Signals | None, box: Box, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = measured(box, {OLD: 100.0, NEW: 120.0})
+
+    def cut(*given: Any, **named: Any) -> Any:
+        if box.served == NEW:
+            if number is None:
+                raise ValueError("unforeseen")
+            signal.raise_signal(number)
+        return plain(*given, **named)
+
+    monkeypatch.setattr(engine_trial.bench, "measured", cut)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, *engine_trial.ENDING)]
+    with contextlib.suppress(KeyboardInterrupt, ValueError):
+        assert tried(ctl, box, NEW).code != 0
+    assert (box.current, box.served) == (OLD, OLD)
+    assert handlers == [signal.getsignal(one) for one in (signal.SIGINT, *engine_trial.ENDING)]
 
 
 @pytest.mark.parametrize("how", ["fails", "refuses"])

@@ -64,8 +64,9 @@ class Case:
         """The plan with these settings changed (None leaves one to the policy), if it fits."""
         other = self.request.lift(changes, inventory)
         try:
-            plan = other.write(other.decide())
-            refuse_crawling(plan, other.inventory)
+            chosen = other.decide()
+            plan = other.write(chosen)
+            refuse_crawling(chosen, plan)
         except Unplannable:
             return None
         found = forecast(plan, other.inventory)

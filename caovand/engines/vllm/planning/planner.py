@@ -83,7 +83,7 @@ def make_plan(
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
         remedies = tuple(filter(None, (in_fewer_bits(case), sparing(case))))
-        refuse_crawling(plan, inventory, remedies)
+        refuse_crawling(chosen, plan, remedies)
         offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
         warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
     elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):

@@ -188,17 +188,20 @@ MIN_TOKENS_S = 0.6
 """Modelled tokens a second below which nobody is served: clients give up."""
 
 
-def refuse_crawling(plan: Plan, inventory: Inventory, remedies: tuple[str, ...] = ()) -> None:
+def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] = ()) -> None:
     """Raise Unplannable if every step would wait too long for the weights in host memory.
 
-    An amount that the operator passes stands.
+    Of a batch all answers count. An amount that the operator passes stands, and so does a model
+    that generates nothing.
     """
-    offload = plan.settings.get("cpu_offload_gb")
-    if offload is None or not offload.value or offload.origin != "policy":
+    offload, inventory = plan.settings.get("cpu_offload_gb"), chosen.inventory
+    if offload is None or not offload.value or offload.origin != "policy" or not chosen.generates:
         return
+    workload = WORKLOADS[chosen.config.policy.workload]
     gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
-    pace = Pace(inventory.model, candidate, gpus, WORKLOADS["chat"], nodes_of(inventory))
-    tokens_s, gib = pace.answering(candidate), offload.value
+    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    users = min(candidate.sequences, workload.users) if workload.batch else 1
+    tokens_s, gib = pace.answering(candidate, users), offload.value
     if tokens_s >= MIN_TOKENS_S:
         return
     name = inventory.model.path.rstrip("/").rpartition("/")[2]
