@@ -10,7 +10,7 @@ from caovand.core.checkpoint.config_json import describe
 from caovand.core.checkpoint.tensors import part, sharding, weigh
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import LinearAttention
-from caovand.engines.vllm.memory.kv_cache import layout
+from caovand.engines.vllm.memory.kv_cache import layout, token_bytes
 
 TEXT: dict[str, Any] = {
     "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 8,
@@ -82,6 +82,14 @@ def test_quantisation_and_latent_attention_are_seen() -> None:
         }
     )
     assert (card.quantization, card.group_size, card.latent) == ("awq", 128, 576)
+    assert card.indexer == 0
+
+
+def test_the_keys_of_a_sparse_attentions_indexer_take_cache_too() -> None:
+    """DeepSeek-V3.2: 128 elements of fp8 and a scale, next to 576 of 16 bits."""
+    card = describe({**DENSE, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128})
+    assert card.indexer == 132
+    assert token_bytes(card, "auto", 8, 2) == 576 * 2 + 132
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """Transformers' defaults by model type: Gemma is published with only the differences."""
 WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
 """Types whose window, if they have one, applies to every layer."""
+INDEX_BLOCK, SCALE_BYTES = 128, 4
+"""A sparse attention's keys are cached in fp8, with a scale for so many of them."""
 MAX_LAYERS = 10_000
 
 
@@ -66,6 +68,7 @@ def describe(
     global_head = number(text, "global_head_dim")
     window = number(text, "sliding_window")
     latent, rope = number(text, "kv_lora_rank"), number(text, "qk_rope_head_dim")
+    index = number(text, "index_head_dim")
     quantised = _quantisation(config, text)
     experts = number(text, "num_experts", "num_local_experts", "n_routed_experts")
     layers = layer_types(text)
@@ -93,6 +96,7 @@ def describe(
         kv_shared=_kv_shared(text, layers),
         latent=latent + rope if latent else 0,
         mla=_latent_attention(text) if latent else None,
+        indexer=index + index // INDEX_BLOCK * SCALE_BYTES if latent else 0,
         rope_elements=table_elements(text, head, global_head),
         linear=_linear(text),
         mamba=_mamba(text, hidden),

@@ -238,6 +238,8 @@ class ModelCard:
     latent: int = 0
     """The size of a token's compressed key-value pair (MLA) in elements."""
     mla: LatentAttention | None = None
+    indexer: int = 0
+    """Bytes of a token's keys by which sparse attention chooses (DeepSeek-V3.2), of each layer."""
     rope_elements: int = 0
     """The size of the tables of sines and cosines in elements."""
     linear: LinearAttention | None = None

@@ -56,7 +56,7 @@ def token_bytes(
     """Bytes a token takes in one attention layer of one rank; kinds may have heads of their own."""
     if model.latent:
         one = 1 if dtype.startswith("fp8") else activation
-        return model.latent * one  # not split, and keys and values are one
+        return model.latent * one + model.indexer  # not split, and keys and values are one
     heads, width = model.kv_heads, model.head_dim
     if kind == FULL:
         heads, width = model.global_kv_heads or heads, model.global_head_dim or width
