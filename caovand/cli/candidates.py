@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def speed(self) -> float | None:
-        """Modelled tokens a second of one answer."""
+        """Modelled decode speed of a single request, in tokens/s."""
         if self.planned is None:
             return None
         return self.engine.planning.speed(self.planned.plan, self.planned.inventory)

@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """What an engine's own Python must import to prove an environment made of wheels.
+    """What an engine's Python must import to prove that an installed environment works.
 
     The first of `modules` is the engine, whose `__version__` is the lock's. `kernels` is Python
     that loads the libraries with machine code; it runs only where they can load: in a CPU build,

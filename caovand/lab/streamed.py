@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Refused(Unanswered):
-    """The engine answered with an HTTP status that is no success."""
+    """The engine answered with a non-2xx HTTP status."""
 
     def __init__(self, path: str, status: int, text: str) -> None:
         self.status = status
@@ -80,7 +80,7 @@ class Streams:
     def at_once(
         self, prompts: Sequence[str], tokens: int, look: Look = lambda first, answered: None
     ) -> list[Answered]:
-        """Send all prompts at the same time; their answers. Meanwhile `look` is called, at least
+        """Send all prompts at once and return their answers. Meanwhile `look` is called, at least
         every LOOK_S, with how many have their first token and how many are answered.
 
         Raises the first failure, which ends all others and makes every later call fail.

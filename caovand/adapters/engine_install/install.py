@@ -166,7 +166,7 @@ def _check_python(order: Order, base: places.Engine, world: World) -> None:
 
 
 def _place(order: Order) -> Path:
-    """Choose a folder whose name no finished engine of another lock has."""
+    """Choose a folder name not taken by a finished engine of another lock."""
     number = 1
     while True:
         name = order.lock.name if number == 1 else f"{order.lock.name}.{number}"

@@ -164,7 +164,7 @@ def _origin(where: SplitResult) -> tuple[str, str | None, int | None]:
 
 @contextlib.contextmanager
 def _cuts(host: str) -> Iterator[None]:
-    """Turn whatever requests and urllib3 raise into Cut, in words and without addresses."""
+    """Turn any requests or urllib3 error into Cut, in plain text without addresses."""
     try:
         yield
     except requests.exceptions.SSLError as problem:

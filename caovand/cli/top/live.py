@@ -116,7 +116,7 @@ def _pressed(key: str, page: Page, asker: Asker) -> Page:
         return Page.MAIN
     wanted = Page.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
     if wanted is page and key in OF_KEYS:
-        wanted = Page.MAIN  # the same key leads back
+        wanted = Page.MAIN  # pressing the page's key again goes back
     if wanted is not page:
         asker.turn_to(wanted)
     return wanted

@@ -22,7 +22,7 @@ from caovand.cli.top.view import CardProcess, Happening, Look
 from caovand.core.figures.track import RECENT_S
 from caovand.core.reporting import card_text
 
-LABEL = 12  # columns of what stands before a row's text
+LABEL_COLUMNS = 12  # columns of what stands before a row's text
 MAX_COLUMNS = 50
 """The width of a sparkline: the daemon reads an engine every 5 s, so each column has a reading."""
 SPARK_NUMBERS = 31
@@ -183,7 +183,7 @@ def happenings(found: Sequence[Happening]) -> list[Text]:
 
 def _columns(width: int, numbers: int) -> int:
     """How many columns are left for a drawing next to its numbers."""
-    return max(min(width - LABEL - numbers, MAX_COLUMNS), 8)
+    return max(min(width - LABEL_COLUMNS - numbers, MAX_COLUMNS), 8)
 
 
 def _gauge(share: float, columns: int, style: str, look: Look) -> Text:

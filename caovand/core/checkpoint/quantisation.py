@@ -9,7 +9,7 @@ from typing import Any
 
 from caovand.core.checkpoint.values import count, number, table, word
 
-FLOAT_BITS = 16
+UNQUANTISED_BITS = 16
 BITS = {
     "mxfp4": 4, "gpt_oss_mxfp4": 4, "modelopt_fp4": 4, "awq": 4, "gptq": 4, "fp_quant": 4,
     "fp8": 8, "fbgemm_fp8": 8, "modelopt": 8, "modelopt_mxfp8": 8, "experts_int8": 8,
@@ -39,7 +39,7 @@ class Quantisation:
     method: str | None = None
     group_size: int = 0
     block_size: int = 0
-    bits: float = FLOAT_BITS
+    bits: float = UNQUANTISED_BITS
     spared: frozenset[str] = frozenset()
 
 
@@ -86,13 +86,13 @@ def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
 
 def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
     told = [number(config, "bits", "w_bit"), *(number(w, "num_bits") for w in _weights(config))]
-    bits = max(told) or BITS.get(method, FLOAT_BITS)
+    bits = max(told) or BITS.get(method, UNQUANTISED_BITS)
     if method == "bitsandbytes":
         bits = 4 if config.get("load_in_4bit") else 8
     without = method == "awq" and config.get("zero_point") is False
     zero = 0 if without else ZERO_BITS.get(method, 0)
-    scale, shared = SCALES.get(method, (FLOAT_BITS + zero, group))
-    return min(bits + (scale / shared if shared else 0), FLOAT_BITS)
+    scale, shared = SCALES.get(method, (UNQUANTISED_BITS + zero, group))
+    return min(bits + (scale / shared if shared else 0), UNQUANTISED_BITS)
 
 
 def _spared(config: Mapping[str, Any]) -> frozenset[str]:

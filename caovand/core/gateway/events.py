@@ -136,7 +136,7 @@ class Left(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Spent(Event):
-    """A request of `lane` has cost `tokens` more than expected."""
+    """A request in `lane` has cost `tokens` more than estimated."""
 
     lane: Lane
     tokens: float

@@ -143,7 +143,7 @@ _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
     Why.BYTES_FULL: (429, "queue_full", Problem(
         "answer", "the bodies that wait take eight times [gateway] max_body_mib", _AGAIN)),
     Why.ENGINE_ENDED: (503, "engine_ended", Problem(
-        "answer", "the engine ended while it had the request", "send it again")),
+        "answer", "the engine ended while processing the request", "send it again")),
     Why.KILLER: (422, "ends_engine", Problem(
         "answer", "an engine ended with this request twice, the second time with no other",
         "change the request; the incident has what was found")),

@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def public_text(self) -> str:
-        """The part that everybody may read: no words of the engine's log or its HTTP server."""
+        """The part anyone may read: nothing quoted from the engine's log or HTTP server."""
         own = self.phase in _OWN_PHASES and not self.line
         return self.text if own else f"{self.failure} in phase {self.phase}"
 

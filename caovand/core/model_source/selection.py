@@ -16,7 +16,7 @@ _WEIGHTS = ".safetensors"
 _SECOND_SET = "consolidated"  # the same weights under Mistral's own names
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 _TERMS = re.compile(r"(?i)(licen[cs]e|notice|usage_policy|use_policy)(\.(md|txt))?")
-# What transformers reads from folders: pooling of embedding models, further chat templates.
+# What transformers reads from subfolders: pooling of embedding models, extra chat templates.
 _FOLDERS = re.compile(r"\d+_[A-Za-z]+/config\.json|additional_chat_templates/[^/]+\.jinja")
 _OTHER_WEIGHTS = (
     ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".pkl", ".npz",

@@ -135,7 +135,7 @@ class Head(Part):
 
     def _hear(self, identity: bytes, report: Report, facts: NodeFacts | None) -> None:
         if self._workers.is_rival(report):
-            self._contest(Member(identity, report, now(), now(), facts))
+            self._report_duplicate_name(Member(identity, report, now(), now(), facts))
             return
         heard = self._workers.hear(identity, report, facts, self._team.ranks)
         if heard is None:
@@ -157,7 +157,7 @@ class Head(Part):
             elif report.stopped:
                 self._fail("node-lost", f"node {name}: its operator stopped it")
 
-    def _contest(self, rival: Member) -> None:
+    def _report_duplicate_name(self, rival: Member) -> None:
         """Report a worker that uses the name of another one, or of the head."""
         if self._workers.contest(rival):
             self._slot.notice("cluster", in_words(checks.named_twice(rival.report.name)))

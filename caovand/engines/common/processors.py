@@ -10,7 +10,7 @@ USUAL_GB_S = 25.0
 """Bandwidth of unmeasured host memory: two channels of DDR4, as in a usual desktop. An i7-8700
 reads four-bit weights at 21 to 23 GB/s."""
 REACHED = 0.8
-OVER_NODES = 0.45
+NUMA_REACHED = 0.45
 """The part of the bandwidth of several NUMA nodes that is reached without placing weights on them:
 most of what a core reads is the other node's. Two Xeons of 111 GB/s read experts at 35 to 40."""
 EXPERTS_REACHED = 0.8
@@ -44,7 +44,7 @@ def core_of(host: Host) -> Core:
 
 def read_seconds(host: Host, dense: float, experts: float) -> float:
     """The time to read these bytes of dense and of routed experts' weights for one token."""
-    nodes = OVER_NODES if host.numa_nodes > 1 else 1.0
+    nodes = NUMA_REACHED if host.numa_nodes > 1 else 1.0
     memory = (host.memory_gb_s or USUAL_GB_S) * REACHED * nodes
     cores = host.cpus * core_of(host).gb_s if host.instructions else memory
     rate = min(memory, cores) * 1e9

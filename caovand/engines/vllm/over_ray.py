@@ -60,8 +60,8 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
         return None
     if engine.build == "cpu":
         return Problem(CANNOT, "vLLM refuses Ray on CPU", OTHERWISE)
-    if engine.release < releases.RANKS_BY_RAY:
-        oldest = releases.name(releases.RANKS_BY_RAY)
+    if engine.release < releases.RAY_EXECUTOR_V2:
+        oldest = releases.name(releases.RAY_EXECUTOR_V2)
         fact = f"caovan knows Ray's part of vLLM from {oldest} on, and this is {engine.version}"
         return Problem(CANNOT, fact, f"use a newer vLLM, or {OTHERWISE}")
     install = f"sudo {engine.python} -m pip install"

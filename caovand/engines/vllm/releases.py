@@ -61,8 +61,8 @@ gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of t
 still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
 DRAFTS_OVER_STAGES = (0, 32)
 """MTP drafts over pipeline stages (vllm#46994). Earlier releases demand stages of the drafting head
-and refuse to start; the first one between 0.21 and 0.32 that does not was not sought."""
-RANKS_BY_RAY = (0, 21)
+and refuse to start; which release after 0.21 first accepts them was not checked."""
+RAY_EXECUTOR_V2 = (0, 21)
 """Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
 needs neither Ray's compiled graphs nor cupy. Earlier releases were not checked."""
 RAY_HAS_TOKENS = (2, 52)

@@ -108,7 +108,7 @@ def named_file(words: Sequence[str]) -> str:
 
 
 def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
-    """The command line with the file's keys instead of its name; what is typed wins.
+    """Replace `--config FILE` in the command line with the file's keys; typed flags win.
 
     `known` are the engine's options: a key that is false needs its `--no-` twin.
     """

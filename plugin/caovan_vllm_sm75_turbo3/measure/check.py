@@ -470,7 +470,7 @@ def decode_cases() -> None:
         decode_case(f"null slots: {nulls}", [4, 4, 4, 4], 3, nulls=nulls)
     decode_case("null slots, a token each", [1] * 5, nulls="outside")
     decode_case("a token or none each", [1, 0, 1, 1, 0], offsets=True)
-    decode_case("verify, nothing said of acceptance", [3, 3], 2, accepts=False)
+    decode_case("verify, no acceptance counts", [3, 3], 2, accepts=False)
     decode_case("conv state DS, bias", [4, 2, 1], 3, layout="DS", bias=True, half_bias=False)
     decode_case("conv state DS, 7 drafts", [8, 3], 7, layout="DS")
     decode_case("a token each, DS, bias", [1, 1], layout="DS", bias=True, half_bias=False)

@@ -83,7 +83,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 
 def speed(plan: Plan, inventory: Inventory) -> float | None:
-    """Modelled tokens a second of one answer, without drafts."""
+    """Modelled decode speed of a single request, in tokens/s, without drafts."""
     if inventory.model.gguf is None or not count(plan.value(CONTEXT)):
         return None
     found = _devices(plan, inventory)

@@ -63,7 +63,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 
 def speed(plan: Plan, inventory: Inventory) -> float | None:
-    """Modelled tokens a second of one answer."""
+    """Modelled decode speed of a single request, in tokens/s."""
     if inventory.model.gguf is None:
         return None
     seconds = _size(plan, inventory).seconds

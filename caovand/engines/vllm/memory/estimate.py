@@ -4,8 +4,8 @@ Each stage of a pipeline is forecast as a model of its own (`Stage`). vLLM gives
 blocks of the cache as the one with the least room holds: what is left of that one counts, scaled to
 all layers.
 
-Weights and cache blocks are computed exactly as vLLM computes them, and what a step holds from the
-tensors that live at its peak (steps.py). Graphs, and what no tensor holds, are constants
+Weights and cache blocks are computed exactly as vLLM computes them; a step's activations are summed
+from the tensors alive at its peak (steps.py). Graphs, and what no tensor holds, are constants
 fitted to measured starts, to which tests/engines/test_memory.py and test_starts.py hold them.
 """
 

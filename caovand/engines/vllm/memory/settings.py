@@ -165,9 +165,9 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
     if kind and model.quantization is None and str(kind) not in ONLINE:
-        return _because(f"quantization {kind}", "what it leaves of these weights is not known")
+        return _because(f"quantization {kind}", "the size of the weights after it is not known")
     if str(form) in OTHER_WEIGHTS:
-        return _because(f"load_format {form}", "it loads other weights than safetensors")
+        return _because(f"load_format {form}", "it loads weights that are not safetensors")
     if replicas(verbatim) > 1 and model.experts:
         return _because("data_parallel_size", "experts are then spread over the replicas")
     if replicas(verbatim) > 1 and spans_machines(verbatim):

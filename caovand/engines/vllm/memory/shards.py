@@ -145,7 +145,7 @@ OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
 Releases after 0.21 move a vision tower too, which is not counted on.
 """
 MACHETE_GROUPS = (64, 128)
-ZERO_BITS, FLOAT_BITS = 4, 16
+ZERO_BITS, UNQUANTISED_BITS = 4, 16
 """Bits of a zero point in an AWQ file, and after Machete has multiplied it by its scale."""
 
 
@@ -176,10 +176,10 @@ def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
     numbers = 0.0
     for weights in model.weights:
         # Files have scales apart; of weights without files they are a part.
-        shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + FLOAT_BITS}.get(weights.dtype)
+        shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + UNQUANTISED_BITS}.get(weights.dtype)
         if weights.part == "layers" and shared:
             numbers += on_rank(weights, model, candidate) * 8 / (4 + shared / group)
-    return numbers / group * (FLOAT_BITS - ZERO_BITS) / 8
+    return numbers / group * (UNQUANTISED_BITS - ZERO_BITS) / 8
 
 
 def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:

@@ -69,7 +69,7 @@ def attention(partial: PartialPlan) -> str:
     return str(partial.value("attention_backend") or nested).upper()
 
 
-def reads_eight_bits(partial: PartialPlan, *, native: bool) -> bool:
+def supports_fp8_cache(partial: PartialPlan, *, native: bool) -> bool:
     """Whether attention on newer cards keeps an fp8 cache of this model.
 
     `native`: the cards' own attention does, without FlashInfer and so without a compiler.
@@ -195,7 +195,7 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
     if images_attend_both_ways(partial.model):
         return converts
     native = hopper or (converts and not partial.engine.flashinfer)
-    return reads_eight_bits(partial, native=native)
+    return supports_fp8_cache(partial, native=native)
 
 
 FOUR_BITS = "int4_per_token_head"

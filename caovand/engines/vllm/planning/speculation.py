@@ -1,4 +1,4 @@
-"""How deep the model drafts for itself (MTP): DynamicTP, the modes and who overrules whom.
+"""How many tokens the model drafts for itself (MTP): DynamicTP, the modes, and precedence.
 
 Verbatim `--speculative-config` wins over CAOVAN_AUTO_SPEC, that over `[policy] mtp`, that over
 the mode. The planner never asks a model with no MTP head to draft.

@@ -20,7 +20,7 @@ CHANCE = 0.001
 """Significance level: a rise that noise makes more often than this is noise."""
 STEADY = 1 / 3
 """Share of the whole slope that each half must have: a step, or a rise that ends, is no leak."""
-SPREADS = 2.0
+LEAK_SIGMAS = 2.0
 """How many standard deviations of the points around the fitted line a leak exceeds."""
 NORMAL = 1.4826
 """Standard deviations of a normal distribution in one median deviation."""
@@ -47,7 +47,7 @@ def growth(points: Sequence[Point], least: float) -> Growth | None:
     rest = [value - slope * at for at, value in kept]
     spread = NORMAL * median(abs(one - median(rest)) for one in rest)
     leaks = (
-        gained > max(least, SPREADS * spread)
+        gained > max(least, LEAK_SIGMAS * spread)
         and rise_chance([value for _, value in kept]) <= CHANCE
         and min(map(theil_sen, halves)) >= STEADY * slope
     )
