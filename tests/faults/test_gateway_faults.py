@@ -35,7 +35,7 @@ port = {free_port()}
 [gateway]
 listen = "127.0.0.1:{free_port()}"
 [watch]
-hang_s = 5
+hang_s = 15
 confirm_s = 5
 """
     with daemon(text, {"CAOVAN_ENGINES": str(ENGINES)}) as started:
