@@ -70,6 +70,11 @@ class _Trace:
             self.phase = _PHASE_OF.get(function, self.phase)
             self._reads_weights |= bool(_LOADERS.search(function))
 
+    @property
+    def raised_by_reader(self) -> bool:
+        """Whether code that reads options and the model's configuration raised the exception."""
+        return bool(self.files) and _CONFIGURING.search(self.files[-1]) is not None
+
     def row_of(self, message: str) -> Signature | None:
         """The row of an exception that only the code which raised it explains."""
         if self._reads_weights and MISFIT.pattern.match(message):
@@ -110,6 +115,8 @@ def find_cause(
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], row[1])
+            elif trace.raised_by_reader:
+                row = (python.sure(row[0]), row[1])
             hits.append(Hit(index, message, shown or trace.phase or phase, *row))
     if alive and not any(map(announces_failure, lines)):
         return None
