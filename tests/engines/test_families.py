@@ -212,7 +212,10 @@ _PULL = _LOG.format("ERROR") + (
     '"pull" error="Get \\"https://registry.ollama.ai/v2/\\": dial tcp: i/o timeout"'
 )
 _RETRIED = _LOG.format("INFO") + '"part 12 stalled; retrying"'
-_NO_MEMORY = "ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory"
+_NO_MEMORY = (
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 10.00 MiB on device 0: cudaMalloc "
+    "failed: out of memory"
+)
 
 
 @pytest.mark.parametrize(
