@@ -634,3 +634,35 @@ def test_the_end_of_the_core_after_vllm_0_33_was_asked_to_stop_is_no_failure() -
     ]  # fmt: skip
     assert find_cause(log) is None
     assert find_cause(log[1:]) is not None
+
+
+GENERIC = [
+    ("profile", "NotImplementedError: FlashInfer sampling kernel is not there"),
+    ("profile", "TypeError: forward() got an unexpected keyword argument 'sinks'"),
+    ("profile", "RuntimeError: nvidia driver is not installed or please install it"),
+    ("load", "AssertionError: free_memory=10 must be greater than requested_memory=12"),
+]
+
+
+@pytest.mark.parametrize(("phase", "error"), GENERIC)
+def test_what_running_kernels_raise_is_left_to_the_ladder(phase: str, error: str) -> None:
+    lines = [
+        f"{CORE}EngineCore failed to start.",
+        f"{CORE}Traceback (most recent call last):",
+        f'{CORE}  File "/opt/engine/vllm/v1/attention/backends/flashinfer.py", line 9, in forward',
+        f"{CORE}{error}",
+    ]
+    running = find_cause(lines, phase)
+    lines[2] = f'{CORE}  File "/opt/engine/vllm/config/model.py", line 9, in __post_init__'
+    reading = find_cause(lines, phase)
+    assert running
+    assert reading
+    assert (running.failure, reading.failure) == ("unknown", "bad-arguments")
+    assert "another kernel" in " ".join(advise(running, {}))
+    assert "another kernel" not in " ".join(advise(reading, {}))
+
+
+def test_a_method_that_is_not_implemented_says_nothing_more() -> None:
+    path = "/opt/engine/vllm/v1/attention/backends/flashinfer.py"
+    finding = raised(CAPTURING, path, "forward", "NotImplementedError: ")
+    assert (finding.failure, finding.signature) == ("unknown", "exception")

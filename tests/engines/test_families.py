@@ -81,8 +81,6 @@ OF_OLLAMA = [
     (_LOG.format("ERROR") + '"x" error="fork/exec /tmp/ollama1/runners/cpu/ollama_llama_server: '
      'no such file or directory"', "engine-unusable", "ollama.runner.missing"),
     (_LOG.format("WARN") + '"NVIDIA driver too old"', "gpu-absent", "ollama.card.refused"),
-    (_LOG.format("INFO") + '"part 5 attempt 0 failed: unexpected EOF, retrying in 1s"',
-     "network", "ollama.download.retried"),
     (_LOG.format("ERROR") + '"post predict" error="Post \\"http://127.0.0.1:4/completion\\": EOF"',
      "engine-died", "ollama.runner"),
 ]  # fmt: skip
@@ -207,3 +205,44 @@ def test_what_only_a_person_can_change_is_answered_with_no(line: str, engine: ob
     finding = one.log.find_cause([line], "load")
     assert finding is not None
     assert answer_of(one, finding).heals == "no"
+
+
+_READY = _LOG.format("INFO") + '"llama runner started in 2.00 seconds"'
+_PULL = _LOG.format("ERROR") + (
+    '"pull" error="Get \\"https://registry.ollama.ai/v2/\\": dial tcp: i/o timeout"'
+)
+_RETRIED = _LOG.format("INFO") + '"part 12 stalled; retrying"'
+_NO_MEMORY = (
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 10.00 MiB on device 0: cudaMalloc "
+    "failed: out of memory"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase", "failure"),
+    [
+        ([_PULL], "load", "network"),
+        ([_PULL], "serving", None),
+        ([_READY, _PULL], "load", None),
+        ([_RETRIED], "load", None),
+        ([_PULL, _NO_MEMORY], "load", "device-oom-load"),
+        ([_PULL, "SIGSEGV: segmentation violation"], "load", "engine-died"),
+        ([_RETRIED, "SIGSEGV: segmentation violation"], "load", "engine-died"),
+        ([_READY, _PULL, "SIGSEGV: segmentation violation"], "load", "engine-died"),
+    ],
+)
+def test_a_client_s_pull_explains_no_death_of_ollama(
+    lines: list[str], phase: str, failure: str | None
+) -> None:
+    finding = OLLAMA.log.find_cause(lines, phase)
+    assert (finding and finding.failure) == failure
+
+
+def test_a_download_that_failed_is_no_cause_with_another_in_llama_server() -> None:
+    failed = "0.01.000.000 E common_download: Connection reset by peer"
+    finding = LLAMACPP.log.find_cause([failed], "load")
+    assert finding is not None
+    assert finding.failure == "network"
+    finding = LLAMACPP.log.find_cause([failed, f"0.02.000.000 E {_NO_MEMORY}"], "load")
+    assert finding is not None
+    assert finding.failure == "device-oom-load"

@@ -214,9 +214,7 @@ NO_CURE: Mapping[str, State] = {
     "MiniMax-AI/MiniMax-01#42, vllm-project/production-stack#276": State.HOLD,
     "PiDanShouRouZhouXD/Sakura_Launcher_GUI#71": State.HOLD,
     "ollama/ollama#8638": State.HOLD,
-    "vllm-project/vllm#22383": State.FAILED,
     "vllm-project/vllm#10483": State.FAILED,
-    "sgl-project/sglang#565": State.FAILED,
     "sgl-project/sglang#23233": State.FAILED,
     "hiyouga/LlamaFactory#10240": State.HOLD,
     "gpustack/gpustack#3741": State.FAILED,
@@ -259,3 +257,12 @@ def test_a_report_without_one_is_no_reason_to_start_again(source: str) -> None:
     assert answer_of(one.engine, one.found, one.plan).heals == (
         "no" if NO_CURE[source] is State.FAILED else "waits"
     )
+
+
+@pytest.mark.parametrize("source", ["vllm-project/vllm#22383", "sgl-project/sglang#565"])
+def test_a_call_that_kernels_refuse_is_final_only_after_the_ladder(source: str) -> None:
+    one = world(source, "load", {}, lambda plan: False)
+    assert one.run(END) is State.FAILED, one.found
+    assert one.starts > 1
+    assert one.found is not None
+    assert one.found.failure == "unknown"

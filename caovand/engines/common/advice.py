@@ -15,6 +15,7 @@ from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 from caovand.engines.common.advice_texts import GENERAL, SPECIAL, Sentences
+from caovand.engines.common.python import UNSURE_ROWS
 
 _ADVISES = re.compile(
     r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
@@ -25,6 +26,10 @@ _SETTING = re.compile(
     r"|\b[a-z]{1,30}(?:_[a-z]{1,30}){1,5}(?= ?[(=] ?\d)"
 )
 MAX_NAMED = 4
+_UNSURE = (
+    "That is what the line says; it came from code that was already running, so that another "
+    "start or another kernel may do without the change."
+)
 
 
 def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
@@ -61,6 +66,8 @@ def sentences(
         special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
     )
     texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
+    if failure == "unknown" and name in UNSURE_ROWS:
+        texts.append(_UNSURE)
     names = _named_options(finding)
     if not names or any(name in text for name in names for text in texts):
         return texts

@@ -161,12 +161,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
-        "The engine's environment lacks something: {absent}. Install it into that environment.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in an "
         "environment of its own.",
         "The engine needs a newer {package}: install the release that its package asks for.",
         "The library {library} of the engine is missing, or needs another one: install the engine "
         "again, and the CUDA libraries that it was built for.",
+    ),
+    "engine.absent": (
+        "The engine's environment lacks something: {missing}. Install it into that environment.",
     ),
     "feature.combination": (
         "The engine does not support this combination: leave out what the line names, or install "

@@ -40,6 +40,18 @@ def _better(causes: Sequence[Hit]) -> Hit:
     return start
 
 
+def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without a network's failures, if anything but a missing model is found with them.
+
+    A download fails for a client, and is tried again; a model that is missing then is its result.
+    """
+    others = [hit for hit in hits if hit.row.failure != "network"]
+    explained = any(
+        hit.row.kind != "wrapper" and hit.row.failure != "model-missing" for hit in others
+    )
+    return others if explained else list(hits)
+
+
 def explain_lost_process(text: str) -> str:
     """Add to a line about a lost process what can end one without a message."""
     return f"{text} [a process vanished without a word: killed (`kill`, OOM killer) or exited]"

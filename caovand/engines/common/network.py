@@ -5,7 +5,8 @@ from __future__ import annotations
 from caovand.engines.common.signature import signature
 
 # A server talks to its own runner by loopback, whose end it reports in the same words.
-_ELSEWHERE = r"(?!.{0,400}(?:127\.0\.0\.1|localhost|\[::1\]):\d)"
+# A line that says so has another try after it.
+_ELSEWHERE = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b))"
 ROWS = (
     signature("net.certificate", "cause", "network",
          rf"^{_ELSEWHERE}.{{0,900}}(?:x509: |certificate signed by unknown authority"
@@ -18,7 +19,7 @@ ROWS = (
          r"|stream error: stream ID \d|wsarecv: |http2: server sent GOAWAY)"
          r"|^(?:Error: |error: )?(?:[\w.-]{1,100}\.[a-z]{2,10}/\S{1,200}|max retries exceeded)"
          r": (?:unexpected )?EOF"
-         r"|part \d{1,5} (?:attempt \d{1,3} failed|stalled)|HTTPLIB failed: |download failed after "
+         r"|HTTPLIB failed: |download failed after "
          r"|curl_easy_perform\(\) failed"),
 )  # fmt: skip
 """The first that matches is the more precise."""

@@ -312,7 +312,6 @@ network hub.network any InternLM/lmdeploy#3245
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16
 network net.failed ollama ollama/ollama#8533
 network net.failed ollama ollama/ollama#8231
-network ollama.download.retried ollama ollama/ollama#8167
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055
 node-lost ray.resources vllm vllm-project/vllm#2406
 node-lost ray.short any vllm-project/vllm#2416

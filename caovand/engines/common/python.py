@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common import runtime
-from caovand.engines.common.signature import signature
+from caovand.engines.common.signature import Signature, signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 REFUSES = re.compile(
@@ -18,6 +19,13 @@ REFUSES = re.compile(
 RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 """A verified engine lacks nothing: while it serves, the cause is an unusual request."""
+UNSURE: Mapping[str, Failure] = {
+    **SERVED,
+    **dict.fromkeys(
+        ("engine", "load", "drafter", "profile", "compile", "kv", "capture", "warmup"), "unknown"
+    ),
+}
+"""In these phases kernels and models run, and what they raise may pass or yield to a rung."""
 ROWS = (
     *runtime.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
@@ -121,26 +129,28 @@ ANY_PROGRAM = (
          r"|^AttributeError: (?:partially initialized )?module '(?P<module>[\w.]{1,100})' has no "
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
-         r"'(?P<member>\w{1,80})'", SERVED),
+         r"'(?P<member>\w{1,80})'", UNSURE),
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
          r"(?P<missing>.{1,200})"
-         r"|^\w{1,60}Error: (?P<absent>.{0,120}\b(?:(?:is|are) not installed"
-         r"|[Pp]lease (?:pip )?install)\b.{0,100})"
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
+    signature("engine.absent", "generic", "bad-arguments",
+         r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
+         r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
          r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
          r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to ", SERVED),
     signature("feature.combination", "generic", "bad-arguments",
-         _REFUSES + r"|^NotImplementedError(?:: | at )", SERVED),
+         _REFUSES + r"|^NotImplementedError(?:: \S| at )", UNSURE),
     # A text that names a setting, and what is demanded of it
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
-         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", SERVED),
+         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", UNSURE),
 )  # fmt: skip
+UNSURE_ROWS = frozenset(row.id for row in ANY_PROGRAM if row.by_phase is UNSURE)
 HUB = (
     signature("hub.denied", "cause", "access-denied",
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
@@ -158,6 +168,11 @@ _RAW = re.compile(
     r"|\[?[EF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} (?:\d{1,10} )?\w{1,60}\.cpp:\d{1,6}\] "
     r"|Call to |socket\w{1,40}: |Bootstrap : "
 )
+
+
+def sure(row: Signature) -> Signature:
+    """A row as it reads what code that handles arguments or model files raised."""
+    return replace(row, by_phase=SERVED) if row.id in UNSURE_ROWS else row
 
 
 def is_raw(line: str) -> bool:

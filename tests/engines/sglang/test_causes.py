@@ -197,6 +197,8 @@ CONFIGURING = 'Traceback (most recent call last):\n  File "/opt/sglang/srt/{}", 
         ("server_args.py", "check", "ValueError: a new refusal", "bad-arguments", "resolve"),
         ("configs/model_config.py", "f", "KeyError: 'rope_type'", "bad-arguments", "resolve"),
         ("server_args.py", "check", "OSError: [Errno 101] x", "unknown", "resolve"),
+        ("layers/attention/a.py", "init_cuda_graphs",
+         "TypeError: forward() got an unexpected keyword argument 'sinks'", "unknown", "capture"),
         ("managers/tp.py", "f", "ValueError: a new refusal", "unknown", "resolve"),
         ("managers/scheduler.py", "event_loop_overlap", "ValueError: x", "engine-died", "serving"),
         ("model_executor/cuda_graph_runner.py", "capture",
@@ -218,3 +220,28 @@ def test_an_exception_without_a_row_is_known_by_the_code_that_raised_it(
     finding = find_cause(lines, "resolve")
     assert finding is not None
     assert (finding.failure, finding.phase) == (failure, phase)
+
+
+REQUEST = """\
+[2025-06-01 10:01:00] ERROR:    Exception in ASGI application
+Traceback (most recent call last):
+  File "/opt/sglang/srt/entrypoints/openai/serving_chat.py", line 7, in handle
+ValueError: max_tokens must be at least 1
+"""
+CRASHED = """\
+[2025-06-01 10:02:00] Scheduler hit an exception: Traceback (most recent call last):
+  File "/opt/sglang/srt/managers/scheduler.py", line 7, in event_loop_overlap
+ValueError: x
+"""
+
+
+def test_what_ended_a_serving_engine_is_not_a_request_s_exception() -> None:
+    assert find_cause(REQUEST.split("\n"), "serving") is None
+    finding = find_cause((REQUEST + CRASHED).split("\n"), "serving")
+    assert finding is not None
+    assert (finding.text, finding.line) == ("ValueError: x", 7)
+    handler = CRASHED.replace("Scheduler hit", "TokenizerManager hit")
+    handler = handler.replace("scheduler.py", "tokenizer_manager.py")
+    finding = find_cause((REQUEST + handler).split("\n"), "serving")
+    assert finding is not None
+    assert finding.text == "ValueError: x"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import ggml, host
-from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding
+from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
@@ -81,7 +81,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
         hits.append(Hit(index, parts.message, here, *found))
-    return hits, stopped
+    return unless_explained(hits), stopped
 
 
 def _is_crash(parts: Parts, row: Signature) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import ggml, host
-from caovand.engines.common.hit import Hit, cause, finding
+from caovand.engines.common.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
 from caovand.engines.ollama.log.phases import read
@@ -24,7 +24,7 @@ _DRIVER = "ollama.driver"
 _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
-_WARNED = (_DRIVER, _REFUSED, "ollama.download.retried", "ollama.client.gone")
+_WARNED = (_DRIVER, _REFUSED, "ollama.client.gone")
 """Signatures that are evidence at any level but debug."""
 _RAW = re.compile(
     r"The model you are attempting to pull |failed to listen: |(?:pulling manifest {1,3}"
@@ -69,12 +69,13 @@ def find_cause(
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """The hits since the last model was loaded, and whether a runner reported a failure."""
     hits: list[Hit] = []
-    shown, announced = "", False
+    shown, announced, served = "", False, phase == "serving"
     for index, line in enumerate(lines):
         mark, _ = read(line)
         if mark is not None and mark.phase is not None:
             loaded = mark.phase == "load" and mark.progress == 1.0
             shown = "serving" if loaded else mark.phase
+            served = loaded or (served and mark.phase != "resolve")
             if loaded:
                 # It came up all the same, if on the cards.
                 hits = [hit for hit in hits if hit.row.id in (_DRIVER, _REFUSED)]
@@ -88,10 +89,12 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         if not _is_evidence(parts, line) or first(HARMLESS, text):
             continue
         found = first(SIGNATURES, text)
+        if found is not None and found[0].failure == "network" and served:
+            continue  # a client's pull, which ends no server
         # Of a text that is printed again and again the first counts; a log may have a million.
         if found is not None and not (hits and hits[-1].row is found[0]):
             hits.append(Hit(index, text, shown or phase, *found))
-    return hits, announced
+    return unless_explained(hits), announced
 
 
 def _whole(parts: Parts) -> str:

@@ -104,10 +104,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|status code:? 40[13]"),
     signature("ollama.hub.failed", "cause", "network",
          r"pull model manifest: (?:429|5\d\d)|^(?:Error: )?50[0234]: "),
-    *network.ROWS[:-1],
-    signature("ollama.download.retried", "consequence", "network",
-         r"part \d{1,5} (?:attempt \d{1,3} failed|stalled)"),
-    *network.ROWS[-1:],
+    *network.ROWS,
     # The machine
     signature("disk.full", "cause", "unknown",
          r"(?:(?:write|open|mkdir|create) (?P<path>\S{1,300}): )?no space left on device"

@@ -43,6 +43,8 @@ _CONFIGURING = re.compile(
     r"/sglang/srt/(?:server_args\.py|configs/|(?:utils/)?hf_transformers)"
     r"|/transformers/(?:models/auto/|configuration_utils\.py)"
 )
+_HANDLING = re.compile(r"/sglang/srt/(?:entrypoints/|managers/(?:tokenizer_manager|io_struct)\.py)")
+"""Code that reads and answers requests: its exceptions end none but these."""
 _LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
 _PHASE_OF = {
     "load_model": "load", "init_memory_pool": "kv", "profile_max_num_token": "kv",
@@ -58,17 +60,29 @@ class _Trace:
     def __init__(self) -> None:
         self.files: list[str] = []
         self.phase = ""
-        self._reads_weights = False
+        self._reads_weights = self._ends = False
 
     def take(self, message: str) -> None:
         """Read the log's next line."""
         if "Traceback (most recent call last)" in message:
             self.files, self.phase, self._reads_weights = [], "", False
+            self._ends = bool(_REPORTS.match(message))
         elif frame := python.frame_of(message):
             self.files.append(frame[1])
             function = frame["function"] or ""
             self.phase = _PHASE_OF.get(function, self.phase)
             self._reads_weights |= bool(_LOADERS.search(function))
+
+    @property
+    def raised_by_reader(self) -> bool:
+        """Whether code that reads options and the model's configuration raised the exception."""
+        return bool(self.files) and _CONFIGURING.search(self.files[-1]) is not None
+
+    @property
+    def is_a_requests(self) -> bool:
+        """Whether code that handles a request raised the exception."""
+        handling = bool(self.files) and _HANDLING.search(self.files[-1]) is not None
+        return handling and not self._ends
 
     def row_of(self, message: str) -> Signature | None:
         """The row of an exception that only the code which raised it explains."""
@@ -110,7 +124,13 @@ def find_cause(
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], row[1])
-            hits.append(Hit(index, message, shown or trace.phase or phase, *row))
+            elif trace.raised_by_reader:
+                row = (python.sure(row[0]), row[1])
+            here = shown or trace.phase or phase
+            if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:
+                trace.files = []
+                continue
+            hits.append(Hit(index, message, here, *row))
     if alive and not any(map(announces_failure, lines)):
         return None
     if (found := cause(hits)) is not None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.hit import explain_lost_process
+from caovand.engines.common.python import UNSURE_ROWS, sure
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -25,6 +26,7 @@ from caovand.engines.vllm.log.component import (
     keeps_drafted_states,
     phase_behind,
     place,
+    raised_by_reader,
 )
 from caovand.engines.vllm.log.handled import CALL_FAILED, WRAPPERS, Aside, is_wrapper
 from caovand.engines.vllm.log.line import Parts, take_apart
@@ -57,7 +59,7 @@ _STOPPING = re.compile(
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
-_OPERATORS = frozenset({"engine.broken", "engine.import", "args.uneven"})
+_OPERATORS = frozenset({"engine.broken", "engine.import", "engine.absent", "args.uneven"})
 
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
@@ -299,7 +301,10 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     silent = silent or "silent" in captures
     if silent:
         captures["silent"] = "yes"
-    failure = row.means(hit.phase) if row else failure_of_unnamed(hit, blamed)
+    read = row and sure(row) if raised_by_reader(hit) else row
+    failure = read.means(hit.phase) if read else "unknown"
+    if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
+        failure = failure_of_unnamed(hit, blamed)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:

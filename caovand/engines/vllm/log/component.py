@@ -27,6 +27,12 @@ _CONFIGURING = re.compile(
     r"/vllm/(?:engine/arg_utils\.py|config[./]|transformers_utils/)"
     r"|/transformers/(?:models/auto/|configuration_utils\.py)"
 )
+_READING = re.compile(
+    r"/vllm/(?:engine/arg_utils\.py|config[./]|transformers_utils/|model_executor/model_loader/)"
+    r"|/transformers/(?:models/auto/|\w{1,60}_utils\.py)"
+    r"|/quantization/[^/:]{1,80}:(?:from_config|get_from_keys\w*|override_quantization_method)$"
+)
+"""Code that reads arguments, configuration or the model's files."""
 # How the first request after a start fails if a split gives a layer the wrong size.
 _SHAPE = re.compile(
     r"ZeroDivisionError|(?:Runtime|Value|Assertion|Index)Error: .{0,200}(?:size of tensor"
@@ -148,6 +154,11 @@ def _is_refused(hit: Hit) -> bool:
     """Whether it came from the code that reads arguments and configuration, with its own text."""
     refused = hit.signature is None and REFUSES.match(hit.text)
     return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
+
+
+def raised_by_reader(hit: Hit) -> bool:
+    """Whether code that reads arguments, configuration or the model's files raised it."""
+    return bool(hit.frames) and _READING.search(hit.frames[-1]) is not None
 
 
 def _loads_weights(frame: str) -> bool:
