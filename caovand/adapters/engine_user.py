@@ -33,6 +33,8 @@ CALLS = Path(__file__).with_name("engine_calls.py")
 HOME = str(Path(__file__).parents[2])
 ANSWER_S = 10.0
 CALL_S = 10.0
+MARGIN_S = 2.0
+"""A call has ended by then; what has not answered was stopped."""
 END_S = 5.0
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
@@ -191,17 +193,11 @@ class EngineUser:
 
     def call(self, name: str, args: Sequence[Any], limit_s: float) -> Any:
         """Call a function by its name, as this user; OSError, also where it takes too long."""
-        read_end, write_end = os.pipe()
+        request = json.dumps([name, args, limit_s])
         try:
-            with open(in_memory(json.dumps([name, args, limit_s])), "rb") as request:
-                self._send_call([request.fileno(), write_end])
-        except BaseException:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        with open(read_end, "rb", buffering=0) as answers:
-            data = _read(answers, limit_s + ANSWER_S)
+            data = self._called(request, limit_s + MARGIN_S)
+        except TimeoutError:
+            data = self._called(request, ANSWER_S - MARGIN_S)
         try:
             answer: dict[str, Any] = dict(json.loads(data))
         except (ValueError, TypeError, RecursionError):
@@ -212,19 +208,39 @@ class EngineUser:
             raise OSError(None, f"cannot call {name} as {self.name}: {answer['error']}")
         return answer.get("result")
 
-    def _send_call(self, descriptors: Sequence[int]) -> None:
+    def _called(self, text: str, limit_s: float) -> bytes:
+        """The answer to one request; TimeoutError ends the helper that did not give it."""
+        read_end, write_end = os.pipe()
+        with open(read_end, "rb", buffering=0) as answers:
+            try:
+                with open(in_memory(text), "rb") as request:
+                    helper = self._send_call([request.fileno(), write_end])
+            finally:
+                os.close(write_end)
+            try:
+                return _read(answers, limit_s)
+            except TimeoutError:
+                with self._calling:
+                    if self._calls is helper:  # before Linux 6.12, an engine may have stopped it
+                        self._end_calls()
+                raise
+
+    def _send_call(self, descriptors: Sequence[int]) -> tuple[socket.socket, Program]:
+        """Send a request to the helper, to a new one if there is none; return the helper."""
         with self._calling:
             if self._calls is not None:
                 with contextlib.suppress(OSError):
                     socket.send_fds(self._calls[0], [b"call"], descriptors)
-                    return
+                    return self._calls
                 self._end_calls()  # before Linux 6.12, an engine may have ended it
             self._calls = self._caller()
             socket.send_fds(self._calls[0], [b"call"], descriptors)
+            return self._calls
 
     def _caller(self) -> tuple[socket.socket, Program]:
         """Start the program that makes calls; the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(ANSWER_S)  # a stopped one's buffer fills
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         with theirs, open(os.devnull, "r+b") as nothing:
             words = [sys.executable, "-I", "-S", str(CALLS), HOME]

@@ -55,6 +55,9 @@ if user is not None:
     caller.kill()
     caller.wait()
     found["again"] = engine_user.as_engine(stale_files.empty, folder)
+    engine_user.MARGIN_S = 0.1
+    user.run(["/bin/kill", "-STOP", str(user._calls[1].pid)], {}, nothing, 60)
+    found["again after a stop"] = engine_user.as_engine(stale_files.empty, folder, limit_s=0)
     try:
         engine_user.as_engine(stale_files.make_folder, "/etc/caovan-test")
     except OSError as problem:
@@ -108,6 +111,7 @@ def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: 
         "ran": ["out\n", "err\n", 3],
         "late": "TimeoutExpired",
         "again": [],
+        "again after a stop": [],
         "errno": errno.EACCES,
         "ended": 0,
     }
