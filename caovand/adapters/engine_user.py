@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,11 @@ class Program:
         self.pid = pid
         self.returncode: int | None = None
         self._user, self._lock = user, threading.Lock()
-        self._watch = os.pidfd_open(pid)
+        try:
+            self._watch = os.pidfd_open(pid)
+        except OSError:  # too many files are open
+            user.abandon(pid)
+            raise
 
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it lives."""
@@ -124,6 +129,10 @@ class EngineUser:
         self._process, self._link = process, link
         self._lock, self._calling = threading.Lock(), threading.Lock()
         self._calls: tuple[socket.socket, Program] | None = None
+        self._late: deque[str] = deque()
+        """What was asked without an answer so far, which comes before that to the next message."""
+        self._abandoned: set[int] = set()
+        """Programs that nobody waits for."""
 
     def start(
         self,
@@ -174,22 +183,54 @@ class EngineUser:
         """Signal a process of this user; OSError."""
         self._ask({"op": "signal", "signal": int(number)}, [pidfd])
 
+    def abandon(self, pid: int) -> None:
+        """KILL a program that nobody can watch, and reap it in time."""
+        self._abandoned.add(pid)
+        with contextlib.suppress(OSError):  # a late answer is as good
+            self._ask({"op": "kill", "pid": pid}, [])
+            self._reap()
+
     def _ask(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, int]:
         with self._lock:
-            try:
-                socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
-                data = self._link.recv(spawner.MAX_MESSAGE)
-            except TimeoutError:
-                self._link.close()  # a late answer would be taken for that to the next message
-                raise
-        if not data:
-            raise OSError(None, "the spawner has ended")
-        answer: dict[str, Any] = json.loads(data)
+            while self._late:
+                self._drop(self._received())
+            self._reap()
+            answer = self._exchanged(asked, descriptors)
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "refused" in answer:
             raise OSError(None, f"the spawner refuses: {answer['refused']}")
         return answer
+
+    def _exchanged(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+        socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
+        self._late.append(asked["op"])
+        answer = self._received()
+        self._late.pop()
+        return answer
+
+    def _received(self) -> dict[str, Any]:
+        data = self._link.recv(spawner.MAX_MESSAGE)
+        if not data:
+            raise OSError(None, "the spawner has ended")
+        return dict(json.loads(data))
+
+    def _drop(self, answer: Mapping[str, Any]) -> None:
+        """Take the oldest late answer; end what was started when nobody waited any more."""
+        if self._late.popleft() == "start" and "pid" in answer:
+            self._abandoned.add(answer["pid"])
+            message = json.dumps({"op": "kill", "pid": answer["pid"]}).encode()
+            self._link.send(message)
+            self._late.append("kill")
+
+    def _reap(self) -> None:
+        for pid in list(self._abandoned):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0]
+            except ChildProcessError:  # somebody else reaped it
+                ended = pid
+            if ended:
+                self._abandoned.discard(pid)
 
     def call(self, name: str, args: Sequence[Any], limit_s: float) -> Any:
         """Call a function by its name, as this user; OSError, also where it takes too long."""

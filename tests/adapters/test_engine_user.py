@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -51,6 +52,18 @@ if user is not None:
         user.run(words, {}, nothing, 0.01)
     except Exception as problem:
         found["late"] = type(problem).__name__
+    real = os.pidfd_open
+    def too_many(pid):
+        found["unwatched"] = pid
+        raise OSError(24, "too many open files")
+    os.pidfd_open = too_many
+    try:
+        engine_user.Program(user, user.start(words, {}, [nothing] * 3))
+    except OSError as problem:
+        os.pidfd_open, pid = real, found.pop("unwatched")
+    while user._abandoned:
+        user._reap()
+    found["unwatched lives"] = os.path.exists(f"/proc/{pid}")
     caller = user._calls[1]
     caller.kill()
     caller.wait()
@@ -110,6 +123,7 @@ def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: 
         "status": -15,
         "ran": ["out\n", "err\n", 3],
         "late": "TimeoutExpired",
+        "unwatched lives": False,
         "again": [],
         "again after a stop": [],
         "errno": errno.EACCES,
@@ -131,6 +145,29 @@ def test_without_the_rights_or_the_user_the_daemon_has_no_rights_either(
 ) -> None:
     words = [word for one in rights for word in (f"--inh-caps={one}", f"--ambient-caps={one}")]
     assert daemon(place, *words, user=user) == {"why": why, "rights": ["0000000000000000"] * 3}
+
+
+def test_a_late_answer_is_not_taken_for_the_next_and_what_started_late_is_killed() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(0.01)
+    with theirs, open(os.devnull, "rb") as nothing, subprocess.Popen(["/bin/true"]) as process:
+        user = engine_user.EngineUser(ENGINE, 1, process, ours)
+        with pytest.raises(TimeoutError):
+            user.start(["/bin/true"], {}, [nothing.fileno()] * 3)
+        with pytest.raises(TimeoutError):
+            user.signal(nothing.fileno(), 15)
+        late = subprocess.Popen(["/bin/true"])
+        for answer in ({"pid": late.pid}, {}, {"errno": errno.ESRCH}):
+            theirs.send(json.dumps(answer).encode())
+        with pytest.raises(ProcessLookupError):
+            user.signal(nothing.fileno(), 9)
+        asked = [json.loads(theirs.recv(1000)) for _ in range(3)]
+        assert [one["op"] for one in asked] == ["start", "kill", "signal"]
+        assert asked[1]["pid"] == late.pid
+        assert asked[2]["signal"] == 9
+        late.wait()
+        os.close(user.ended)
+        ours.close()
 
 
 def test_here_functions_are_called_in_this_process() -> None:
