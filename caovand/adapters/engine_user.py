@@ -378,7 +378,14 @@ def begin(environ: Mapping[str, str]) -> None:
     except OSError as problem:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
-        spawner.capabilities(effective=0, permitted=0)
+        drop_rights()
+
+
+def drop_rights() -> None:
+    """Drop the capabilities of a user who is not root, as far as the kernel permits."""
+    with contextlib.suppress(OSError):
+        if os.getuid() != 0 and _permitted():
+            spawner.capabilities(effective=0, permitted=0)
 
 
 def end() -> None:
@@ -423,4 +430,4 @@ def _begun(name: str) -> EngineUser:
 def _permitted() -> int:
     """The capabilities that this process may use."""
     lines = STATUS.read_text(errors="replace").splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("CapPrm:")), 16)
+    return int(next((line.split()[1] for line in lines if line.startswith("CapPrm:")), "0"), 16)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_calls, engine_user, processes
+from caovand.adapters import engine_calls, engine_user, processes, spawner
 from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
 from tests.daemon_process import ROOT
 
@@ -87,7 +87,7 @@ def place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         ignore = shutil.ignore_patterns("__pycache__")
-        for part in ("adapters", "core"):
+        for part in ("adapters", "cli", "core"):
             shutil.copytree(ROOT / "caovand" / part, Path(name) / "caovand" / part, ignore=ignore)
         shutil.copy(ROOT / "caovand/__init__.py", Path(name) / "caovand")
         (Path(name) / "all").mkdir()
@@ -168,6 +168,49 @@ def test_a_late_answer_is_not_taken_for_the_next_and_what_started_late_is_killed
         late.wait()
         os.close(user.ended)
         ours.close()
+
+
+CAOVANCTL_PROGRAM = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+def parser(words):
+    print(open("/proc/self/status").read())
+    raise SystemExit(0)
+sys.modules["caovand.cli.parser"] = types.SimpleNamespace(parser=parser)
+from caovand.cli import main
+main.main(["stop"])
+"""
+
+
+@needs_root
+def test_caovanctl_drops_the_rights_of_the_unit_that_runs_it(place: Path) -> None:
+    rights = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
+    words = [PYTHON, "-I", "-S", "-c", CAOVANCTL_PROGRAM, str(place)]
+    done = subprocess.run(
+        [*AS_DAEMON, *rights, *words], capture_output=True, text=True, cwd="/", check=False
+    )
+    found = [
+        line.split()[1]
+        for line in done.stdout.splitlines()
+        if line.startswith(("CapInh", "CapPrm", "CapEff", "CapAmb"))
+    ]
+    assert found == ["0" * 16] * 4, done.stderr
+
+
+@pytest.mark.parametrize("status", ["", "CapPrm:\t0000000000000000\n", "CapPrm:\tc0\n"])
+def test_the_daemon_begins_where_no_rights_can_be_dropped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str
+) -> None:
+    def refused(**_: int) -> None:
+        raise PermissionError(errno.EPERM, "cannot set capabilities")
+
+    monkeypatch.setattr(engine_user, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(engine_user, "_own", engine_user._Own())
+    monkeypatch.setattr(os, "getuid", lambda: DAEMON)
+    monkeypatch.setattr(spawner, "capabilities", refused)
+    (tmp_path / "status").write_text(status)
+    engine_user.begin({"CAOVAN_ENGINE_USER": "no-such-user"})
+    assert engine_user.why_none() == "there is no user no-such-user"
 
 
 def test_here_functions_are_called_in_this_process() -> None:
