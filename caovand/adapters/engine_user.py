@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ CALLS = Path(__file__).with_name("engine_calls.py")
 HOME = str(Path(__file__).parents[2])
 ANSWER_S = 10.0
 CALL_S = 10.0
+MARGIN_S = 2.0
+"""A call has ended by then; what has not answered was stopped."""
 END_S = 5.0
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
@@ -52,7 +55,11 @@ class Program:
         self.pid = pid
         self.returncode: int | None = None
         self._user, self._lock = user, threading.Lock()
-        self._watch = os.pidfd_open(pid)
+        try:
+            self._watch = os.pidfd_open(pid)
+        except OSError:  # too many files are open
+            user.abandon(pid)
+            raise
 
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it lives."""
@@ -122,6 +129,10 @@ class EngineUser:
         self._process, self._link = process, link
         self._lock, self._calling = threading.Lock(), threading.Lock()
         self._calls: tuple[socket.socket, Program] | None = None
+        self._late: deque[str] = deque()
+        """What was asked without an answer so far, which comes before that to the next message."""
+        self._abandoned: set[int] = set()
+        """Programs that nobody waits for."""
 
     def start(
         self,
@@ -172,36 +183,62 @@ class EngineUser:
         """Signal a process of this user; OSError."""
         self._ask({"op": "signal", "signal": int(number)}, [pidfd])
 
+    def abandon(self, pid: int) -> None:
+        """KILL a program that nobody can watch, and reap it in time."""
+        self._abandoned.add(pid)
+        with contextlib.suppress(OSError):  # a late answer is as good
+            self._ask({"op": "kill", "pid": pid}, [])
+            self._reap()
+
     def _ask(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, int]:
         with self._lock:
-            try:
-                socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
-                data = self._link.recv(spawner.MAX_MESSAGE)
-            except TimeoutError:
-                self._link.close()  # a late answer would be taken for that to the next message
-                raise
-        if not data:
-            raise OSError(None, "the spawner has ended")
-        answer: dict[str, Any] = json.loads(data)
+            while self._late:
+                self._drop(self._received())
+            self._reap()
+            answer = self._exchanged(asked, descriptors)
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "refused" in answer:
             raise OSError(None, f"the spawner refuses: {answer['refused']}")
         return answer
 
+    def _exchanged(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+        socket.send_fds(self._link, [json.dumps(asked).encode()], descriptors)
+        self._late.append(asked["op"])
+        answer = self._received()
+        self._late.pop()
+        return answer
+
+    def _received(self) -> dict[str, Any]:
+        data = self._link.recv(spawner.MAX_MESSAGE)
+        if not data:
+            raise OSError(None, "the spawner has ended")
+        return dict(json.loads(data))
+
+    def _drop(self, answer: Mapping[str, Any]) -> None:
+        """Take the oldest late answer; end what was started when nobody waited any more."""
+        if self._late.popleft() == "start" and "pid" in answer:
+            self._abandoned.add(answer["pid"])
+            message = json.dumps({"op": "kill", "pid": answer["pid"]}).encode()
+            self._link.send(message)
+            self._late.append("kill")
+
+    def _reap(self) -> None:
+        for pid in list(self._abandoned):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0]
+            except ChildProcessError:  # somebody else reaped it
+                ended = pid
+            if ended:
+                self._abandoned.discard(pid)
+
     def call(self, name: str, args: Sequence[Any], limit_s: float) -> Any:
         """Call a function by its name, as this user; OSError, also where it takes too long."""
-        read_end, write_end = os.pipe()
+        request = json.dumps([name, args, limit_s])
         try:
-            with open(in_memory(json.dumps([name, args, limit_s])), "rb") as request:
-                self._send_call([request.fileno(), write_end])
-        except BaseException:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        with open(read_end, "rb", buffering=0) as answers:
-            data = _read(answers, limit_s + ANSWER_S)
+            data = self._called(request, limit_s + MARGIN_S)
+        except TimeoutError:
+            data = self._called(request, ANSWER_S - MARGIN_S)
         try:
             answer: dict[str, Any] = dict(json.loads(data))
         except (ValueError, TypeError, RecursionError):
@@ -212,19 +249,39 @@ class EngineUser:
             raise OSError(None, f"cannot call {name} as {self.name}: {answer['error']}")
         return answer.get("result")
 
-    def _send_call(self, descriptors: Sequence[int]) -> None:
+    def _called(self, text: str, limit_s: float) -> bytes:
+        """The answer to one request; TimeoutError ends the helper that did not give it."""
+        read_end, write_end = os.pipe()
+        with open(read_end, "rb", buffering=0) as answers:
+            try:
+                with open(in_memory(text), "rb") as request:
+                    helper = self._send_call([request.fileno(), write_end])
+            finally:
+                os.close(write_end)
+            try:
+                return _read(answers, limit_s)
+            except TimeoutError:
+                with self._calling:
+                    if self._calls is helper:  # before Linux 6.12, an engine may have stopped it
+                        self._end_calls()
+                raise
+
+    def _send_call(self, descriptors: Sequence[int]) -> tuple[socket.socket, Program]:
+        """Send a request to the helper, to a new one if there is none; return the helper."""
         with self._calling:
             if self._calls is not None:
                 with contextlib.suppress(OSError):
                     socket.send_fds(self._calls[0], [b"call"], descriptors)
-                    return
+                    return self._calls
                 self._end_calls()  # before Linux 6.12, an engine may have ended it
             self._calls = self._caller()
             socket.send_fds(self._calls[0], [b"call"], descriptors)
+            return self._calls
 
     def _caller(self) -> tuple[socket.socket, Program]:
         """Start the program that makes calls; the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(ANSWER_S)  # a stopped one's buffer fills
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         with theirs, open(os.devnull, "r+b") as nothing:
             words = [sys.executable, "-I", "-S", str(CALLS), HOME]
@@ -321,7 +378,14 @@ def begin(environ: Mapping[str, str]) -> None:
     except OSError as problem:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
-        spawner.capabilities(effective=0, permitted=0)
+        drop_rights()
+
+
+def drop_rights() -> None:
+    """Drop the capabilities of a user who is not root, as far as the kernel permits."""
+    with contextlib.suppress(OSError):
+        if os.getuid() != 0 and _permitted():
+            spawner.capabilities(effective=0, permitted=0)
 
 
 def end() -> None:
@@ -366,4 +430,4 @@ def _begun(name: str) -> EngineUser:
 def _permitted() -> int:
     """The capabilities that this process may use."""
     lines = STATUS.read_text(errors="replace").splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("CapPrm:")), 16)
+    return int(next((line.split()[1] for line in lines if line.startswith("CapPrm:")), "0"), 16)

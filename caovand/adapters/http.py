@@ -139,7 +139,7 @@ def connected(
     except Unanswered:
         raise
     except Exception as problem:  # http.client may raise anything on a malformed answer
-        if not expired.is_set():
+        if not expired.is_set() or limits.reached(problem):
             text = quoted(endpoint, str(problem) or type(problem).__name__)
             # Chained only if we hit a limit of our own: others may quote the answer verbatim.
             cause = problem if limits.reached(problem) else None

@@ -57,6 +57,7 @@ SCOPE = 1 << 0 | 1 << 1
 """Neither abstract sockets nor signals reach a process outside."""
 
 PROC = "/proc"
+CORE_PATTERN = f"{PROC}/sys/kernel/core_pattern"
 CLONE_NEWNS = 0x00020000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 
@@ -183,18 +184,30 @@ def protect_machine(libc: Any) -> None:
     As root alone, whom no file's mode stops. Where root may not mount, as in most containers,
     /proc/sys is read-only already; print it if not.
     """
+    first = (f"{PROC}/sys", f"{PROC}/sysrq-trigger", f"{PROC}/{os.getppid()}")
     with os.scandir(PROC) as found:
-        settings = [one.path for one in found if not one.is_symlink() and not one.name.isdigit()]
+        rest = [one.path for one in found if not one.is_symlink() and not one.name.isdigit()]
+    why = 0
     try:
         _checked(libc.unshare(CLONE_NEWNS))
         _mount(libc, "/", MS_REC | MS_SLAVE)
-        for path in (*settings, f"{PROC}/{os.getppid()}"):
-            _mount(libc, path, MS_BIND)
-            _mount(libc, path, MS_BIND | MS_REMOUNT | MS_RDONLY)
+        for path in dict.fromkeys((*first, *rest)):
+            why = _protect(libc, path) or why
     except OSError as problem:
-        if os.access("/proc/sys/kernel/core_pattern", os.W_OK):
-            why = os.strerror(problem.errno or 0)
-            print(f"caovan: cannot keep the engine from /proc/sys: {why}", file=sys.stderr)
+        why = problem.errno or 0
+    if why and os.access(CORE_PATTERN, os.W_OK):
+        text = os.strerror(why)
+        print(f"caovan: cannot keep the engine from /proc/sys: {text}", file=sys.stderr)
+
+
+def _protect(libc: Any, path: str) -> int:
+    """Make a path read-only, with what a container masks below it; the error's number or 0."""
+    try:
+        _mount(libc, path, MS_BIND | MS_REC)
+        _mount(libc, path, MS_BIND | MS_REMOUNT | MS_RDONLY)
+    except OSError as problem:
+        return problem.errno or errno.EIO
+    return 0
 
 
 def _mount(libc: Any, path: str, flags: int) -> None:

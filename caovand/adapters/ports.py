@@ -114,11 +114,13 @@ def _ends_in_tables(link: socket.socket) -> Ends:
 def holder(pids: Sequence[int], inode: int) -> int | None:
     """Find which of the engine's processes has this socket open; None if none is known to.
 
-    The first that answers is the one, so those that did before come first.
+    The first that answers is the one, so those that did before come first. limits.NoAnswer where
+    the engine's user cannot be asked.
     """
-    with limits.absent():
+    try:
         return engine_user.as_engine(first_with, list(pids), f"socket:[{inode}]")
-    return None
+    except OSError as problem:
+        raise limits.NoAnswer(f"cannot read which process has a socket: {problem}") from problem
 
 
 def first_with(pids: Iterable[int], file: str) -> int | None:

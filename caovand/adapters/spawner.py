@@ -12,6 +12,10 @@ Each message on SOCKET (SOCK_SEQPACKET) is a JSON object with descriptors, and g
         with no other descriptor, in that cgroup; {"pid": PID}. It is a child of the daemon, which
         reaps it, and gets the signal `ends_with` when the daemon dies.
     {"op": "signal", "signal": SIGNAL} with a pidfd: sends the signal; {}.
+    {"op": "kill", "pid": PID}: KILLs a program that was started here, which the daemon cannot open;
+        {}.
+
+The answers come in the order of the messages.
 
 Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno": NUMBER}.
 
@@ -59,8 +63,8 @@ class Spawner:
 
     def __init__(self, link: socket.socket, uid: int, groups: Sequence[int]) -> None:
         self._link, self._uid, self._groups = link, uid, groups
-        self._started: dict[int, int] = {}
-        """The signal with which each program ends, by its pidfd."""
+        self._started: dict[int, tuple[int, int]] = {}
+        """The pid of each program and the signal with which it ends, by its pidfd."""
 
     def serve(self) -> None:
         """Answer until the daemon is gone, then end what it left."""
@@ -80,7 +84,7 @@ class Spawner:
                         poll.register(pidfd, select.POLLIN)
 
     def _end(self) -> None:
-        for pidfd, number in self._started.items():
+        for pidfd, (_, number) in self._started.items():
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, number)
 
@@ -113,11 +117,20 @@ class Spawner:
         if op == "signal" and names == {"op", "signal"} and len(received) == 1:
             signal.pidfd_send_signal(received[0], _signal(asked["signal"]))
             return {}
+        if op == "kill" and names == {"op", "pid"} and not received:
+            self._kill(asked["pid"])
+            return {}
         if op == "start" and names == {"op", "argv", "env", "session", "ends_with"}:
             if len(received) not in (3, 4):
                 raise Refused(f"it has {len(received)} descriptors")
             return {"pid": self._start(asked, received)}
         raise Refused("it asks for nothing that is done here")
+
+    def _kill(self, pid: object) -> None:
+        pidfds = [pidfd for pidfd, (its, _) in self._started.items() if its == pid]
+        if type(pid) is not int or not pidfds:
+            raise Refused("no such program was started here")
+        signal.pidfd_send_signal(pidfds[0], signal.SIGKILL)
 
     def _start(self, asked: dict[str, Any], received: list[int]) -> int:
         argv, env, session = asked["argv"], asked["env"], asked["session"]
@@ -136,7 +149,7 @@ class Spawner:
         if pid < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-        self._started[pidfd.value] = ends_with
+        self._started[pidfd.value] = (pid, ends_with)
         return pid
 
     def _become(

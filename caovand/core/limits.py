@@ -24,11 +24,17 @@ _REMEDIES = {
 }
 
 
+class NoAnswer(OSError):
+    """A check that could not be made: it says nothing about what it was to check."""
+
+
 def reached(problem: BaseException | None) -> str:
     """The limit behind an exception or its cause, with the remedy; "" for any other."""
     while problem is not None:
         if isinstance(problem, MemoryError):
             return _MEMORY
+        if isinstance(problem, NoAnswer):
+            return str(problem)
         if isinstance(problem, RuntimeError) and "start new thread" in str(problem):
             return _TASKS
         if isinstance(problem, OSError) and problem.errno in _REMEDIES:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_calls, engine_user, processes
+from caovand.adapters import engine_calls, engine_user, processes, spawner
 from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
 from tests.daemon_process import ROOT
 
@@ -51,10 +52,25 @@ if user is not None:
         user.run(words, {}, nothing, 0.01)
     except Exception as problem:
         found["late"] = type(problem).__name__
+    real = os.pidfd_open
+    def too_many(pid):
+        found["unwatched"] = pid
+        raise OSError(24, "too many open files")
+    os.pidfd_open = too_many
+    try:
+        engine_user.Program(user, user.start(words, {}, [nothing] * 3))
+    except OSError as problem:
+        os.pidfd_open, pid = real, found.pop("unwatched")
+    while user._abandoned:
+        user._reap()
+    found["unwatched lives"] = os.path.exists(f"/proc/{pid}")
     caller = user._calls[1]
     caller.kill()
     caller.wait()
     found["again"] = engine_user.as_engine(stale_files.empty, folder)
+    engine_user.MARGIN_S = 0.1
+    user.run(["/bin/kill", "-STOP", str(user._calls[1].pid)], {}, nothing, 60)
+    found["again after a stop"] = engine_user.as_engine(stale_files.empty, folder, limit_s=0)
     try:
         engine_user.as_engine(stale_files.make_folder, "/etc/caovan-test")
     except OSError as problem:
@@ -71,7 +87,7 @@ def place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         ignore = shutil.ignore_patterns("__pycache__")
-        for part in ("adapters", "core"):
+        for part in ("adapters", "cli", "core"):
             shutil.copytree(ROOT / "caovand" / part, Path(name) / "caovand" / part, ignore=ignore)
         shutil.copy(ROOT / "caovand/__init__.py", Path(name) / "caovand")
         (Path(name) / "all").mkdir()
@@ -107,7 +123,9 @@ def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: 
         "status": -15,
         "ran": ["out\n", "err\n", 3],
         "late": "TimeoutExpired",
+        "unwatched lives": False,
         "again": [],
+        "again after a stop": [],
         "errno": errno.EACCES,
         "ended": 0,
     }
@@ -127,6 +145,72 @@ def test_without_the_rights_or_the_user_the_daemon_has_no_rights_either(
 ) -> None:
     words = [word for one in rights for word in (f"--inh-caps={one}", f"--ambient-caps={one}")]
     assert daemon(place, *words, user=user) == {"why": why, "rights": ["0000000000000000"] * 3}
+
+
+def test_a_late_answer_is_not_taken_for_the_next_and_what_started_late_is_killed() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(0.01)
+    with theirs, open(os.devnull, "rb") as nothing, subprocess.Popen(["/bin/true"]) as process:
+        user = engine_user.EngineUser(ENGINE, 1, process, ours)
+        with pytest.raises(TimeoutError):
+            user.start(["/bin/true"], {}, [nothing.fileno()] * 3)
+        with pytest.raises(TimeoutError):
+            user.signal(nothing.fileno(), 15)
+        late = subprocess.Popen(["/bin/true"])
+        for answer in ({"pid": late.pid}, {}, {"errno": errno.ESRCH}):
+            theirs.send(json.dumps(answer).encode())
+        with pytest.raises(ProcessLookupError):
+            user.signal(nothing.fileno(), 9)
+        asked = [json.loads(theirs.recv(1000)) for _ in range(3)]
+        assert [one["op"] for one in asked] == ["start", "kill", "signal"]
+        assert asked[1]["pid"] == late.pid
+        assert asked[2]["signal"] == 9
+        late.wait()
+        os.close(user.ended)
+        ours.close()
+
+
+CAOVANCTL_PROGRAM = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+def parser(words):
+    print(open("/proc/self/status").read())
+    raise SystemExit(0)
+sys.modules["caovand.cli.parser"] = types.SimpleNamespace(parser=parser)
+from caovand.cli import main
+main.main(["stop"])
+"""
+
+
+@needs_root
+def test_caovanctl_drops_the_rights_of_the_unit_that_runs_it(place: Path) -> None:
+    rights = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
+    words = [PYTHON, "-I", "-S", "-c", CAOVANCTL_PROGRAM, str(place)]
+    done = subprocess.run(
+        [*AS_DAEMON, *rights, *words], capture_output=True, text=True, cwd="/", check=False
+    )
+    found = [
+        line.split()[1]
+        for line in done.stdout.splitlines()
+        if line.startswith(("CapInh", "CapPrm", "CapEff", "CapAmb"))
+    ]
+    assert found == ["0" * 16] * 4, done.stderr
+
+
+@pytest.mark.parametrize("status", ["", "CapPrm:\t0000000000000000\n", "CapPrm:\tc0\n"])
+def test_the_daemon_begins_where_no_rights_can_be_dropped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str
+) -> None:
+    def refused(**_: int) -> None:
+        raise PermissionError(errno.EPERM, "cannot set capabilities")
+
+    monkeypatch.setattr(engine_user, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(engine_user, "_own", engine_user._Own())
+    monkeypatch.setattr(os, "getuid", lambda: DAEMON)
+    monkeypatch.setattr(spawner, "capabilities", refused)
+    (tmp_path / "status").write_text(status)
+    engine_user.begin({"CAOVAN_ENGINE_USER": "no-such-user"})
+    assert engine_user.why_none() == "there is no user no-such-user"
 
 
 def test_here_functions_are_called_in_this_process() -> None:

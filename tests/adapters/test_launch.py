@@ -203,3 +203,36 @@ def test_root_gets_no_device_with_the_machines_data(monkeypatch: pytest.MonkeyPa
     assert not found & {"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg"}
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     assert list(launch.devices()) == ["/dev"]
+
+
+class Kernel:
+    """Mounts nothing, and refuses to mount one path."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = os.fsencode(refused)
+        self.mounted: list[tuple[str, int]] = []
+
+    def unshare(self, _flags: int) -> int:
+        return 0
+
+    def mount(self, path: bytes, _to: bytes, _kind: None, flags: Any, _data: None) -> int:
+        self.mounted.append((os.fsdecode(path), flags.value))
+        return -1 if path == self.refused else 0
+
+
+@pytest.mark.parametrize(("writable", "printed"), [(True, "cannot keep"), (False, "")])
+def test_a_setting_that_cannot_be_protected_leaves_the_others_protected(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, writable: bool, printed: str
+) -> None:
+    kernel = Kernel("/proc/sys")
+    monkeypatch.setattr(os, "access", lambda *_: writable)
+    launch.protect_machine(kernel)
+    paths = list(dict.fromkeys(path for path, _ in kernel.mounted))
+    assert paths[:4] == ["/", "/proc/sys", "/proc/sysrq-trigger", f"/proc/{os.getppid()}"]
+    assert "/proc/meminfo" in paths
+    masks_stay = launch.MS_BIND | launch.MS_REC
+    assert ("/proc/sysrq-trigger", masks_stay) in kernel.mounted
+    read_only = launch.MS_BIND | launch.MS_REMOUNT | launch.MS_RDONLY
+    assert {("/proc/sysrq-trigger", read_only), ("/proc/meminfo", read_only)} <= {*kernel.mounted}
+    err = capsys.readouterr().err
+    assert printed in err if printed else not err

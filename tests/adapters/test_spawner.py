@@ -152,6 +152,15 @@ def test_it_signals_programs_of_its_user_and_nobody_elses(shared: Spawned) -> No
         stranger.wait()
 
 
+def test_it_kills_by_pid_what_it_started_alone(shared: Spawned) -> None:
+    with open(os.devnull, "wb") as output:
+        pid = shared.start("/bin/sleep", "1000", output=output.fileno())["pid"]
+    assert shared.send(json.dumps({"op": "kill", "pid": pid}).encode()) == {}
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    for other in (os.getpid(), 1, -1, 0, True, "1"):
+        assert "refused" in shared.send(json.dumps({"op": "kill", "pid": other}).encode())
+
+
 def test_neither_the_engines_user_nor_the_daemon_gets_into_it(shared: Spawned) -> None:
     pid = shared.process.pid
     assert not may(ENGINE, pid, "sh", "-c", "kill -0 {pid}")

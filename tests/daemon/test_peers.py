@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import ports
+from caovand.adapters import engine_user, ports
 from caovand.adapters.http import Endpoint, Stranger, Unanswered, call
+from caovand.core import limits
 from caovand.daemon.peers import Peers
 from tests.daemon_process import free_port
 from tests.patience import eventually
@@ -231,6 +232,19 @@ def test_a_known_listener_is_looked_up_once(serve: Serve, monkeypatch: pytest.Mo
     for _ in range(5):
         assert call(endpoint(server.port, peers), "/", LONG_S).body == "ok"
     assert len(walks) == 1
+
+
+def test_who_cannot_be_asked_is_no_stranger(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unanswered(*_: object) -> None:
+        raise TimeoutError("it took too long")
+
+    server = serve()
+    monkeypatch.setattr(engine_user, "as_engine", unanswered)
+    with pytest.raises(Unanswered, match="cannot read which process") as caught:
+        call(endpoint(server.port, Peers(members(server))), "/", LONG_S)
+    assert not isinstance(caught.value, Stranger)
+    assert limits.reached(caught.value), "the check is made again"
+    assert server.heard == b""
 
 
 def test_many_threads_may_ask(serve: Serve) -> None:
