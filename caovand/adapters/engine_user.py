@@ -382,10 +382,15 @@ def begin(environ: Mapping[str, str]) -> None:
 
 
 def drop_rights() -> None:
-    """Drop the capabilities of a user who is not root, as far as the kernel permits."""
+    """Drop the two capabilities of a user who is not root, as far as the kernel permits.
+
+    Others are the operator's, such as one to read models of other owners.
+    """
+    rights = spawner.SETUID_AND_SETGID
     with contextlib.suppress(OSError):
-        if os.getuid() != 0 and _permitted():
-            spawner.capabilities(effective=0, permitted=0)
+        if os.getuid() != 0 and _capabilities("CapPrm") & rights:
+            kept = (_capabilities(name) & ~rights for name in ("CapEff", "CapPrm", "CapInh"))
+            spawner.capabilities(*kept)
 
 
 def end() -> None:
@@ -403,7 +408,7 @@ def _begun(name: str) -> EngineUser:
         found = pwd.getpwnam(name)
     except KeyError:
         raise _Alone(f"there is no user {name}") from None
-    if _permitted() & spawner.SETUID_AND_SETGID != spawner.SETUID_AND_SETGID:
+    if _capabilities("CapPrm") & spawner.SETUID_AND_SETGID != spawner.SETUID_AND_SETGID:
         raise _Alone("the daemon has not the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)
@@ -427,7 +432,7 @@ def _begun(name: str) -> EngineUser:
     return EngineUser(found.pw_name, found.pw_uid, process, ours)
 
 
-def _permitted() -> int:
-    """The capabilities that this process may use."""
+def _capabilities(kind: str) -> int:
+    """A set of this process's capabilities, by its name in /proc; 0 where that shows none."""
     lines = STATUS.read_text(errors="replace").splitlines()
-    return int(next((line.split()[1] for line in lines if line.startswith("CapPrm:")), "0"), 16)
+    return int(next((line.split()[1] for line in lines if line.startswith(f"{kind}:")), "0"), 16)

@@ -187,10 +187,11 @@ def become(uid: int, groups: Sequence[int]) -> None:
         raise OSError(errno.EPERM, "the user did not change")
 
 
-def capabilities(effective: int, permitted: int) -> None:
-    """Have these capabilities, and pass none on to programs; OSError."""
-    # Each of the two words of 32 bits: effective, permitted, inheritable.
-    data = struct.pack("=6I", effective, permitted, 0, 0, 0, 0)
+def capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
+    """Have these capabilities, and pass only the inheritable ones on to programs; OSError."""
+    low, high = ([one >> shift & 0xFFFFFFFF for one in (effective, permitted, inheritable)]
+                 for shift in (0, 32))  # fmt: skip
+    data = struct.pack("=6I", *low, *high)
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     if libc.capset(header, data) != 0:
         raise OSError(ctypes.get_errno(), "cannot set capabilities")

@@ -201,7 +201,7 @@ def test_caovanctl_drops_the_rights_of_the_unit_that_runs_it(place: Path) -> Non
 def test_the_daemon_begins_where_no_rights_can_be_dropped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str
 ) -> None:
-    def refused(**_: int) -> None:
+    def refused(*_: int) -> None:
         raise PermissionError(errno.EPERM, "cannot set capabilities")
 
     monkeypatch.setattr(engine_user, "STATUS", tmp_path / "status")
@@ -211,6 +211,21 @@ def test_the_daemon_begins_where_no_rights_can_be_dropped(
     (tmp_path / "status").write_text(status)
     engine_user.begin({"CAOVAN_ENGINE_USER": "no-such-user"})
     assert engine_user.why_none() == "there is no user no-such-user"
+
+
+def test_the_rights_that_an_operator_adds_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CAP_DAC_OVERRIDE of a drop-in, which is to read models of others."""
+    had: list[tuple[int, ...]] = []
+    monkeypatch.setattr(engine_user, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(os, "getuid", lambda: DAEMON)
+    monkeypatch.setattr(spawner, "capabilities", lambda *sets: had.append(sets))
+    for both, expected in ((0x2, []), (0xC2, [(0x2,) * 3])):
+        lines = (f"{name}:\t{both:016x}\n" for name in ("CapInh", "CapPrm", "CapEff"))
+        (tmp_path / "status").write_text("".join(lines))
+        engine_user.drop_rights()
+        assert had == expected
 
 
 def test_here_functions_are_called_in_this_process() -> None:

@@ -51,7 +51,9 @@ class Section:
             return list(self.lines)
         if self.last:
             return list(self.lines[len(self.lines) - room :])
-        left = Text(f"{'':<{parts.LABEL_COLUMNS}}and {len(self.lines) - room + 1} more lines", style="dim")
+        left = Text(
+            f"{'':<{parts.LABEL_COLUMNS}}and {len(self.lines) - room + 1} more lines", style="dim"
+        )
         return [*self.lines[: room - 1], left] if room > 1 else list(self.lines[:room])
 
 
