@@ -33,6 +33,7 @@ IMPURE = frozenset({
 FOUNDATIONS = (
     "caovand.adapters.confinement",
     "caovand.adapters.engine_user",
+    "caovand.adapters.rights",
     "caovand.adapters.safe_files",
     "caovand.adapters.spawner",
     "caovand.adapters.trust",

@@ -40,7 +40,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/confinement.py": ("open", "a file in memory"),
     "adapters/engine_user.py": (
-        "open os.open read_text",
+        "open os.open",
         f"files in memory, /dev/null, a cgroup; {KERNEL}",
     ),
     "adapters/engine_calls.py": ("open", "descriptors that the daemon sends"),
@@ -54,6 +54,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/host.py": ("read_text", KERNEL),
     "adapters/kernel_log.py": ("os.open", KERNEL),
     "adapters/node_facts/rdma.py": ("read_text", KERNEL),
+    "adapters/rights.py": ("read_text", KERNEL),
     "adapters/oom_kills.py": ("read_text", KERNEL),
     "adapters/ports.py": ("open", KERNEL),
     "adapters/pcie_errors.py": ("read_text", KERNEL),

@@ -24,7 +24,7 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from typing import Any, BinaryIO, TypeVar
 
-from caovand.adapters import spawner
+from caovand.adapters import rights, spawner
 
 NAME = "caovan-engine"
 VARIABLE = "CAOVAN_ENGINE_USER"
@@ -39,7 +39,6 @@ MARGIN_S = 2.0
 END_S = 5.0
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
-STATUS = Path("/proc/self/status")
 
 Result = TypeVar("Result")
 
@@ -378,19 +377,7 @@ def begin(environ: Mapping[str, str]) -> None:
     except OSError as problem:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
-        drop_rights()
-
-
-def drop_rights() -> None:
-    """Drop the two capabilities of a user who is not root, as far as the kernel permits.
-
-    Others are the operator's, such as one to read models of other owners.
-    """
-    rights = spawner.SETUID_AND_SETGID
-    with contextlib.suppress(OSError):
-        if os.getuid() != 0 and _capabilities("CapPrm") & rights:
-            kept = (_capabilities(name) & ~rights for name in ("CapEff", "CapPrm", "CapInh"))
-            spawner.capabilities(*kept)
+        rights.drop()
 
 
 def end() -> None:
@@ -408,7 +395,8 @@ def _begun(name: str) -> EngineUser:
         found = pwd.getpwnam(name)
     except KeyError:
         raise _Alone(f"there is no user {name}") from None
-    if _capabilities("CapPrm") & spawner.SETUID_AND_SETGID != spawner.SETUID_AND_SETGID:
+    needed = spawner.SETUID_AND_SETGID
+    if rights.held("CapPrm") & needed != needed:
         raise _Alone("the daemon has not the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)
@@ -430,9 +418,3 @@ def _begun(name: str) -> EngineUser:
         process.wait()
         raise OSError(None, f"it ended with status {process.returncode}")
     return EngineUser(found.pw_name, found.pw_uid, process, ours)
-
-
-def _capabilities(kind: str) -> int:
-    """A set of this process's capabilities, by its name in /proc; 0 where that shows none."""
-    lines = STATUS.read_text(errors="replace").splitlines()
-    return int(next((line.split()[1] for line in lines if line.startswith(f"{kind}:")), "0"), 16)

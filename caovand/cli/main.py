@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 
+from caovand.adapters import rights
 from caovand.cli.ending import ended
 from caovand.cli.errors import CommandError
 from caovand.cli.parser import parser
@@ -16,10 +16,7 @@ from caovand.core.reporting.wire import failure_fields
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
-    if os.getuid() != 0:
-        from caovand.adapters.engine_user import drop_rights  # noqa: PLC0415  (18 ms)
-
-        drop_rights()  # the unit's, which ExecStop and ExecReload inherit
+    rights.drop()  # the unit's, which ExecStop and ExecReload inherit
     words = sys.argv[1:] if argv is None else argv
     effects = False
 

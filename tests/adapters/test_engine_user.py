@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_calls, engine_user, processes, spawner
+from caovand.adapters import engine_calls, engine_user, processes, rights, spawner
 from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
 from tests.daemon_process import ROOT
 
@@ -204,7 +204,7 @@ def test_the_daemon_begins_where_no_rights_can_be_dropped(
     def refused(*_: int) -> None:
         raise PermissionError(errno.EPERM, "cannot set capabilities")
 
-    monkeypatch.setattr(engine_user, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(rights, "STATUS", tmp_path / "status")
     monkeypatch.setattr(engine_user, "_own", engine_user._Own())
     monkeypatch.setattr(os, "getuid", lambda: DAEMON)
     monkeypatch.setattr(spawner, "capabilities", refused)
@@ -218,13 +218,13 @@ def test_the_rights_that_an_operator_adds_are_kept(
 ) -> None:
     """CAP_DAC_OVERRIDE of a drop-in, which is to read models of others."""
     had: list[tuple[int, ...]] = []
-    monkeypatch.setattr(engine_user, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(rights, "STATUS", tmp_path / "status")
     monkeypatch.setattr(os, "getuid", lambda: DAEMON)
     monkeypatch.setattr(spawner, "capabilities", lambda *sets: had.append(sets))
     for both, expected in ((0x2, []), (0xC2, [(0x2,) * 3])):
         lines = (f"{name}:\t{both:016x}\n" for name in ("CapInh", "CapPrm", "CapEff"))
         (tmp_path / "status").write_text("".join(lines))
-        engine_user.drop_rights()
+        rights.drop()
         assert had == expected
 
 

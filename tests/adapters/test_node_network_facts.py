@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from caovand.adapters import rights
 from caovand.adapters.node_facts import firewall, gather, host_name, interfaces, rdma
 from caovand.core.facts.inventory import Inventory
 from tests.adapters.test_node_facts import ENGINE
@@ -201,7 +202,7 @@ def test_the_memory_to_lock_has_a_limit_unless_a_capability_lifts_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     write(tmp_path / "status", f"Name:\tpython\nCapInh:\t0\nCapEff:\t{capabilities}\nCapBnd:\t0\n")
-    monkeypatch.setattr(rdma, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(rights, "STATUS", tmp_path / "status")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
     assert rdma.lockable_mib() == found
 

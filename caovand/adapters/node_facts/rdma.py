@@ -8,8 +8,9 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
+from caovand.adapters import rights
+
 SYS, DEV = Path("/sys/class"), Path("/dev/infiniband")
-STATUS = Path("/proc/self/status")
 ACTIVE = "4: ACTIVE"
 LIBRARY = "libibverbs.so.1"
 IPC_LOCK = 14  # CAP_IPC_LOCK: no limit counts
@@ -30,8 +31,7 @@ def devices() -> dict[str, str]:
 def lockable_mib() -> int | None:
     """The memory that a process of ours may lock; None if unlimited."""
     with suppress(OSError, ValueError, IndexError):
-        capabilities = STATUS.read_text(errors="replace").partition("\nCapEff:")[2].split()[0]
-        if int(capabilities, 16) >> IPC_LOCK & 1:
+        if rights.held("CapEff") >> IPC_LOCK & 1:
             return None
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit // MIB
