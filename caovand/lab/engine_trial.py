@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
         _wait_until_idle(client, args.idle, screen)
         screen.say(f"measuring {old.name}")
         before = _measure(client)
-        with _interrupted_alike(), _switched(client, root, old, tried, screen) as outcome:
+        with (
+            _handled(ENDING, signal.default_int_handler),
+            _switched(client, root, old, tried, screen) as outcome,
+        ):
             screen.say(f"measuring {tried.name}")
             after = _measure(client)
             rows = list(compare.rows(before.bench, after.bench))
@@ -222,7 +225,7 @@ def _switched(
     finally:
         if outcome.why:
             screen.say(f"going back to {old.name}: {outcome.why}")
-            with _undisturbed():
+            with _handled((signal.SIGINT, *ENDING), signal.SIG_IGN):
                 _serve_with(client, root, old, f"go back to {old.name}")
 
 
@@ -231,26 +234,14 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def _interrupted_alike() -> Iterator[None]:
-    """While TERM, and HUP of a lost terminal, raise KeyboardInterrupt."""
-    before = [signal.signal(number, signal.default_int_handler) for number in ENDING]
+def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+    """While signals have another handler."""
+    before = [signal.signal(number, handler) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in zip(ENDING, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """While another Ctrl-C, TERM or HUP does nothing."""
-    numbers = (signal.SIGINT, *ENDING)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number, usual in zip(numbers, before, strict=True):
+            signal.signal(number, usual)
 
 
 def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) -> None:
