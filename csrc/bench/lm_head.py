@@ -20,11 +20,15 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugin"))
 
-from caovan_vllm_sm75_turbo3 import launch, lm_head  # noqa: E402
+from caovan_vllm_sm75_turbo3 import lm_head  # noqa: E402
 from caovan_vllm_sm75_turbo3.measure import heads  # noqa: E402
-from caovan_vllm_sm75_turbo3.measure.attention import copy_rate, median_us  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure.timing import (  # noqa: E402
+    DEVICE,
+    copy_rate,
+    measure,
+    median_us,
+)
 
-DEVICE = torch.device("cuda")
 BOUNDS = (4e-4, 1e-3)
 REPETITIONS = 2000
 TILE_ROWS, SLICE = 64, 64  # of the vocabulary a CTA, of the hidden size a warp's step
@@ -183,21 +187,5 @@ def time_all() -> None:
         del halves, packed
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    began = time.monotonic()
-    launch.prepare(torch.device("cuda", torch.cuda.current_device()))
-    print(f"kernels loaded after {time.monotonic() - began:.1f} s")
-    what = sys.argv[1] if len(sys.argv) > 1 else ""
-    if what != "time":
-        check_all()
-        print(f"{'FAILED: ' + ', '.join(failures) if failures else 'all cases pass'}, "
-              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    if what != "check":
-        time_all()
-    print(f"{time.monotonic() - began:.0f} s")
-    sys.exit(bool(failures))
-
-
 if __name__ == "__main__":
-    main()
+    measure(check_all, time_all, failures)

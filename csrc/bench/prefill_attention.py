@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,15 +23,19 @@ sys.path.insert(0, str(ROOT / "plugin"))
 from caovan_vllm_sm75_turbo3 import launch  # noqa: E402
 from caovan_vllm_sm75_turbo3.measure import attention, paged  # noqa: E402
 from caovan_vllm_sm75_turbo3.measure.attention import (  # noqa: E402
-    DEVICE,
     Call,
     Pool,
     check,
     failures,
     ints,
     make_case,
-    median_us,
     vllm_us,
+)
+from caovan_vllm_sm75_turbo3.measure.timing import (  # noqa: E402
+    DEVICE,
+    measure,
+    median_us,
+    product_rate,
 )
 
 
@@ -97,12 +100,6 @@ def chunked(call: Call) -> Call:
                 call.signs, most)  # fmt: skip
 
 
-def product_rate() -> float:
-    """FLOP/s of torch's fp16 product."""
-    x = torch.randn(8192, 8192, device=DEVICE).half()
-    return 2 * 8192**3 / median_us([lambda: torch.mm(x, x)], graph=False) * 1e6
-
-
 def sdpa_us(heads: int, kv_heads: int, dim: int, tokens: int, length: int) -> float | None:
     """PyTorch's attention on contiguous fp16 keys and values, causal behind the prefix."""
     q = torch.randn(1, heads, tokens, dim, device=DEVICE).half()
@@ -164,21 +161,5 @@ def time_all() -> None:
     print("\n".join(["| --- " * 4 + "|", *extends]))
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    began = time.monotonic()
-    launch.prepare(torch.device("cuda", torch.cuda.current_device()))
-    print(f"kernels loaded after {time.monotonic() - began:.1f} s")
-    what = sys.argv[1] if len(sys.argv) > 1 else ""
-    if what != "time":
-        check_all()
-        print(f"{'FAILED: ' + ', '.join(failures) if failures else 'all cases pass'}, "
-              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    if what != "check":
-        time_all()
-    print(f"{time.monotonic() - began:.0f} s")
-    sys.exit(bool(failures))
-
-
 if __name__ == "__main__":
-    main()
+    measure(check_all, time_all, failures)

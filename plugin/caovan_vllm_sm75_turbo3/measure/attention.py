@@ -10,9 +10,6 @@ each, and the cache's bytes a second as a share of the copy rate of the same run
 
 from __future__ import annotations
 
-import statistics
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +17,7 @@ import torch
 
 from caovan_vllm_sm75_turbo3 import launch
 from caovan_vllm_sm75_turbo3.measure import paged
+from caovan_vllm_sm75_turbo3.measure.timing import DEVICE, copy_rate, measure, median_us
 
 try:
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
@@ -28,7 +26,6 @@ except ImportError as error:
     unified_attention = None
     print(f"no Triton column: {error}")
 
-DEVICE = torch.device("cuda")
 BOUNDS = (1e-3, 1e-2)
 REPETITIONS = 2000
 failures: list[str] = []
@@ -279,34 +276,6 @@ def check_all() -> None:
         check(f"{kind}, {REPETITIONS} times", make_case(kind, [5], [8197]), REPETITIONS)
 
 
-def median_us(calls: list[Callable[[], None]], repeats: int = 7, graph: bool = True) -> float:
-    """Microseconds a call."""
-    for call in calls[:2]:
-        call()
-    torch.cuda.synchronize()
-    replay: Callable[[], object] = lambda: [call() for call in calls]  # noqa: E731
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            replay()
-        replay = captured.replay
-    times = []
-    for _ in range(repeats + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times[2:])
-
-
-def copy_rate() -> float:
-    x = torch.empty(2**30, dtype=torch.uint8, device=DEVICE)
-    y = torch.empty_like(x)
-    return 2 * x.numel() / median_us([lambda: y.copy_(x)], graph=False) * 1e6
-
-
 class Pool:
     """Blocks of random content, and calls that read different ones."""
 
@@ -453,21 +422,5 @@ def time_all() -> None:
     print("\nwriting a cache, us a layer\n" + "\n".join(writes))
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    began = time.monotonic()
-    launch.prepare(torch.device("cuda", torch.cuda.current_device()))
-    print(f"kernels loaded after {time.monotonic() - began:.1f} s")
-    what = sys.argv[1] if len(sys.argv) > 1 else ""
-    if what != "time":
-        check_all()
-        print(f"{'FAILED: ' + ', '.join(failures) if failures else 'all cases pass'}, "
-              f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    if what != "check":
-        time_all()
-    print(f"{time.monotonic() - began:.0f} s")
-    sys.exit(bool(failures))
-
-
 if __name__ == "__main__":
-    main()
+    measure(check_all, time_all, failures)

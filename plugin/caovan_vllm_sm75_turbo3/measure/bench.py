@@ -9,15 +9,16 @@ same inputs. Prints time, ratio, bytes/s and FLOP/s against the ceilings measure
 from __future__ import annotations
 
 import importlib
-import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from caovan_vllm_sm75_turbo3 import launch
+from caovan_vllm_sm75_turbo3.measure import timing
 
-DEVICE = torch.device("cuda")
+DEVICE, REPEATS = timing.DEVICE, 9
 K_HEADS, V_HEADS, DIM = 8, 24, 128  # a tensor-parallel rank (of 2) of the 27B model
 SCALE = DIM**-0.5
 
@@ -35,36 +36,7 @@ except ImportError as error:
     print(f"no Triton column: {error}")
 
 
-def median_us(calls: list[Callable[[], None]], graph: bool, repeats: int = 9) -> float:
-    """Microseconds a call; `calls` are the same work on different inputs, run in turn."""
-    for call in calls[:2]:
-        call()
-    torch.cuda.synchronize()
-    run = lambda: [call() for call in calls]  # noqa: E731
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            run()
-        run = captured.replay
-    times = []
-    for _ in range(repeats + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times[2:])
-
-
-def ceilings() -> tuple[float, float]:
-    """Bytes/s of a large copy (read + write), FLOP/s of a large fp16 matrix product."""
-    x = torch.empty(2**30, dtype=torch.uint8, device=DEVICE)
-    y = torch.empty_like(x)
-    copy = 2 * x.numel() / median_us([lambda: y.copy_(x)], False) * 1e6
-    a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(2))
-    product = 2 * 8192**3 / median_us([lambda: torch.mm(a, b)], False) * 1e6
-    return copy, product
+median_us = partial(timing.median_us, repeats=REPEATS)
 
 
 class Prefill:
@@ -306,7 +278,7 @@ def decode_table(copy: float) -> None:
 def main() -> None:
     torch.manual_seed(0)
     launch.prepare(torch.device("cuda", torch.cuda.current_device()))
-    copy, product = ceilings()
+    copy, product = timing.copy_rate(REPEATS), timing.product_rate(REPEATS)
     print(
         f"{torch.cuda.get_device_name()}: copy {copy / 1e9:.0f} GB/s, "
         f"fp16 product {product / 1e12:.0f} TFLOP/s"
