@@ -9,7 +9,7 @@ import contextlib
 import ipaddress
 import os
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,13 +125,15 @@ def holder(pids: Sequence[int], inode: int) -> int | None:
 
 def first_with(pids: Iterable[int], file: str) -> int | None:
     """The first process that has this file open, of those that our user may read."""
-    for pid in pids:
-        with limits.absent():
-            for descriptor in os.listdir(f"/proc/{pid}/fd"):
-                with limits.absent():
-                    if os.readlink(f"/proc/{pid}/fd/{descriptor}") == file:
-                        return pid
-    return None
+    return next((pid for pid in pids if file in _open_files(pid)), None)
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    """What the kernel says of each descriptor of a process that our user may read."""
+    with limits.absent():
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with limits.absent():
+                yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
 def _tables(port: int) -> list[list[str]]:
@@ -184,13 +186,7 @@ def owners_of(inodes: Iterable[int]) -> list[tuple[int, int, str]]:
     """Each of these sockets with a process that has it open, as far as our user may read that."""
     owners: list[tuple[int, int, str]] = []
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with limits.absent():
-            for descriptor in os.listdir(f"/proc/{name}/fd"):
-                with limits.absent():
-                    inode = wanted.get(os.readlink(f"/proc/{name}/fd/{descriptor}"))
-                    if inode is not None:
-                        owners.append((inode, int(name), processes.name_of(int(name)) or "?"))
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        for inode in filter(None, map(wanted.get, _open_files(pid))):
+            owners.append((inode, pid, processes.name_of(pid) or "?"))
     return owners
