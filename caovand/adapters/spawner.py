@@ -65,34 +65,31 @@ class Spawner:
         self._link, self._uid, self._groups = link, uid, groups
         self._started: dict[int, tuple[int, int]] = {}
         """The pid of each program and the signal with which it ends, by its pidfd."""
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
 
     def serve(self) -> None:
         """Answer until the daemon is gone, then end what it left."""
-        poll = select.poll()
-        poll.register(self._link, select.POLLIN)
         while True:
-            for descriptor, event in poll.poll():
+            for descriptor, event in self._poll.poll():
                 if descriptor in self._started:  # it has ended
-                    poll.unregister(descriptor)
+                    self._poll.unregister(descriptor)
                     os.close(descriptor)
                     del self._started[descriptor]
                 elif event & ~select.POLLIN:
                     self._end()
                     return
                 else:
-                    for pidfd in self._answer():
-                        poll.register(pidfd, select.POLLIN)
+                    self._answer()
 
     def _end(self) -> None:
         for pidfd, (_, number) in self._started.items():
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, number)
 
-    def _answer(self) -> list[int]:
-        """Receive and answer one message; the pidfd of what it started, if that is anything."""
+    def _answer(self) -> None:
         received: list[int] = []
         answer: dict[str, Any]
-        before = set(self._started)
         try:
             data, received, flags = _receive(self._link)
             answer = self._done(data, received, flags)
@@ -105,7 +102,6 @@ class Spawner:
                 os.close(descriptor)
         with contextlib.suppress(OSError):  # the daemon is gone
             self._link.send(json.dumps(answer).encode())
-        return [pidfd for pidfd in self._started if pidfd not in before]
 
     def _done(self, data: bytes, received: list[int], flags: int) -> dict[str, int]:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
@@ -150,6 +146,7 @@ class Spawner:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         self._started[pidfd.value] = (pid, ends_with)
+        self._poll.register(pidfd.value, select.POLLIN)
         return pid
 
     def _become(

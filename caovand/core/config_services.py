@@ -1,4 +1,4 @@
-"""The sections of what caovand offers around the engine, and of the cluster."""
+"""The configuration sections of what the daemon serves, keeps and logs, and of the cluster."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from caovand.cli.top.view import CardProcess, Happening, Look
 from caovand.core.figures.track import RECENT_S
 from caovand.core.reporting import card_text
 
-LABEL_COLUMNS = 12  # columns of what stands before a row's text
+LABEL_COLUMNS = 12  # before a row's text
 MAX_COLUMNS = 50
 """The width of a sparkline: the daemon reads an engine every 5 s, so each column has a reading."""
 SPARK_NUMBERS = 31

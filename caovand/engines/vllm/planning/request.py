@@ -81,7 +81,7 @@ class Request:
         return replace(self, config=config, inventory=inventory or self.inventory, remembered=None)
 
     def write(self, partial: PartialPlan) -> Plan:
-        """The plan of what was decided. Raises Unplannable if it misses a pinned key."""
+        """The plan of these decisions. Raises Unplannable if it misses a pinned key."""
         engine, verbatim = partial.engine, partial.verbatim
         settings = dict(partial.settings)
         for name in verbatim:
