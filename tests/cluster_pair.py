@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import cluster_key
+from caovand.adapters.network import cluster_key
 from caovand.cli.client import Client
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until

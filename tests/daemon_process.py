@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError
 from tests.patience import PATIENCE_S, until

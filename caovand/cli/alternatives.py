@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.cli.planned import Planned
-from caovand.core.engine import Engine
+from caovand.core.engine.record import Engine
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines import registry

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.cli.errors import CommandError, Exit
 
 

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli.errors import CommandError
 from caovand.cli.planned import Planned
-from caovand.core.config import Config
-from caovand.core.engine import Engine
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.engines import registry
 

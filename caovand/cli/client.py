@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from caovand.adapters.directories import directories
+from caovand.adapters.files.directories import directories
 from caovand.cli import reach
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.reporting import wire

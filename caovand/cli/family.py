@@ -18,7 +18,7 @@ from typing import Any
 
 from caovand.cli.errors import CommandError
 from caovand.cli.verb import Verb
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.wire import failure_fields
 

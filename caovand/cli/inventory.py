@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from rich.table import Table
 
-from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli.candidates import with_engine
 from caovand.cli.console import console
 from caovand.cli.errors import Exit
@@ -21,7 +21,7 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.engines import registry

@@ -9,7 +9,7 @@ from caovand.cli import waiting
 from caovand.cli.client import Client, connect
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import MODES
+from caovand.core.config.schema import MODES
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

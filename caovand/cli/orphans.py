@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.engines import registry
 
 

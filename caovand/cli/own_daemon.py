@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import caovand
-from caovand.adapters import trust
-from caovand.adapters.directories import Directories
-from caovand.core.config import Config
-from caovand.core.config_text import render
+from caovand.adapters.files import trust
+from caovand.adapters.files.directories import Directories
+from caovand.core.config.schema import Config
+from caovand.core.config.text import render
 
 HOME = Path(caovand.__file__).parent.parent
 """The folder that this very caovand lies in."""

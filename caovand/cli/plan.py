@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli import candidates
 from caovand.cli.alternatives import instead_of
 from caovand.cli.console import console
@@ -31,7 +31,7 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Group, Verb
-from caovand.core.config import MODES, Config
+from caovand.core.config.schema import MODES, Config
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu

@@ -9,24 +9,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from caovand.adapters import state_file
-from caovand.adapters.directories import directories
-from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import state_file
+from caovand.adapters.files.directories import directories
 from caovand.cli.errors import CommandError, Exit
 from caovand.core import addresses
-from caovand.core.config import Config, Mode
-from caovand.core.engine import Engine
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.planning import Command
+from caovand.core.engine.record import Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
-from caovand.core.planning import Command
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned
 from caovand.core.tuning.record import Record, from_document
-from caovand.daemon import degraded_plan, memories, tuning
+from caovand.daemon import tuning
+from caovand.daemon.records import memories
+from caovand.daemon.start import degraded_plan
 
 
 @dataclass(frozen=True)

@@ -12,32 +12,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from caovand.adapters import (
-    config_file,
-    host,
-    memory_speed,
-    model_folder,
-    nvml,
-    probe,
-    processes,
-    safe_files,
-    trust,
-)
-from caovand.adapters.directories import directories, own_directories
-from caovand.adapters.engine_choice import chosen_engine
+from caovand.adapters import model_folder
+from caovand.adapters.engine import probe
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import config_file, safe_files, trust
+from caovand.adapters.files.directories import directories, own_directories
+from caovand.adapters.gpu import nvml
+from caovand.adapters.system import host, memory_speed, processes
 from caovand.cli.client import client_for
 from caovand.cli.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
-from caovand.core.config import Config, Mode
-from caovand.core.config_key import ConfigError
-from caovand.core.engine import Engine
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.record import Engine
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.facts.occupancy import reclaimed
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
-from caovand.daemon import memories
-from caovand.daemon.inspection import PlanRequest, read_model
+from caovand.daemon.records import memories
+from caovand.daemon.start.inspection import PlanRequest, read_model
 from caovand.engines import registry
 
 SYSTEM_CONFIG = Path("/etc/caovan.toml")

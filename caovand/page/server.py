@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from caovand.adapters import wall_clock
-from caovand.adapters.daemon_socket import Declined
+from caovand.adapters.network.daemon_socket import Declined
+from caovand.adapters.system import wall_clock
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.answer_text import evidence, remedy
 from caovand.core.reporting.incident_text import REPORT, lines, node_files

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.nvml import read_gpus
+from caovand.adapters.gpu.nvml import read_gpus
 from tests.cards.conftest import CARD
 from tests.cards.server import completed
 from tests.cards.shapes import CONTEXT, SHAPES

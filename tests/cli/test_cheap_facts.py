@@ -17,7 +17,7 @@ from caovand.cli import doctor, survey
 from caovand.cli import plan as plan_verb
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.main import main
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.engines.common.checks import port_checks
 from tests.cli.test_offline_verbs import GOOD
 

@@ -24,7 +24,7 @@ from caovand.cli import plan as plan_verb
 from caovand.cli.console import console
 from caovand.cli.planned import plan_for
 from caovand.cli.progress import Screen
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory_file import render
 from caovand.core.problem import Problem
 from caovand.core.reporting.wire import Reply

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.cli.client import Client
 from caovand.cli.top import screen, watcher
 from caovand.cli.top.view import CardProcess, Happening, Look, Page

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.network.http import Endpoint, Unanswered
 from caovand.engines.common.works import WORKS
 from caovand.lab.streamed import Refused, Streams, choice
 from tests.lab.completions_server import Completions, completions, streamed

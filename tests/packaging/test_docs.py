@@ -16,7 +16,7 @@ import pytest
 
 from caovand.cli import cluster, engine, model
 from caovand.cli.verb import verbs_of
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.healing.failure import FAILURES
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from caovand.adapters import own_address
+from caovand.adapters.network import own_address
 from caovand.cli.cluster import section
 from caovand.cli.cluster.shared import (
     PORT,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import cluster_key
+from caovand.adapters.network import cluster_key
 from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.survey import SYSTEM_CONFIG

@@ -21,7 +21,7 @@ from caovand.cli.survey import (
     inspect,
     running,
 )
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.model_source import gguf
 from caovand.core.model_source.gguf import Variant
 

@@ -16,7 +16,7 @@ from caovand.cli.doctor import SERVICE_USER
 from caovand.cli.family import show
 from caovand.cli.model.shared import gib, world
 from caovand.cli.survey import SYSTEM_CONFIG, configuration, file_to_edit, inspect
-from caovand.core.engine import Engine
+from caovand.core.engine.record import Engine
 from caovand.engines import registry
 
 KINDS = tuple(kind for kind in registry.MODULES if registry.engine_of(kind).models is not None)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.adapters import processes, usage
-from caovand.adapters.usage import Work
+from caovand.adapters.system import processes, usage
+from caovand.adapters.system.usage import Work
 from caovand.cli import incidents
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit

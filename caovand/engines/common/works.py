@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.engine import Upload, Work
+from caovand.core.engine.record import Upload, Work
 from caovand.core.model_task import ModelTask
 
 RATE_HZ = 16_000

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters.directories import own_directories
+from caovand.adapters.files.directories import own_directories
 from caovand.cli.client import Client, connect
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network.http import Unanswered
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from caovand.adapters.directories import own_directories
+from caovand.adapters.files.directories import own_directories
 from caovand.cli.errors import Exit
 from caovand.core.printable import one_line
 from caovand.lab import results

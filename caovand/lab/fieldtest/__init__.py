@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.directories import own_directories
+from caovand.adapters.files.directories import own_directories
 from caovand.cli import archive, waiting
 from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
@@ -24,7 +24,7 @@ from caovand.cli.survey import (
     running,
 )
 from caovand.cli.verb import Verb
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.lab.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collected, take
 from caovand.lab.fieldtest.work import STOPPED, Work, keep
 

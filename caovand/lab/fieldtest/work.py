@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import state_file
+from caovand.adapters.files import state_file
 from caovand.cli.errors import CommandError, Exit
 
 SUBJECT = "subject"

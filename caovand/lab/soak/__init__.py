@@ -11,8 +11,8 @@ import time
 import uuid
 
 from caovand import __version__
-from caovand.adapters.directories import own_directories
-from caovand.adapters.http import Unanswered
+from caovand.adapters.files.directories import own_directories
+from caovand.adapters.network.http import Unanswered
 from caovand.cli.client import connect
 from caovand.cli.errors import CommandError, Exit
 from caovand.cli.progress import Screen

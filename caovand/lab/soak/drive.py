@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network.http import Unanswered
 from caovand.cli.client import Client
 from caovand.cli.errors import CommandError
 from caovand.cli.progress import Screen
