@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.network import cluster_key
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 from tests.two_nodes import ADDRESSES, TwoNodes, two_nodes

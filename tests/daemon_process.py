@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.system import processes
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError
 from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -125,14 +125,14 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/model_pull/named.py": ("os.chown tempfile.TemporaryDirectory", "a folder of its own"),
     "cli/engine/choice.py": ("read_text", KERNEL),
     "lab/fieldtest/work.py": ("shutil.rmtree", OWN),
-    "cli/own_daemon.py": (
+    "cli/common/own_daemon.py": (
         "open os.open",
         "O_EXCL, " + OWN,
     ),
     "adapters/servers/own_server.py": ("write_text", KERNEL),
     "page/files.py": ("read_bytes", "files of this package"),
-    "cli/ending.py": ("os.open", "/dev/null"),
-    "cli/archive.py": ("tarfile.open", "over a file that safe_files opened"),
+    "cli/common/ending.py": ("os.open", "/dev/null"),
+    "cli/common/archive.py": ("tarfile.open", "over a file that safe_files opened"),
     "cli/explain.py": ("open", "a log that the caller names, which may be a pipe"),
 }
 

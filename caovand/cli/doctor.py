@@ -23,13 +23,13 @@ from caovand.adapters.network import ports
 from caovand.adapters.servers import server_process
 from caovand.adapters.servers.server_process import GATEWAY, PAGE, Kind
 from caovand.adapters.system import host, memory_speed
-from caovand.cli.alternatives import alternatives
-from caovand.cli.checks import report
-from caovand.cli.ending import ended
-from caovand.cli.errors import CommandError
-from caovand.cli.orphans import find_orphans
-from caovand.cli.planned import plan_for, remembered_here, tuned_here
-from caovand.cli.survey import (
+from caovand.cli.common.alternatives import alternatives
+from caovand.cli.common.checks import report
+from caovand.cli.common.ending import ended
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.orphans import find_orphans
+from caovand.cli.common.planned import plan_for, remembered_here, tuned_here
+from caovand.cli.common.survey import (
     Machine,
     add_config,
     asked_config,
@@ -39,7 +39,7 @@ from caovand.cli.survey import (
     inspect,
     running,
 )
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common.verb import Group, Verb
 from caovand.core.addresses import split
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine

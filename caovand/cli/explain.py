@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from caovand.adapters.log_excerpt import excerpt_of
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
 from caovand.core.engine.log import Explanation
 from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding

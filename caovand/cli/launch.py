@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file, secret_file, trust
 from caovand.adapters.network import http
-from caovand.cli.client import connect
-from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint, Run
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.client_programs import KEY, PROGRAMS, Endpoint, Run
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
 from caovand.core import api_key
 from caovand.core.config.key import ConfigError
 from caovand.core.gateway import protocol

@@ -23,14 +23,14 @@ from caovand.adapters.files import safe_files, trust, yaml_file
 from caovand.adapters.files.config_file import ModeMemory
 from caovand.adapters.files.directories import Directories, own_directories
 from caovand.adapters.system import processes
-from caovand.cli import own_daemon
-from caovand.cli.console import console
-from caovand.cli.ending import ended
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common import own_daemon
+from caovand.cli.common.console import console
+from caovand.cli.common.ending import ended
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import Planned, plan_for, remembered
+from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
+from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
-from caovand.cli.planned import Planned, plan_for, remembered
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, inspect
-from caovand.cli.verb import Group, Verb
 from caovand.core.config.schema import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable

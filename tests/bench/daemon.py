@@ -28,7 +28,7 @@ from caovand.adapters.engine.pump import Ring, RotatedFile
 from caovand.adapters.log import Echo
 from caovand.adapters.network.http import Endpoint, complete
 from caovand.adapters.system import processes
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from caovand.core.config.schema import WatchSection
 from caovand.core.health.detector import DetectorRules, begin, observe, proven
 from caovand.core.health.observation import LogLine, Progress

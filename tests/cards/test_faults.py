@@ -19,7 +19,7 @@ import pytest
 
 from caovand.adapters.gpu.nvml import read_gpus
 from caovand.adapters.system import processes
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import Server, configured, drawn

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.planned import Planned
+from caovand.cli.common.planned import Planned
 from tests.cards.shapes import SHAPES
 from tests.cards.starts import planned, started
 

@@ -12,9 +12,9 @@ import pytest
 
 from caovand.adapters import model_folder
 from caovand.adapters.engine.choice import chosen_engine
-from caovand.cli import candidates, drawing, survey
 from caovand.cli import plan as plan_verb
-from caovand.cli.errors import Exit
+from caovand.cli.common import candidates, drawing, survey
+from caovand.cli.common.errors import Exit
 from caovand.cli.main import main
 from caovand.cli.top import parts
 from caovand.core.config.schema import Config

@@ -20,10 +20,11 @@ from caovand.adapters.engine_install import places
 from caovand.adapters.servers import server_process
 from caovand.adapters.servers.server_process import GATEWAY, PAGE
 from caovand.adapters.system.processes import Process
-from caovand.cli import doctor, orphans, serve, survey
+from caovand.cli import doctor, serve
 from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common import orphans, survey
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.main import main
 from caovand.core.config.schema import Config
 from caovand.core.facts.all_reduce import Sums

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.system import processes
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from caovand.daemon.records import memories
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from caovand.adapters.engine_install.commands import Finished
-from caovand.cli.errors import CommandError
-from caovand.cli.progress import Screen
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.progress import Screen
 from caovand.core.config.schema import Config
 from caovand.lab.fieldtest import kernels, steps, trial
 from caovand.lab.fieldtest.steps import ORDER, QUICK, Subject

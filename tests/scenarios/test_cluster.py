@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.network import cluster_key
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from tests.cluster_pair import HEAD, Pair, pair, section
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import PATIENCE_S, until

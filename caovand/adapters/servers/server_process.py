@@ -109,7 +109,7 @@ class ServerProcess:
     def end(self) -> None:
         """Kill it: it has nothing to finish."""
         if self._watch >= 0:
-            self._forget()
+            self._release()
             self._process.kill()
             # One that hangs in the kernel is reaped by whoever comes after us.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -134,10 +134,10 @@ class ServerProcess:
             self._on_output()
             if self._seen == before:
                 break
-        self._forget()
+        self._release()
         self._on_end(status)
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self._close_output()
         self._loop.remove_reader(self._watch)
         os.close(self._watch)

@@ -17,8 +17,8 @@ from caovand.cli.cluster.shared import (
     host_of,
     key_argument,
 )
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Verb
 from caovand.core.addresses import is_loopback
 
 CANNOT = "make this machine the head of a cluster"

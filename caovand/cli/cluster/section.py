@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.files import config_file, safe_files, trust
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.cluster import section
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config

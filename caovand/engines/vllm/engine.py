@@ -14,7 +14,7 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
-from caovand.engines.common.works import WORKS
+from caovand.engines.common.task_probes import WORKS
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup

@@ -10,8 +10,8 @@ from typing import Any
 
 from caovand.adapters.files import config_file, secret_file
 from caovand.adapters.network.http import Endpoint
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.config.key import ConfigError
 from caovand.core.engine.record import Api, Work
 from caovand.core.model_task import TITLES

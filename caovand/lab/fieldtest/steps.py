@@ -16,11 +16,11 @@ from typing import Any
 from caovand import __version__
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.network import free_port
-from caovand.cli.checks import document
+from caovand.cli.common.checks import document
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.progress import Screen
 from caovand.cli.doctor import findings
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import Planned, plan_for
-from caovand.cli.progress import Screen
 from caovand.core.config.schema import Config
 from caovand.core.config.text import render
 from caovand.core.facts import inventory_file

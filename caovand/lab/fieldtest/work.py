@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.files import state_file
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.errors import CommandError, Exit
 
 SUBJECT = "subject"
 STOPPED = "stopped"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.adapters.system import usage
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from caovand.lab.core.soak.seen import Mishap, Sample
 from caovand.lab.core.soak.verdict import AWAY, NAMED
 from caovand.lab.soak.ledger import Ledger

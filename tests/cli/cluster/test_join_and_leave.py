@@ -11,7 +11,7 @@ import pytest
 from caovand.adapters.files import config_file
 from caovand.adapters.network import cluster_key, own_address
 from caovand.cli.cluster import section
-from caovand.cli.errors import Exit
+from caovand.cli.common.errors import Exit
 from caovand.core.cluster.section import BEGIN, END
 from caovand.core.config.services import ClusterSection
 from tests.cli.conftest import Ctl, Said

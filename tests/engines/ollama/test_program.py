@@ -12,9 +12,9 @@ import pytest
 
 from caovand.adapters.engine import probe
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine import choice
 from caovand.cli.parser import parser
-from caovand.cli.progress import Screen
 from caovand.core.config.parser import parse
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.problem import Problem

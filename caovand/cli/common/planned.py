@@ -12,7 +12,7 @@ from typing import Any
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import state_file
 from caovand.adapters.files.directories import directories
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core import addresses
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.planning import Command

@@ -19,8 +19,8 @@ from caovand.adapters.files import config_file, safe_files, trust
 from caovand.adapters.files.directories import directories, own_directories
 from caovand.adapters.gpu import nvml
 from caovand.adapters.system import host, memory_speed, processes
-from caovand.cli.client import client_for
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.client import client_for
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.cluster.node import assumed
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, Mode

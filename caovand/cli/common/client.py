@@ -14,8 +14,8 @@ from typing import Any
 import zmq
 
 from caovand.adapters.files.directories import directories
-from caovand.cli import reach
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common import reach
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 

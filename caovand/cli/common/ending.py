@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.printing import raw, shown
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.printing import raw, shown
 from caovand.core.reporting.wire import WireError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

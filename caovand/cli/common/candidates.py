@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from caovand.adapters.engine.choice import chosen_engine
-from caovand.cli.errors import CommandError
-from caovand.cli.planned import Planned
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.planned import Planned
 from caovand.core.config.schema import Config
 from caovand.core.engine.record import Engine
 from caovand.core.facts.forecast import MemoryEstimate

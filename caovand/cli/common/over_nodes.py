@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.cli.client import client_for
-from caovand.cli.errors import CommandError
+from caovand.cli.common.client import client_for
+from caovand.cli.common.errors import CommandError
 from caovand.core.cluster.node import node_of
 from caovand.core.cluster.node_document import BadFacts, read_shown_cards
 from caovand.core.facts.inventory import Inventory, Node

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from caovand.adapters.files import safe_files
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.errors import CommandError, Exit
 
 
 def check(path: Path) -> None:

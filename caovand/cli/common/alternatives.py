@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caovand.cli.planned import Planned
+from caovand.cli.common.planned import Planned
 from caovand.core.engine.record import Engine
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
-from caovand.cli.console import console
-from caovand.cli.errors import Exit
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
 from caovand.core.facts.checks import CheckResult
 
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from caovand.cli.printing import raw, takes_unicode
+from caovand.cli.common.printing import raw, takes_unicode
 from caovand.core.printable import one_line, printable
 
 _MIB = 2**20

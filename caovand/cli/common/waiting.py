@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.client import Client, connect
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.client import Client, connect
+from caovand.cli.common.errors import CommandError, Exit
 
 # A first start compiles kernels and reads weights from a disk.
 PATIENCE_S = 3600.0

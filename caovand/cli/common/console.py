@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
-from caovand.cli.printing import raw
+from caovand.cli.common.printing import raw
 from caovand.core.printable import printable
 
 

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 from caovand.adapters.admission.door import peer_uid
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.errors import CommandError, Exit
 
 SYSTEM_RUNTIME = Path("/run/caovan")
 _TIMEVAL = struct.Struct("ll")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.cli.errors import CommandError
-from caovand.cli.verb import Verb
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.verb import Verb
 from caovand.core.config.schema import Config
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.wire import failure_fields
@@ -78,7 +78,7 @@ class Family:
             return Path(named).absolute()
         with contextlib.suppress(ImportError, CommandError):
             # Plain Python lists engines too, without what asks a daemon.
-            from caovand.cli import survey  # noqa: PLC0415
+            from caovand.cli.common import survey  # noqa: PLC0415
 
             if (source := survey.daemon_config(survey.running(args.runtime))) is not None:
                 return of_daemon(survey.configuration(source)) or self.root
