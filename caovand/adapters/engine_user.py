@@ -24,6 +24,7 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from typing import Any, BinaryIO, TypeVar
 
+from caovand import HOME
 from caovand.adapters import rights, spawner
 
 NAME = "caovan-engine"
@@ -31,7 +32,6 @@ VARIABLE = "CAOVAN_ENGINE_USER"
 """Names another user, as in tests."""
 STARTS = Path(spawner.__file__)
 CALLS = Path(__file__).with_name("engine_calls.py")
-HOME = str(Path(__file__).parents[2])
 ANSWER_S = 10.0
 CALL_S = 10.0
 MARGIN_S = 2.0

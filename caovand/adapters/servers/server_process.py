@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand import HOME
 from caovand.adapters.confinement import Confinement, launching
 from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 
 READY = "ready"
 """What it prints once it listens; before that, what is wrong."""
-HOME = str(Path(__file__).parents[2])
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 MAX_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
 READ_BYTES = 4096
