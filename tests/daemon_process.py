@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import processes
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError
+from caovand.adapters.system import processes
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError
 from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent

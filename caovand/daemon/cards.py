@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from caovand.adapters import nvml, processes
-from caovand.adapters.gpu_samples import GpuSampler
+from caovand.adapters.gpu import nvml
+from caovand.adapters.gpu.samples import GpuSampler
+from caovand.adapters.system import processes
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu
 from caovand.core.figures import cards as figures

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from caovand.adapters.child import Child
-from caovand.adapters.directories import Directories
-from caovand.adapters.stale_files import StaleFiles
+from caovand.adapters.files.directories import Directories
+from caovand.adapters.files.stale_files import StaleFiles
 from caovand.core import limits
-from caovand.daemon import memories
+from caovand.daemon.records import memories
 
 LIMIT_S = 5.0
 

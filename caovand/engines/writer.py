@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from caovand.core.engine import Engine
+from caovand.core.engine.log import Explanation
+from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure
-from caovand.core.log import Explanation
 from caovand.engines import registry
 from caovand.engines.common import host, kernel, python
 from caovand.engines.common.advice import sentences

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from caovand.adapters.http import (
+from caovand.adapters.network.http import (
     MAX_ANSWER_BYTES,
     Endpoint,
     Unanswered,
@@ -26,7 +26,7 @@ from caovand.adapters.http import (
     quoted,
     shut,
 )
-from caovand.core.engine import Upload, Work
+from caovand.core.engine.record import Upload, Work
 from caovand.lab.core.bench.record import Answered
 
 SILENCE_S = 1800.0

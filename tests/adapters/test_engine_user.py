@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_calls, engine_user, processes, rights, spawner
+from caovand.adapters import engine_calls, engine_user, rights, spawner
+from caovand.adapters.system import processes
 from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
 from tests.daemon_process import ROOT
 
@@ -23,7 +24,9 @@ ENGINE = "nobody"
 DAEMON_PROGRAM = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from caovand.adapters import engine_user, processes, spawner, stale_files
+from caovand.adapters import engine_user, spawner
+from caovand.adapters.system import processes
+from caovand.adapters.files import stale_files
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
 user, found = engine_user.current(), {"why": engine_user.why_none()}
 status = open("/proc/self/status").read().splitlines()
@@ -237,6 +240,6 @@ def test_only_caovans_functions_are_called_and_errors_come_back() -> None:
     pids = f"{processes.__name__}:read_outputs"
     assert engine_calls.called(pids, [0]) == {"result": []}
     assert "error" in engine_calls.called("os:getpid", [])
-    assert "error" in engine_calls.called("caovand.adapters.processes:none", [])
-    made = "caovand.adapters.stale_files:make_folder"
+    assert "error" in engine_calls.called("caovand.adapters.system.processes:none", [])
+    made = "caovand.adapters.files.stale_files:make_folder"
     assert engine_calls.called(made, ["/proc/none"]) == {"errno": errno.ENOENT}

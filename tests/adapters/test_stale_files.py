@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.stale_files import MAX_FOLDER, SHARED, StaleFiles
+from caovand.adapters.files.stale_files import MAX_FOLDER, SHARED, StaleFiles
 from tests.patience import eventually
 
 USER = """
@@ -232,10 +232,10 @@ def test_without_an_answer_of_the_engines_user_nothing_is_removed_and_nothing_fa
     with open(tmp_path / name, "w"):
         for _ in range(5):
             with monkeypatch.context() as patch:
-                patch.setattr("caovand.adapters.stale_files.as_engine", silent)
+                patch.setattr("caovand.adapters.files.stale_files.as_engine", silent)
                 one.look([os.getpid()])
         one.look([os.getpid()])
     with monkeypatch.context() as patch:
-        patch.setattr("caovand.adapters.stale_files.as_engine", silent)
+        patch.setattr("caovand.adapters.files.stale_files.as_engine", silent)
         one.remove()
     assert (tmp_path / name).exists()

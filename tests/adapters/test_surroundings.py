@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import nvml as nvml_adapter
-from caovand.adapters import processes, tegra
-from caovand.adapters.host import read_host
-from caovand.adapters.nvml import read_gpus, visible
-from caovand.adapters.probe import EngineMissing, probe_engine
+from caovand.adapters.engine.probe import EngineMissing, probe_engine
+from caovand.adapters.gpu import nvml as nvml_adapter
+from caovand.adapters.gpu import tegra
+from caovand.adapters.gpu.nvml import read_gpus, visible
+from caovand.adapters.system import processes
+from caovand.adapters.system.host import read_host
 from caovand.core.facts import occupancy
 from caovand.engines.vllm.probe import PROBE
 from tests.core.machines import turing

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.nvml import read_gpus
+from caovand.adapters.gpu.nvml import read_gpus
 from tests.daemon_process import ROOT, Daemon, daemon
 
 ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.planned import Planned, plan_for
-from caovand.cli.survey import configuration as read
-from caovand.cli.survey import inspect
+from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.survey import configuration as read
+from caovand.cli.common.survey import inspect
 from tests.cards.conftest import CACHE, CARD, EAGER, ENGINE
 from tests.cards.shapes import CONTEXT, SHAPES, Shape
 from tests.daemon_process import ROOT, free_port

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.http import Endpoint, Unanswered
-from caovand.engines.common.works import WORKS
+from caovand.adapters.network.http import Endpoint, Unanswered
+from caovand.engines.common.task_probes import WORKS
 from caovand.lab.streamed import Refused, Streams, choice
 from tests.lab.completions_server import Completions, completions, streamed
 from tests.patience import LIMIT_S

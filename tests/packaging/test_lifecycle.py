@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import launch
-from caovand.adapters.short_slice import SLICE_NS
+from caovand.adapters.system.short_slice import SLICE_NS
 from tests import hostile_engine
 from tests.hostile_engine import HOSTILE, NEEDED
 from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, repacked, version_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from caovand.core.engine import Api, Arguments, Engine
+from caovand.core.engine.planning import Planning
+from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.plan import Plan
-from caovand.core.planning import Planning
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
 from caovand.engines.ollama.healing.cures import HEALING

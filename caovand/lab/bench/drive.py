@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.adapters.http import Unanswered
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.progress import Screen
+from caovand.adapters.network.http import Unanswered
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.progress import Screen
 from caovand.core.model_source.pace import duration
 from caovand.core.reporting.wire import WireError
 from caovand.lab.bench.sized import Sized

@@ -6,8 +6,8 @@ import itertools
 import json
 from collections.abc import Sequence
 
-from caovand.adapters import http
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Unanswered
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import prompts
 from caovand.lab.streamed import Refused, Streams

@@ -11,12 +11,12 @@ import time
 import uuid
 
 from caovand import __version__
-from caovand.adapters.directories import own_directories
-from caovand.adapters.http import Unanswered
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.progress import Screen
-from caovand.cli.verb import Verb
+from caovand.adapters.files.directories import own_directories
+from caovand.adapters.network.http import Unanswered
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.progress import Screen
+from caovand.cli.common.verb import Verb
 from caovand.core.health.canary import Degenerate
 from caovand.core.problem import ProblemError
 from caovand.lab import results

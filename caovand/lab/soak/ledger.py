@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network.http import Unanswered
 from caovand.lab.core.soak.seen import Compared, Mishap, Paced
 from caovand.lab.streamed import Refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.log import Log
+from caovand.core.engine.log import Log
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.phases import PHASES, read
