@@ -19,16 +19,18 @@ from caovand.adapters.engine_user import VARIABLE
 
 DAEMON, ENGINE = "caovan-test", "caovan-test-engine"
 RIGHTS = "+setuid,+setgid"
+TAKEN = 9
+"""useradd's status where the user exists, as after a test that was killed."""
 SHARED = Path("/dev/shm")
 CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
 
 
 @dataclass(frozen=True)
 class Users:
-    """Numbers of the daemon's user and of its engines', which have equal groups."""
+    """The daemon's user and its engines'."""
 
-    daemon: int
-    engine: int
+    daemon: pwd.struct_passwd
+    engine: pwd.struct_passwd
 
     def daemons_rights(self) -> tuple[str, ...]:
         """Words that run a daemon as its user, with what the unit gives it."""
@@ -39,15 +41,10 @@ class Users:
         """Words that run a daemon as the engines' user, who has no other for engines."""
         return (*self._become(self.engine), "--bounding-set=-all")
 
-    def _become(self, uid: int) -> tuple[str, ...]:
-        groups = ",".join(map(str, sorted({self.engine, *_groups_of_cards()})))
-        return (
-            "setpriv",
-            f"--reuid={uid}",
-            f"--regid={uid}",
-            f"--groups={groups}",
-            "--no-new-privs",
-        )
+    def _become(self, user: pwd.struct_passwd) -> tuple[str, ...]:
+        groups = ",".join(map(str, sorted({self.engine.pw_gid, *_groups_of_cards()})))
+        ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", f"--groups={groups}")
+        return ("setpriv", *ids, "--no-new-privs")
 
     def environ(self, cache: Path) -> dict[str, str]:
         """What a daemon of either kind needs in its environment."""
@@ -63,20 +60,22 @@ class Users:
 
     def own(self, cache: Path) -> None:
         """Make the cache of earlier users these users'."""
-        owner = f"{self.engine}:{self.engine}"
+        owner = f"{self.engine.pw_uid}:{self.engine.pw_gid}"
         subprocess.run(["chown", "-hR", owner, str(cache)], check=True)
         cache.chmod(0o770)
 
     def left(self) -> list[str]:
         """What lives or lies in memory of the engines' user."""
         living = [str(one) for one in processes.every() if not one.zombie and self.runs(one.pid)]
-        files = [str(file) for file in SHARED.iterdir() if file.lstat().st_uid == self.engine]
+        files = [
+            str(file) for file in SHARED.iterdir() if file.lstat().st_uid == self.engine.pw_uid
+        ]
         return living + files
 
     def runs(self, pid: int) -> bool:
         """Whether a process is the engines' user's; of some, root owns the folder in /proc."""
         with contextlib.suppress(OSError):
-            return f"\nUid:\t{self.engine}\t" in Path(f"/proc/{pid}/status").read_text()
+            return f"\nUid:\t{self.engine.pw_uid}\t" in Path(f"/proc/{pid}/status").read_text()
         return False
 
 
@@ -94,11 +93,12 @@ def service_users() -> Iterator[Users]:
     with contextlib.ExitStack() as undo:
         for name in (DAEMON, ENGINE):
             words = ["useradd", "--system", "--no-create-home", "--user-group", name]
-            subprocess.run(words, check=True, capture_output=True)
+            if subprocess.run(words, capture_output=True, check=False).returncode not in (0, TAKEN):
+                pytest.skip(f"cannot make the user {name}")
             undo.callback(subprocess.run, ["userdel", name], check=False, capture_output=True)
         for gid in _groups_of_cards():
             subprocess.run(["usermod", "--append", "--groups", str(gid), ENGINE], check=True)
-        yield Users(*(pwd.getpwnam(name).pw_uid for name in (DAEMON, ENGINE)))
+        yield Users(*map(pwd.getpwnam, (DAEMON, ENGINE)))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
 OURS = "caovand."
-CALLED = ("evidence", "ports", "processes", "stale_files")
+CALLED = ("engine_access", "evidence", "ports", "processes", "stale_files")
 """Adapters whose functions are called: imported once, not by each process."""
 
 

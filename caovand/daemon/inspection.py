@@ -14,6 +14,7 @@ from caovand.adapters import (
     chat_template,
     child,
     config_file,
+    engine_access,
     host,
     memory_speed,
     model_folder,
@@ -237,7 +238,11 @@ def unplannable(problem: Unplannable) -> Obstacle:
 
 def _model(request: PlanRequest) -> ModelCard:
     try:
-        return read_model(request.config, request.environ)
+        card = read_model(request.config, request.environ)
+        if request.engine.models is None:
+            env = {**request.environ, **dict(request.config.engine.env)}
+            engine_access.check(card, env)
+        return card
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, request.config.model.path)
         hold = bool(limits.reached(problem))
