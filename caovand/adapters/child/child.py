@@ -23,7 +23,7 @@ from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.confinement import Confinement, launching
-from caovand.adapters.engine_user import Program
+from caovand.adapters.engine_program import Program
 from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
