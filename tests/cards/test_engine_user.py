@@ -71,7 +71,8 @@ def configured(port: int, count: int, args: Sequence[str], confine: bool) -> str
             shutil.copytree(TINY, tiny)
         subprocess.run(["chmod", "-R", "a+rX", str(tiny)], check=True)
         words = ["--kv-cache-memory-bytes", "64M", "--tensor-parallel-size", str(count), *args]
-        return configuration("dense", port, (), words, engine=engine, path=tiny, context=2048)
+        env = {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(count)))}  # a core a rank
+        return configuration("dense", port, (), words, env, engine=engine, path=tiny, context=2048)
     if len(gpus) < count:
         pytest.skip(f"needs {count} cards")
     subprocess.run(["chmod", "-R", "a+rX", str(model("hybrid"))], check=True)
