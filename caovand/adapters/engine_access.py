@@ -6,7 +6,9 @@ A daemon that may does not mean that its engines do: they are another user's.
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
@@ -59,11 +61,22 @@ def remedy(user: str, place: Path, denied: str, verb: str) -> str:
         )
     if verb == NOT_WRITABLE:
         return f"run `sudo chown -R {user} {quote(denied)}`, or set another HF_HOME"
+    if group := _group(denied, stat.S_IXGRP if verb == ENTER else stat.S_IRGRP):
+        return f"run `sudo usermod -aG {group} {user}`, then restart the service"
     if verb == ENTER:
         acl, mode, path = f"setfacl -m u:{user}:x", "chmod o+x", quote(denied)
     else:
         acl, mode, path = f"setfacl -R -m u:{user}:rX", "chmod -R o+rX", quote(str(place))
     return f"run `sudo {acl} {path}`, or let everybody: `sudo {mode} {path}`"
+
+
+def _group(place: str, bit: int) -> str:
+    """The group that is allowed in there, if it is not root's."""
+    with contextlib.suppress(OSError, KeyError):
+        seen = os.stat(place)
+        if seen.st_gid and seen.st_mode & bit:
+            return grp.getgrgid(seen.st_gid).gr_name
+    return ""
 
 
 def barrier(path: str) -> list[str]:

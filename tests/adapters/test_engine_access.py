@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +127,15 @@ def test_a_start_is_refused_with_the_place_and_the_command(
         f" run `sudo setfacl -m u:caovan-engine:x {home}`, or let everybody:"
         f" `sudo chmod o+x {home}`"
     )
+
+
+def test_the_group_that_is_allowed_in_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "stat", lambda _: SimpleNamespace(st_gid=1, st_mode=0o750))
+    found = engine_access.remedy("engine", place, str(place), "enter")
+    name = grp.getgrgid(1).gr_name
+    assert found == f"run `sudo usermod -aG {name} engine`, then restart the service"
 
 
 def test_a_hubs_model_needs_a_cache_that_the_user_may_fill(
