@@ -7,11 +7,13 @@ import errno
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -287,6 +289,13 @@ def test_a_hundred_thousand_malformed_messages(program: Path) -> None:
     assert len(os.listdir(f"/proc/{one.process.pid}/fd")) == before
     assert one.run("echo lives") == "lives\n"
     one.close()
+
+
+def test_one_can_audit_it_in_an_hour() -> None:
+    text = Path(spawner.__file__).read_text()
+    assert len(text.splitlines()) <= 300
+    imported = re.findall(r"^(?:import|from) (\w+)", text, re.M)
+    assert {*imported} <= sys.stdlib_module_names, "the standard library alone"
 
 
 def test_what_has_ended_costs_it_nothing(shared: Spawned) -> None:
