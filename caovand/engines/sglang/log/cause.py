@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import host, python
 from caovand.engines.common.hit import Hit, cause, finding
+from caovand.engines.common.raised import family_of
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
@@ -59,17 +60,19 @@ class _Trace:
 
     def __init__(self) -> None:
         self.files: list[str] = []
+        self.frames: list[str] = []
         self.phase = ""
         self._reads_weights = self._ends = False
 
     def take(self, message: str) -> None:
         """Read the log's next line."""
         if "Traceback (most recent call last)" in message:
-            self.files, self.phase, self._reads_weights = [], "", False
+            self.files, self.frames, self.phase, self._reads_weights = [], [], "", False
             self._ends = bool(_REPORTS.match(message))
         elif frame := python.frame_of(message):
-            self.files.append(frame[1])
             function = frame["function"] or ""
+            self.files.append(frame[1])
+            self.frames.append(f"{frame[1]}:{function}")
             self.phase = _PHASE_OF.get(function, self.phase)
             self._reads_weights |= bool(_LOADERS.search(function))
 
@@ -89,7 +92,9 @@ class _Trace:
         if self._reads_weights and MISFIT.pattern.match(message):
             return MISFIT
         reads = any(map(_CONFIGURING.search, self.files))
-        return REFUSED if reads and REFUSED.pattern.match(message) else None
+        if reads and REFUSED.pattern.match(message):
+            return REFUSED
+        return family_of(self.frames, message)
 
 
 def announces_failure(line: str) -> bool:

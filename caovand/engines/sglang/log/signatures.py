@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python, runtime
+from caovand.engines.common import cuda, host, kernel, python, runtime, toolchain
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -22,6 +22,7 @@ _ROOM: Mapping[str, Failure] = {
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *python.ROWS,
+    *toolchain.ROWS,
     # Memory
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
@@ -56,8 +57,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
-         r"fatal error: (?P<header>\S{1,100}): No such file or directory"
-         r"|" + python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
+         python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),

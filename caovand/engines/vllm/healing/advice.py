@@ -165,10 +165,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
         "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
     ),
-    "jit.header": (
-        "A compiler ran and did not find {header}: install python3-dev for Python.h, the CUDA "
-        "toolkit for its own headers.",
-    ),
     "jit.link": (
         "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
         "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
@@ -220,8 +216,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a model that does not need it.",
     ),
     "engine.broken": (
-        "The engine's installation is incomplete: {library} is missing, or belongs to another "
-        "PyTorch or CUDA.",
         "The engine's installation is incomplete: {name} is missing from it, or a folder named "
         "vllm hides it.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
@@ -230,6 +224,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "engine install` repairs them.",
     ),
     "engine.unlinked": (
+        "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "
+        "engine's package asks for.",
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
         "CUDA. Reinstall the engine together with its PyTorch.",
     ),
