@@ -107,6 +107,23 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "--reasoning-parser and --tool-call-parser out, or choose those that the model's page "
         "names; another release of the engine may know this model.",
     ),
+    "model.tokenizer": (
+        "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
+        "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
+        "--config-format hf --load-format auto); otherwise download tokenizer.json and "
+        "tokenizer_config.json, name another tokenizer with --tokenizer, and install sentencepiece "
+        "and tiktoken.",
+    ),
+    "model.quantization": (
+        "The engine has no kernels for this checkpoint's quantization: choose another quantization "
+        "of the model, a newer release, or another engine.",
+    ),
+    "model.gguf": (
+        "The engine cannot read GGUF files of the architecture {architecture}: use the model's own "
+        "checkpoint (safetensors), a newer release, or llama.cpp.",
+        "The installed Transformers cannot read GGUF files of the architecture {unread}: use the "
+        "model's own checkpoint (safetensors), a newer release, or llama.cpp.",
+    ),
     "args.adapter": (
         "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
         "takes none for (the line names them). Merge it into its base model, or train it without "

@@ -40,12 +40,24 @@ ROWS = (
          r"'(?P<attribute>\w{1,80})'"
          r"|^AttributeError: '?(?P<object>\w{0,60}(?:Tokenizer|Processor)\w{0,20})'?"
          r" (?:object )?has no attribute '?(?P<member>\w{1,80})"
-         r"|^TypeError: Received a \w{1,80} for argument \w{1,40}, but a "
+         r"|^TypeError: (?:Received a \w{1,80} for argument \w{1,40}, but a "
+         r"|Invalid type of HuggingFace \w{1,40}\. )"
          r"|Unrecognized configuration class|Failed to import transformers\.", SERVED),
     signature("args.parser", "cause", "bad-arguments",
          r"\bthink_(?:start|end)_token .{1,80}\b(?:must|cannot|not)\b"
          r"|could not locate \w{1,40}(?: \w{1,20}/\w{1,20})? tokens? in the tokenizer"
          r"|\w{1,40} (?:reasoning|tool) parser could not locate", SERVED),
+    signature("model.tokenizer", "cause", "model-missing",
+         r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
+         r"|Can't load tokenizer for|instantiate the backend tokenizer"
+         r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
+    signature("model.quantization", "cause", "backend-unsupported",
+         r"No compressed-tensors compatible scheme|[Uu]nsupported quantization\b"
+         r"|(?:quantization|quant_method)(?: (?:scheme|method|type|format))? \S{0,40} ?(?:is )?not "
+         r"(?:yet )?supported"),
+    signature("model.gguf", "cause", "bad-arguments",
+         r"GGUF model with architecture (?P<architecture>\S{1,60}) is not supported"
+         r"|^ValueError: Architecture (?P<unread>\S{1,60}) not supported"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -99,7 +111,7 @@ NO_MODEL = (
     r"|RevisionNotFoundError|Found 0 files matching the pattern: "
     r"|does not appear to have (?:a file named|files named)|Error no file named "
     r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
-    r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+    r"|Can't load (?:the )?configuration"
 )
 NO_TENSOR = r": assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\))"
 BUILD = (
@@ -111,7 +123,7 @@ BUILD = (
 )
 COMPILER = (
     r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
-    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
+    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)(?:\.exe)?'?, "
     r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"
 )
 PTXAS = (
@@ -196,6 +208,7 @@ _RAW = re.compile(
     r"|[^\s:]{1,300}\.so[\w.]{0,20}: (?:undefined symbol|cannot open shared|file too short)"
     r"|.{0,200}Warning: CUDA initialization: |The NVIDIA driver on your system is too old"
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
+    r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
     r"|\[sgl_kernel\] CRITICAL|nvcc (?:fatal|error)|Failed to import Triton kernels"
 )
 

@@ -167,6 +167,14 @@ FAMILIES: tuple[Family, ...] = (
         "the model.",
     ),
     _family(
+        "template", "bad-arguments",
+        r"/(?:jinja2/|sglang/srt/managers/template_manager\.py|sglang/srt/(?:parser/)?(?:conversation"
+        r"|jinja_template_utils)\.py)",
+        _ANY,
+        "The chat template cannot be used: pass one of your own with --chat-template, or correct "
+        "chat_template in the model's tokenizer_config.json (one template as text, not several).",
+    ),
+    _family(
         "import", "bad-arguments",
         r"/(?:site|dist)-packages/[^:]{1,200}:<module>$",
         _ANY,
@@ -187,6 +195,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A setting, the model's files or a request is refused: the line has the engine's reason.",
     ),
 }
+BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
+"""Families of code that reads and builds: it fails the same way at every start."""
 _ENTRY = re.compile(
     r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"

@@ -35,6 +35,9 @@ ROWS = (
     signature("jit.header", "cause", "jit-toolchain",
          rf"fatal error: ['\"<]?{_HEADER}['\">]?(?:: No such| ?file not found)"
          rf"|Cannot open include file: '(?P<missing>[^']{{1,100}})'"),
+    signature("jit.compiler", "generic", "jit-toolchain",
+         r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
+         r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
     signature("engine.loader", "cause", "bad-arguments",
          r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
@@ -64,6 +67,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A compiler ran and did not find {header}: install the package that has it.",
         "A compiler ran and did not find {missing}: install the Windows SDK, and the CUDA toolkit "
         "for its own headers.",
+    ),
+    "jit.compiler": (
+        "A compiler ran and refuses the source ({why}): the source was written for another release "
+        "of the compiler, the CUDA toolkit or PyTorch. Take a build that fits the installed "
+        "PyTorch, or install the releases that its build asks for.",
     ),
     "engine.loader": (
         "{library} was built for another PyTorch, which has {of_torch}.",

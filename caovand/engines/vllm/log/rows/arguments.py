@@ -65,7 +65,8 @@ ROWS: tuple[Signature, ...] = (
          r"|^Failed to import Triton kernels\b.{0,200}Error: (?P<reason>.{1,200})", SERVED),
     # Its code could not be imported: the reason is in the lines before
     signature("model.uninspected", "generic", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
+         r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
+         r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
          r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
          r"|model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),

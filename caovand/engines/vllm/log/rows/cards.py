@@ -67,7 +67,8 @@ ROWS: tuple[Signature, ...] = (
     signature("jit.link", "cause", "jit-toolchain",
          r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.attention", "cause", "backend-unsupported",
-         r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
+         r"\w{0,20}Attention\w{0,10} (?:backend )?(?:does not|doesn't) (?:yet )?support"
+         r"|No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
          r"|Invalid attention backend for|FlashAttention only supports Ampere"
          r"|FlashAttention does not support \S{1,40} kv-cache"
