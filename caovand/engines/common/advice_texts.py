@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common import building
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -62,6 +63,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **building.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
@@ -244,6 +246,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",
     ),
+    "exit.library": (
+        "Windows did not find a library of the engine, or not that of its release: install the "
+        "newest Visual C++ runtime and the card's driver, and the engine again.",
+    ),
+    "exit.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "exit.died": (
+        "The engine's process crashed, and only its code is left: read the engine's own log. If "
+        "it began with an update of the engine or driver, go back; try another backend (CPU, "
+        "Vulkan, CUDA), or fewer layers on the card.",
+    ),
     "unit.killed": (
         "The kernel or its supervisor killed it for lack of memory: add memory or swap, or raise "
         "the limit of its container or unit (resources.limits.memory, --memory, MemoryMax).",
@@ -292,6 +307,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.type": (
         "The file has tensors in a quantization that this release does not know: install a newer "
         "release, or download another quantization.",
+    ),
+    "llama.model.tensor": (
+        "File and program do not agree on the model's tensors: the program may be older than the "
+        "file's architecture, or the file older than the program, or damaged. Use a newer release "
+        "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "
+        "file.",
+    ),
+    "llama.model.shape": (
+        "File and program do not agree on the model's sizes: use a newer release, then a newer "
+        "file "
+        "of the model, or one converted by another tool.",
+    ),
+    "llama.model.key": (
+        "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
+        "or download a newer file.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "

@@ -50,13 +50,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
         " recommends).",
     ),
-    "llama.model.key": (
-        "The file lacks {key}: it was made for another release of llama.cpp. Download a newer"
-        " file.",
-    ),
-    "llama.model.tensor": (
-        "The file lacks a tensor: it was made for another release of llama.cpp, or is broken."
-        " Download it again, or a newer file.",
+    "llama.cuda.oom": (
+        "The card has too little free memory for weights, cache and buffers together: use a GGUF"
+        " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.cache.flash": (
@@ -97,6 +93,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.download": (
         "The hub has no such repository or file: correct its name and quantization.",
     ),
+    "llama.python.load": (
+        "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True to"
+        " see it. The path may be wrong, the file damaged, or in a format or architecture that"
+        " another release of the package knows; or memory is short.",
+    ),
+    "llama.python.library": (
+        "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
+        "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
+        "this CUDA, and the runtime it was built for.",
+    ),
+    "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (
         "The chat template is broken: correct [model] chat_template, or leave it out.",
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, ggml, host, kernel, network
+from caovand.engines.common import building, cuda, ggml, host, kernel, network, python
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -22,6 +22,8 @@ _ROOM: Mapping[str, Failure] = {
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *ggml.ROWS,
+    *building.ROWS,
+    *ggml.EXITS,
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
@@ -116,17 +118,26 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|CUDA error)|^GGML_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
+         r"GGML_ABORT|CUDA error)|^(?:GGML|LLAMA)_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
          r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
+    signature("llama.python.load", "consequence", "model-missing",
+         r"Failed to load model from file: (?P<path>.{1,300})"
+         r"|Could not load Llama model from path: (?P<named>.{1,300})"),
+    signature("llama.python.path", "cause", "model-missing",
+         r"Model path does not exist: (?P<path>.{1,300})"),
+    signature("llama.python.library", "cause", "bad-arguments",
+         r"(?:Failed to load shared library|Shared library with base name|Could not find module) "
+         r"'(?P<library>[^']{1,300})'"),
     signature("llama.load", "wrapper", "unknown",
          r"exiting due to (?:model loading error|HTTP server error)"
          r"|failed to initialize HTTP server"),
     signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
          r"error: unable to load model|failed to load model\b"),
+    *python.ANY_PROGRAM,
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (

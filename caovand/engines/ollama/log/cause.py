@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import ggml, host
+from caovand.engines.common import building, ggml, host
 from caovand.engines.common.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
@@ -110,4 +110,6 @@ def _is_evidence(parts: Parts, line: str) -> bool:
         return parts.level == "ERROR" or warned or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
-    return bool(_RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or host.is_raw(line))
+    if _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw):
+        return True
+    return host.is_raw(line) or building.is_raw(line)

@@ -12,7 +12,7 @@ from caovand.engines.ollama.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"time=\S{1,40} level=[A-Z]{1,8} source=|\[GIN\] "
+    r"(?:time=\S{1,40} )?level=[A-Z]{1,8} source=|\[GIN\] "
     r"|(?:pulling manifest {1,3})?Error: (?:llama[ -](?:runner|server)|model requires|pull model "
     r"manifest: |max retries exceeded|digest mismatch|registry\.ollama\.ai/|model runner|\d{3} |"
     r"could not connect to ollama)|pulling (?:manifest|[\da-f]{12}\b)|verifying sha256 digest"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, ggml, host, kernel, network
+from caovand.engines.common import building, cuda, ggml, host, kernel, network
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
@@ -18,6 +18,8 @@ _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-ru
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *ggml.ROWS,
+    *building.ROWS,
+    *ggml.EXITS,
     # Memory
     signature("ollama.ram", "cause", "host-oom",
          r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
@@ -48,7 +50,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
-         r"|no nvidia devices detected"),
+         r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
     # Not without memory (2), which the load that follows reports
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
@@ -84,9 +86,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
          r"|this model may be incompatible with your version"),
+    signature("ollama.import", "cause", "bad-arguments",
+         r"error converting from safetensors|(?:unsupported|unknown) architecture"
+         r"(?: \"(?P<architecture>\w{1,100})\"|$)|unsupported content type: unknown"
+         r"|Models based on '(?P<based>[^']{1,100})' are not yet supported"),
     signature("ollama.model.unsupported", "cause", "bad-arguments",
-         r"(?:unsupported|unknown) architecture|Models based on '(?P<architecture>[^']{1,100})' are"
-         r" not yet supported|unsupported (?:content type|model format)"
+         r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"
          r"|does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
          r"|insert|image)s?\b"),
     signature("ollama.modelfile", "cause", "bad-arguments",
