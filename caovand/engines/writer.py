@@ -11,7 +11,7 @@ from caovand.core.engine import Engine
 from caovand.core.healing.failure import Failure
 from caovand.core.log import Explanation
 from caovand.engines import registry
-from caovand.engines.common import building, host, kernel, python
+from caovand.engines.common import building, exits, host, kernel, python
 from caovand.engines.common.advice import sentences
 from caovand.engines.common.advice_texts import GENERAL
 from caovand.engines.common.framing import pieces
@@ -29,9 +29,11 @@ _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 _DECIDED = 2
 _ANY_PROGRAM = frozenset(row.id for row in ANY_PROGRAM)
 _COMMON = frozenset(
-    row.id for row in (*host.ROWS, *building.ROWS, *python.ROWS, *python.HUB, *kernel.ROWS)
+    row.id
+    for row in (*host.ROWS, *building.ROWS, *exits.ROWS, *python.ROWS, *python.HUB, *kernel.ROWS)
 )
 """Rows that read what any engine's libraries print: they identify no engine."""
+_EXITS = frozenset(row.id for row in exits.ROWS)
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ def _by_its_words(
         return Writer(engine.name, engine.title), explanation
     if not causes:
         return None
+    ended = [one for one in causes if one[1].finding.signature in _EXITS]  # type: ignore[union-attr]
+    causes = causes if named else ended or causes
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building
+from caovand.engines.common import building, exits
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -64,6 +64,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **building.ADVICE,
+    **exits.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
@@ -246,19 +247,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",
     ),
-    "exit.library": (
-        "Windows did not find a library of the engine, or not that of its release: install the "
-        "newest Visual C++ runtime and the card's driver, and the engine again.",
-    ),
-    "exit.instruction": (
-        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
-        "build for it.",
-    ),
-    "exit.died": (
-        "The engine's process crashed, and only its code is left: read the engine's own log. If "
-        "it began with an update of the engine or driver, go back; try another backend (CPU, "
-        "Vulkan, CUDA), or fewer layers on the card.",
-    ),
     "unit.killed": (
         "The kernel or its supervisor killed it for lack of memory: add memory or swap, or raise "
         "the limit of its container or unit (resources.limits.memory, --memory, MemoryMax).",
@@ -307,6 +295,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.type": (
         "The file has tensors in a quantization that this release does not know: install a newer "
         "release, or download another quantization.",
+    ),
+    "llama.model.other": (
+        "The loader gave up for this reason: {why}. If that names the file, download it again; if "
+        "it names the model's form, use a newer release first.",
+    ),
+    "llama.metal": (
+        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
+        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
+        "card (-ngl 0), as on Macs without Apple's own processor.",
     ),
     "llama.model.tensor": (
         "File and program do not agree on the model's tensors: the program may be older than the "

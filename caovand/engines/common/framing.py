@@ -25,7 +25,10 @@ _BEGINS = re.compile(
     r"|model requires more system memory|pull model manifest: |unable to load model: "
     r"|Error: (?=\d{3} |pull|llama|model|unable|max retries)"
     r"|(?:[\w.-]{1,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception): "
-    r"|[Ee]xit(?:ed with)? code:? \d|OCI runtime |nvidia-container-cli: |NVRM: "
+    r"|[Ee]xit(?:ed with)? code:? \d|error: (?:invalid|unknown) argument: |Error allocating "
+    r"|ggml_metal_init\(\) failed"
+    r"|[\w./-]{1,100}(?::[\w.-]{1,60})? does not support (?:tools|thinking|chat|generate|embed)"
+    r"|OCI runtime |nvidia-container-cli: |NVRM: "
     r"|Error response from daemon: )"
 )
 _LOGGED = re.compile(

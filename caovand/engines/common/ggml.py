@@ -16,12 +16,13 @@ _RAW = re.compile(
     r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "
     r"|(?:unable|failed) to allocate (?:\w{2,20} )?buffer|cudaMalloc failed: "
     r"|error: Insufficient Memory|(?:Error: )?vk::|Unable to find code object|No kernel named"
-    r"|\(?[Ee]xit(?:ed with)? code:? \d|Can't allocate \d|mtmd_\w{1,60}: "
+    r"|Can't allocate \d|mtmd_\w{1,60}: "
     r"|key not found in model: |No device of requested type"
     r"|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
     r"|model: done_getting_tensors: "
     r"|(?:srv|main|slot|que) {1,6}\w{1,40}: |main: |[\w./\\:~+-]{1,300}\.(?:cpp|c|cu|cuh|h|hpp"
-    r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |pre-allocated tensor \("
+    r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |Error allocating "
+    r"|LLAMA ERROR: |pre-allocated tensor \("
     r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
 )
 RAM = (
@@ -49,19 +50,6 @@ ROWS = (
          r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{7,15}:\d{4,5})"
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
-EXITS = (
-    # Codes of Windows, where Node prints them as 64 bits without a sign and rounded
-    signature("exit.library", "cause", "engine-unusable",
-         r"[Ee]xit(?:ed with)? code:? (?:32212257(?:81|85)|3221225595)\b"),
-    signature("exit.instruction", "cause", "backend-unsupported",
-         r"[Ee]xit(?:ed with)? code:? (?:3221225501|132)\b"),
-    signature("exit.memory", "cause", "host-oom",
-         r"[Ee]xit(?:ed with)? code:? (?:3221225495|3221225773)\b"),
-    signature("exit.died", "consequence", "engine-died",
-         r"[Ee]xit(?:ed with)? code:? (?:(?P<silent>137)|13[3-9]|32212\d{5}|3765269347"
-         r"|1844674407\d{10})\b"),
-)  # fmt: skip
-"""What programs that embed llama.cpp tell of its process."""
 FILE = (
     signature("llama.file.cut", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"

@@ -38,15 +38,16 @@ backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
+backend-unsupported llama.metal llamacpp kherud/java-llama.cpp#6
+backend-unsupported llama.metal llamacpp ggml-org/llama.cpp#3423
 backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765
 backend-unsupported ollama.instruction ollama ollama/ollama#788
 backend-unsupported ollama.instruction ollama ollama/ollama#4794
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.arch sglang sgl-project/sglang#5775
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
-backend-unsupported signal.instruction any LostRuins/koboldcpp#624
+backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624
 backend-unsupported signal.instruction llamacpp ggml-org/llama.cpp#5481
-backend-unsupported signal.instruction llamacpp WisdomShell/codeshell-vscode#18
 backend-unsupported torch.operator any sgl-project/sglang#6322
 bad-arguments args.cli any containers/ramalama#758
 bad-arguments args.cli any abetlen/llama-cpp-python#1164
@@ -104,6 +105,8 @@ bad-arguments model.architecture vllm vllm-project/vllm#9624
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.uninspected vllm vllm-project/vllm#12932
 bad-arguments model.uninspected vllm vllm-project/vllm#22376
+bad-arguments ollama.capability ollama ollama/ollama#14795
+bad-arguments ollama.capability ollama FoundationAgents/OpenManus#220
 bad-arguments ollama.import ollama intel/ipex-llm#12819
 bad-arguments ollama.import ollama zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638
@@ -111,6 +114,7 @@ bad-arguments ollama.model.architecture ollama ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
 bad-arguments ollama.model.newer ollama dusty-nv/jetson-containers#1562
 bad-arguments ollama.modelfile ollama ollama/ollama#4676
+bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 collective-timeout nccl.failed any vllm-project/vllm#7896
 collective-timeout nccl.failed any sgl-project/sglang#3932
@@ -148,6 +152,9 @@ engine-died engine.dead vllm vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233
 engine-died engine.exited vllm modelscope/ms-swift#7933
 engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081
+engine-died exit.died any LostRuins/koboldcpp#2296
+engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89
+engine-died exit.died llamacpp Future-House/paper-qa#114
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13484
 engine-died llama.assert llamacpp ikawrakow/ik_llama.cpp#1282
 engine-died ollama.crash any ollama/ollama#10991
@@ -173,7 +180,9 @@ engine-died unit.ended ollama ollama/ollama#6248
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823
 engine-died worker.died vllm vllm-project/vllm#6145
+engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19
+engine-unusable exit.library any LostRuins/koboldcpp#1123
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu any docker/for-win#13835
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3
@@ -234,8 +243,11 @@ illegal-access sglang.illegal sglang sgl-project/sglang#3713
 illegal-access sglang.illegal sglang verl-project/verl#1611
 illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
 illegal-access xid.app host ggml-org/llama.cpp#27105
+jit-toolchain build.compiler any abgulati/LARS#1
+jit-toolchain build.compiler any abetlen/llama-cpp-python#700
 jit-toolchain build.compiler llamacpp ggml-org/llama.cpp#11498
 jit-toolchain build.compiler llamacpp ROCm/legacy-rocm-build#5104
+jit-toolchain build.failed any withcatai/node-llama-cpp#78
 jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1036
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6
@@ -276,6 +288,7 @@ launch-failure ollama.cuda.launch ollama ollama/ollama#7723
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13
 model-missing llama.file.cut ollama ollama/ollama#143
+model-missing llama.file.header llamacpp calcuis/gguf#46
 model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4
 model-missing llama.file.magic llamacpp ggml-org/llama.cpp#3492
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919
@@ -298,7 +311,7 @@ model-missing llama.model.version llamacpp antimatter15/alpaca.cpp#74
 model-missing llama.model.version ollama ollama/ollama#3010
 model-missing llama.model.version ollama ollama/ollama#3246
 model-missing llama.python.load llamacpp 0Xiaohei0/LocalAIVtuber2#19
-model-missing llama.python.load llamacpp Future-House/paper-qa#114
+model-missing llama.python.load llamacpp ravsau/langchain-notes#1
 model-missing model.broken any sgl-project/sglang#3604
 model-missing model.broken any intel/auto-round#982
 model-missing model.broken vllm vllm-project/vllm#12304

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, ggml, host
+from caovand.engines.common import building, exits, ggml, host
 from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
@@ -26,7 +26,8 @@ _CRASHES = frozenset({
 })  # fmt: skip
 """Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(
-    r"error: |error while handling |(?:\w{1,40}\.){0,4}\w{1,40}Error: "
+    r"(?:Error: )?error: |error while handling |\S{1,100}: --?\w[\w-]{0,40} unknown argument"
+    r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
     r"|  Could not load Llama model from path: "
 )
 """How a line without a level begins that can be evidence."""
@@ -103,5 +104,5 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
         return parts.level == "E"
-    beginnings = (ggml.is_raw, host.is_raw, building.is_raw)
+    beginnings = (ggml.is_raw, host.is_raw, building.is_raw, exits.is_raw)
     return bool(_RAW.match(line)) or any(begins(line) for begins in beginnings)

@@ -27,7 +27,10 @@ _FINGERPRINT = re.compile(
     r"|GGML_\w"
     r"|for llama[-_]cpp[-_]python|[/\\]llama_cpp[/\\]|(?:Including|Adding) CPU backend"
     r"|\bllama\.dir/"
-    r"|Could not load Llama model)"
+    r"|Could not load Llama model|koboldcpp|\.llamafile\b)"
+    r"|error: (?:invalid|unknown) argument: -|\./llamafile: |ggml_metal_init\(\)"
+    r"|Error allocating vulk"
+    r"|vk::(?:Device|Queue|Instance|\w{1,30}Error)\b"
     r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
     r")"
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, ggml, host, kernel, network, python
+from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network, python
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -23,13 +23,13 @@ SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *ggml.ROWS,
     *building.ROWS,
-    *ggml.EXITS,
+    *exits.ROWS,
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate backend buffer"
+         r"unable to allocate backend buffer|Error allocating (?:vulkan )?memory"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
@@ -49,6 +49,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *kernel.CARD_LOST,
     signature("llama.cuda.absent", "cause", "gpu-absent",
          cuda.ABSENT),
+    signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
     signature("llama.cuda.arch", "cause", "backend-unsupported",
          cuda.NO_KERNEL),
     signature("llama.cuda.illegal", "cause", "illegal-access",
@@ -93,7 +94,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Options
     signature("llama.args", "cause", "bad-arguments",
          r"^error: (?:(?:invalid|unknown)|invalid parameter for) argument: "
-         r"(?P<option>\S{1,200})"),
+         r"(?P<option>[^\s\"'.]{1,200})|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",

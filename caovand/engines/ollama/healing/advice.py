@@ -65,6 +65,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The registry or this server has no such model: correct its name and tag, then pull it "
         "(`ollama pull`).",
     ),
+    "ollama.capability": (
+        "The model's template does not declare {what}: choose a model whose page lists that "
+        "capability, or let the client not ask for it.",
+    ),
+    "ollama.path": (
+        "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
+        "server's service.",
+    ),
     "ollama.import": (
         "Ollama's own import (`ollama create` from safetensors) knows few architectures and needs "
         "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "

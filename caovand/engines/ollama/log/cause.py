@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, ggml, host
+from caovand.engines.common import building, exits, ggml, host
 from caovand.engines.common.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
@@ -33,6 +33,7 @@ _RAW = re.compile(
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
     r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
@@ -112,4 +113,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     raw = line[date.end() :] if date else line
     if _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw):
         return True
-    return host.is_raw(line) or building.is_raw(line)
+    return any(one.is_raw(line) for one in (host, building, exits))

@@ -21,6 +21,8 @@ _FINGERPRINT = re.compile(
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
     r"|(?:.{0,80}: )?\"?llama[ -](?:runner|server) process has terminated"
+    r"|\"?(?:registry\.ollama\.ai/)?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support "
+    r"(?:tools|thinking|chat|generate|insert|embed)"
     r"|\"?model runner has unexpectedly"
     r")"
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, ggml, host, kernel, network
+from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
@@ -19,7 +19,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *ggml.ROWS,
     *building.ROWS,
-    *ggml.EXITS,
+    *exits.ROWS,
     # Memory
     signature("ollama.ram", "cause", "host-oom",
          r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
@@ -66,6 +66,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|GPU discovery watchdog timed out|detected GPU .{0,80}not supported)"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
+    signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
     signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
     signature("ollama.cuda.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("ollama.cuda.launch", "cause", "launch-failure", cuda.LAUNCH),
@@ -91,9 +92,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?: \"(?P<architecture>\w{1,100})\"|$)|unsupported content type: unknown"
          r"|Models based on '(?P<based>[^']{1,100})' are not yet supported"),
     signature("ollama.model.unsupported", "cause", "bad-arguments",
-         r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"
-         r"|does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
-         r"|insert|image)s?\b"),
+         r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"),
+    signature("ollama.capability", "cause", "bad-arguments",
+         r"does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
+         r"|insert|image|think)s?\b"),
     signature("ollama.modelfile", "cause", "bad-arguments",
          r"no FROM line|command must be one of|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
@@ -122,6 +124,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+    signature("ollama.path", "cause", "bad-arguments",
+         r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): not a directory"),
     signature("ollama.file", "consequence", "model-missing",
          r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
