@@ -14,7 +14,7 @@ from caovand.engines import registry
 from caovand.engines.common import building, exits, host, kernel, python
 from caovand.engines.common.advice import sentences
 from caovand.engines.common.advice_texts import GENERAL
-from caovand.engines.common.framing import pieces
+from caovand.engines.common.framing import ALARMING, pieces
 from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
@@ -72,6 +72,8 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
         return found
     cut, numbers = pieces(text)
     again = _explained(cut) if cut else None
+    if _certainty(again) == 0:
+        again = _as_errors(cut, found)
     if again is None or _certainty(again) <= before:
         return found
     writer, explanation = again
@@ -79,6 +81,20 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     assert finding is not None
     finding = replace(finding, line=numbers[finding.line - 1])
     return writer, replace(explanation, finding=finding)
+
+
+def _as_errors(
+    text: str, found: tuple[Writer, Explanation] | None
+) -> tuple[Writer, Explanation] | None:
+    """Read what sounds like an error as one that the engine's logger printed, whoever quotes it."""
+    known = found[0].engine if found else None
+    every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
+    words = []
+    for engine in every:
+        if (error := engine.log.error) is not None:
+            lines = (error(line) if ALARMING.search(line) else line for line in text.split("\n"))
+            words.append((engine, engine.explain("\n".join(lines))))
+    return _by_its_words(words)
 
 
 def _certainty(found: tuple[Writer, Explanation] | None) -> int:

@@ -11,24 +11,26 @@ from collections.abc import Mapping
 from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
-    r"\(?[Ee]xit(?:ed with)? (?:code|status):? [\d-]|OSError: (?:\[WinError -?\d|exception: )"
+    r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"
+    r"|OSError: (?:\[WinError -?\d|exception: )"
     r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
     r"|\S{1,200}\.llamafile(?:\.exe)?: \w"
 )
-_CODE = r"[Ee]xit(?:ed with)? (?:code|status):? "
+_CODE = r"[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?"
 # Node prints codes of Windows as 64 bits without a sign and rounded, Python with their sign
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
          r"|\[WinError (?:126|127|1114|193)\]|Windows Error 0xc0000(?:135|139|07b)"),
     signature("exit.instruction", "cause", "backend-unsupported",
-         _CODE + r"(?:3221225501|-1073741795|132)\b|\[WinError -1073741795\]"
+         _CODE + r"(?:3221225501|-1073741795|132|-4)\b|\[WinError -1073741795\]"
          r"|Windows Error 0xc000001d"),
     signature("exit.memory", "cause", "host-oom",
          _CODE + r"(?:3221225495|3221225773|-1073741801|-1073741523)\b|\[WinError (?:1455|8|14)\]"
          r"|paging file is too small"),
     signature("exit.died", "consequence", "engine-died",
-         _CODE + r"(?:(?P<silent>137)|13[3-9]|32212\d{5}|3765269347|-107374\d{4}|-1\b"
+         _CODE + r"(?:(?P<silent>137|-9\b)|13[3-9]|-(?:5|6|7|8|11)\b|32212\d{5}|3765269347"
+         r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
     signature("exit.format", "cause", "engine-unusable",

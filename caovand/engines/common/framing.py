@@ -25,7 +25,8 @@ _BEGINS = re.compile(
     r"|model requires more system memory|pull model manifest: |unable to load model: "
     r"|Error: (?=\d{3} |pull|llama|model|unable|max retries)"
     r"|(?:[\w.-]{1,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception): "
-    r"|[Ee]xit(?:ed with)? code:? \d|error: (?:invalid|unknown) argument: |Error allocating "
+    r"|[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|error: (?:invalid|unknown) argument: "
+    r"|Error allocating "
     r"|ggml_metal_init\(\) failed"
     r"|[\w./-]{1,100}(?::[\w.-]{1,60})? does not support (?:tools|thinking|chat|generate|embed)"
     r"|OCI runtime |nvidia-container-cli: |NVRM: "
@@ -35,6 +36,12 @@ _LOGGED = re.compile(
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |(?:time=\S{1,40} )?level=[A-Z]{1,8} source="
     r"|(?:\(\w{1,40} pid=\d{1,10}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d "
 )
+ALARMING = re.compile(
+    r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
+    r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|invalid|warning:)\b"
+    r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\bdoes not\b"
+)
+"""What sounds like an error."""
 _GOES_ON = re.compile(r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b")
 """What a program says that lives with a failure."""
 

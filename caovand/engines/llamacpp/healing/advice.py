@@ -98,6 +98,31 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " see it. The path may be wrong, the file damaged, or in a format or architecture that"
         " another release of the package knows; or memory is short.",
     ),
+    "llama.request.context": (
+        "The request is longer than a slot's context: raise --ctx-size, which all slots share "
+        "(--parallel), or let the client send less; Ollama: num_ctx.",
+    ),
+    "llama.template.request": (
+        "The model's chat template refuses this request: the roles, their order or the tools. Let"
+        " the client send one system message, first; or set another template"
+        " (--chat-template-file), or use a newer release.",
+    ),
+    "llama.convert": (
+        "This release of the conversion script does not know the model: take convert_hf_to_gguf.py"
+        " of the newest llama.cpp with its own gguf package, and all files of the model; if that"
+        " does not know it either, look for a GGUF file that others made.",
+    ),
+    "llama.backend.missing": (
+        "The program does not find its own llama.cpp: install or choose a backend in its settings,"
+        " or install the program again.",
+    ),
+    "llama.kobold.image": (
+        "The image model could not be set up: name all files that its kind needs (VAE, T5, CLIP),"
+        " and do not load an image model as a text model.",
+    ),
+    "llama.kobold.screen": (
+        "There is no screen ({why}): name the model and options on the command line instead.",
+    ),
     "llama.python.library": (
         "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
         "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "

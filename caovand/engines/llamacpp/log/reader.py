@@ -30,6 +30,9 @@ _FINGERPRINT = re.compile(
     r"|Could not load Llama model|koboldcpp|\.llamafile\b)"
     r"|error: (?:invalid|unknown) argument: -|\./llamafile: |ggml_metal_init\(\)"
     r"|Error allocating vulk"
+    r"|(?:INFO|WARNING|ERROR):(?:hf-to-gguf|gguf[\w.]{0,30}|convert):|\\[CORTEX\\]::"
+    r"|stablelm_model_load: "
+    r"|(?:Load (?:Text|Image) Model OK: |ImageGen Init - |Welcome to KoboldCpp)"
     r"|vk::(?:Device|Queue|Instance|\w{1,30}Error)\b"
     r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
     r")"
@@ -46,5 +49,6 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("llama_server: initializing", "main: starting", "main: build"),
+    error=lambda text: f"0.00.000.000 E {text}",
     kinds={row.id: row.kind for row in SIGNATURES},
 )

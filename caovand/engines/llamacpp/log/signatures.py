@@ -124,9 +124,26 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
+    signature("llama.request.context", "generic", "bad-arguments",
+         r"exceeds the available context size|exceed_context_size_error"
+         r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
+    signature("llama.template.request", "generic", "bad-arguments",
+         r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
+         r"|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
+    signature("llama.convert", "cause", "bad-arguments",
+         r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
+         r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
+    signature("llama.backend.missing", "cause", "engine-unusable",
+         r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"),
+    signature("llama.kobold.image", "consequence", "model-missing",
+         r"KCPP SD Failed|Image generation failed to setup|Could not load image model"
+         r"|Load Image Model OK: False"),
+    signature("llama.kobold.screen", "cause", "bad-arguments",
+         r"GUI failed to start: Reason: (?P<why>.{1,120})"),
     signature("llama.python.load", "consequence", "model-missing",
          r"Failed to load model from file: (?P<path>.{1,300})"
-         r"|Could not load Llama model from path: (?P<named>.{1,300})"),
+         r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
+         r"|Load Text Model OK: False"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300})"),
     signature("llama.python.library", "cause", "bad-arguments",

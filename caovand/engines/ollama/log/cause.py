@@ -37,7 +37,7 @@ _RAW = re.compile(
     r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
-_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
+_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu )")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """Some library could use a card, whatever the others could not."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")

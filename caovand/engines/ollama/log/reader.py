@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from caovand.core.log import Log
@@ -27,6 +28,12 @@ _FINGERPRINT = re.compile(
     r")"
 )
 
+
+def _error(text: str) -> str:
+    shown = text if text.startswith("msg=") else f"msg={json.dumps(text, ensure_ascii=False)}"
+    return f"level=ERROR source=x.go:0 {shown}"
+
+
 LOG = Log(
     module=__name__,
     plain=one_text,
@@ -38,6 +45,7 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("server config",),
+    error=_error,
     kinds={row.id: row.kind for row in SIGNATURES},
     embeds="llamacpp",
 )

@@ -63,7 +63,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|dropping ROCm device|CUDA GPU is too old|no suitable rocm found|unable to verify rocm"
          r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
          r"|ROCm unsupported|unable to load (?:cudart|nvcuda|nvml|cuda driver)"
-         r"|GPU discovery watchdog timed out|detected GPU .{0,80}not supported)"),
+         r"|GPU runner incompatible with host system, CPU does not have \w{1,10}"
+         r"|gpu support may not be enabled|GPU discovery watchdog timed out"
+         r"|detected GPU .{0,80}not supported)"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
     signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
