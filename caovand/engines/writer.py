@@ -155,6 +155,7 @@ def _by_its_words(
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
     named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
+    named = [one for one in named if one[1].finding.signature not in _EXITS] or named  # type: ignore[union-attr]
     if len(named) == 1 and _identifies(*named[0]):
         (engine, explanation), *_ = named
         return Writer(engine.name, engine.title), explanation

@@ -300,6 +300,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The loader gave up for this reason: {why}. If that names the file, download it again; if "
         "it names the model's form, use a newer release first.",
     ),
+    "llama.model.architecture": (
+        "This release of the engine does not know the architecture {architecture}: install a newer "
+        "release, or use another model.",
+    ),
+    "llama.model.tokenizer": (
+        "This release of the engine cannot use the file's tokenizer: install a newer release, or "
+        "download a newer file.",
+    ),
     "llama.metal": (
         "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
         "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "

@@ -13,6 +13,7 @@ from caovand.engines.common.signature import signature
 _RAW = re.compile(
     r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"
     r"|OSError: (?:\[WinError -?\d|exception: )"
+    r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
     r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
     r"|\S{1,200}\.llamafile(?:\.exe)?: \w"
 )
@@ -33,6 +34,10 @@ ROWS = (
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
+    signature("exit.linked", "cause", "bad-arguments",
+         r"(?:^|[\s'\"(])(?!libcuda\.so"
+         r"|libnvidia-ml)(?P<library>[^\s'\":]{1,200}): cannot open shared "
+         r"object file|version [`'](?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,10})' not found"),
     signature("exit.format", "cause", "engine-unusable",
          r"^\S{1,200}: (?:cannot execute|Exec format error|Invalid argument|Permission denied)"),
 )  # fmt: skip
@@ -50,6 +55,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The engine's process crashed, and only its code is left: read the engine's own log. If "
         "it began with an update of the engine or driver, go back; try another backend (CPU, "
         "Vulkan, CUDA), or fewer layers on the card.",
+    ),
+    "exit.linked": (
+        "The library {library} is missing, or one that it needs: install the engine again with the "
+        "CUDA, ROCm or C++ runtime that this build was made for, or name the library's folder in "
+        "LD_LIBRARY_PATH.",
+        "The build was made for a newer system ({symbols} is missing): use a build for this "
+        "distribution, or a container.",
     ),
     "exit.format": (
         "The system cannot execute the file: it is not executable (chmod +x), for another "

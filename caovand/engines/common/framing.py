@@ -23,7 +23,7 @@ _BEGINS = re.compile(
     r"|vk::\w{1,40}::|vk::\w{1,60}: |(?:unable|failed) to allocate (?:\w{2,20} )?buffer"
     r"|cudaMalloc failed: |(?:llama|model)[ -](?:runner|server) (?:process|has|stopped|terminated)"
     r"|model requires more system memory|pull model manifest: |unable to load model: "
-    r"|Error: (?=\d{3} |pull|llama|model|unable|max retries)"
+    r"|Error: (?=\d{3} |pull|llama|model|unable|max retries|listen tcp|(?:Post|Head|Get) \")"
     r"|(?:[\w.-]{1,40}\.){0,4}[A-Z]\w{0,60}(?:Error|Exception): "
     r"|[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|error: (?:invalid|unknown) argument: "
     r"|Error allocating "
@@ -39,7 +39,7 @@ _LOGGED = re.compile(
 ALARMING = re.compile(
     r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
     r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|invalid|warning:)\b"
-    r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\bdoes not\b"
+    r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\b(?:does not|must)\b|\bEOF\b"
 )
 """What sounds like an error."""
 _GOES_ON = re.compile(r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b")

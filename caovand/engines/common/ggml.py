@@ -81,6 +81,7 @@ FILE = (
          r"tensor '(?P<tensor>[^']{1,200})' has wrong (?:shape|size)"
          r"|error loading model hyperparameters: "
          r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"
+         r"|unknown tensor '(?P<unknown>[^']{0,200})' in model file"
          r"|invalid model: tensor '(?P<twice>[^']{1,200})' is duplicated"),
     signature("llama.model.version", "cause", "model-missing",
          r"GGUFv1 is no longer supported|GGUF version \d{1,10} is (?:extremely|larger)|unknown "

@@ -23,10 +23,12 @@ _CRASHES = frozenset({
     "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
+    "unit.killed", "unit.ended", "signal.ended", "signal.instruction",
 })  # fmt: skip
 """Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(
-    r"(?:Error: )?error: |error while handling |\S{1,100}: --?\w[\w-]{0,40} unknown argument"
+    r"(?:Error: )?error: |Error: llama\.cpp: |error while handling "
+    r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
     r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
     r"|  Could not load Llama model from path: "
 )

@@ -73,6 +73,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
         "server's service.",
     ),
+    "ollama.port.reserved": (
+        "Windows has reserved port {port}, or forbids it: `netsh interface ipv4 show "
+        "excludedportrange protocol=tcp` lists the ranges. Restart the winnat service, or set "
+        "another port in OLLAMA_HOST.",
+    ),
+    "ollama.request.context": (
+        "The text is longer than the model's context: send shorter pieces, or raise num_ctx as far "
+        "as the model allows.",
+    ),
     "ollama.import": (
         "Ollama's own import (`ollama create` from safetensors) knows few architectures and needs "
         "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "

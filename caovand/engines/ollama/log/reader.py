@@ -24,7 +24,8 @@ _FINGERPRINT = re.compile(
     r"|(?:.{0,80}: )?\"?llama[ -](?:runner|server) process has terminated"
     r"|\"?(?:registry\.ollama\.ai/)?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support "
     r"(?:tools|thinking|chat|generate|insert|embed)"
-    r"|\"?model runner has unexpectedly"
+    r"|Error: (?:listen tcp|(?:Post|Head|Get) \"http://)\S{1,60}:11434|do embedding request: "
+    r"|ollama\._types\.|\"?model runner has unexpectedly"
     r")"
 )
 

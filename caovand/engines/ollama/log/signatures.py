@@ -135,6 +135,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
          r"(?!permission denied|.{0,80}forbidden)"),
+    signature("ollama.port.reserved", "cause", "access-denied",
+         r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: .{0,80}forbidden"),
+    signature("ollama.request.context", "cause", "bad-arguments",
+         r"input length exceeds (?:the |maximum )?context length"),
     # Ends
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
@@ -154,9 +158,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server|llama-server error: "
          r"|an error was encountered while running the model"
-         r"|(?:post predict|do load request) error=.{1,200}: EOF"),
+         r"|(?:post predict|do load request|do embedding request|POST predict)(?: error="
+         r"|: ).{1,200}"
+         r"(?:: EOF|connection reset|forcibly closed)"),
     signature("ollama.client", "consequence", "engine-died",
-         r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"),
+         r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"
+         r"|(?:Post|Head|Get) \\?\"http://(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0):\d{1,5}/"
+         r"(?:api/\w{1,20})?\\?\": (?:EOF|dial tcp|read tcp)"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
     signature("ollama.error", "wrapper", "unknown",
@@ -167,7 +175,7 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
-         r"truncating input prompt|input length exceeds (?:the )?context length"),
+         r"truncating input prompt|^input length exceeds (?:the )?context length"),
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip
