@@ -131,11 +131,7 @@ def cited() -> str:
         if judged(report).verdict == "right":
             key = (finding.failure, finding.signature, found[0].name or report.writer)
             rows.setdefault(key, []).append(report.source.split(", ")[0])
-    lines = [
-        " ".join((*key, source))
-        for key, cell in sorted(rows.items())
-        for source in cell[:MAX_CITED]
-    ]
+    lines = [" ".join((*key, *cell[:MAX_CITED])) for key, cell in sorted(rows.items())]
     head, mark, rest = CITED.read_text(encoding="utf-8").partition('_LINES = """\n')
     return "".join((head, mark, *(f"{line}\n" for line in lines), rest[rest.index('"""') :]))
 

@@ -81,5 +81,7 @@ class Log:
     """Texts of a start's first lines."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """How far each text of the engine explains a failure, by its id."""
+    error: Callable[[str], str] | None = None
+    """A text as its logger prints an error, to read what others print of it."""
     launches: frozenset[str] = frozenset()
     """Phases after whose last line another process is launched and loads the engine."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import raised, toolchain
+from caovand.engines.common import building, exits, raised, toolchain
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -63,6 +63,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **building.ADVICE,
+    **exits.ADVICE,
     **raised.ADVICE,
     **toolchain.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
@@ -350,6 +352,30 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.type": (
         "The file has tensors in a quantization that this release does not know: install a newer "
         "release, or download another quantization.",
+    ),
+    "llama.model.other": (
+        "The loader gave up for this reason: {why}. If that names the file, download it again; if "
+        "it names the model's form, use a newer release first.",
+    ),
+    "llama.metal": (
+        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
+        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
+        "card (-ngl 0), as on Macs without Apple's own processor.",
+    ),
+    "llama.model.tensor": (
+        "File and program do not agree on the model's tensors: the program may be older than the "
+        "file's architecture, or the file older than the program, or damaged. Use a newer release "
+        "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "
+        "file.",
+    ),
+    "llama.model.shape": (
+        "File and program do not agree on the model's sizes: use a newer release, then a newer "
+        "file "
+        "of the model, or one converted by another tool.",
+    ),
+    "llama.model.key": (
+        "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
+        "or download a newer file.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
