@@ -26,6 +26,10 @@ FIXED_MIB, FIXED_SHARE = 752, 1 / 20
 vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB more the half of a
 hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
 """
+LARGE_CARD_MIB = 70 * 1024
+SEQUENCE_MIB, MANY_SEQUENCES, LATER_SEQUENCE_MIB = 8, 256, 2
+"""What a sequence may take that is not profiled: penalties count every word of the vocabulary, and
+log-probabilities are sorted. Of more than so many sequences few ask for that at once."""
 FLASHINFER_MIB = 394
 """FlashInfer's workspace."""
 ADAPTER_RANK = 16
@@ -178,6 +182,12 @@ class Candidate:
         return candidate
 
 
+def are_large(gpus: Sequence[Gpu]) -> bool:
+    """Whether vLLM's own defaults for these cards are those of an H100."""
+    large = bool(gpus) and min(gpu.total_mib for gpu in gpus) >= LARGE_CARD_MIB
+    return large and not any("A100" in gpu.name for gpu in gpus)
+
+
 def visible_mib(total_mib: float) -> float:
     """What CUDA sees of a card: the driver keeps some of what NVML reports."""
     return total_mib * 0.9965 - 240
@@ -197,7 +207,8 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
         + candidate.mtp * 128
         + candidate.batch_tokens * 48 / 1024
         + 256 * log2(candidate.tensor_parallel)
-        + candidate.sequences * 8
+        + min(candidate.sequences, MANY_SEQUENCES) * SEQUENCE_MIB
+        + max(candidate.sequences - MANY_SEQUENCES, 0) * LATER_SEQUENCE_MIB
         + candidate.unmeasured_mib
     )
 

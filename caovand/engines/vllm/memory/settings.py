@@ -34,6 +34,7 @@ from caovand.engines.vllm.memory.candidate import (
     Candidate,
     adapters_of,
     adapters_unknown,
+    are_large,
 )
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -41,7 +42,6 @@ from caovand.engines.vllm.memory.steps import graph_mode
 
 CPU_BLOCK, CUDA_BLOCK = 128, 16
 CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
-LARGE_CARD_MIB = 70 * 1024
 DEFAULT_SHARE = 0.9
 
 
@@ -62,8 +62,7 @@ def candidate_of(
 ) -> Candidate:
     """The candidate that these settings and this environment amount to on these cards."""
     model, engine = inventory.model, inventory.engine
-    large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
-    large = large and not any("A100" in gpu.name for gpu in gpus)
+    large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
 
     def count(name: str, default: int) -> int:

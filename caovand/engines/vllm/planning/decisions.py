@@ -20,6 +20,7 @@ from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
 from caovand.engines.vllm.memory.estimate import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
+    capacity,
     devices,
     obstacles,
     pipeline,
@@ -124,12 +125,12 @@ DECISIONS = (
     Decision("enable_flashinfer_autotune", rules.enable_flashinfer_autotune),
     Decision("language_model_only", rules.language_model_only, sized=True,
              goal=Goal("model", "text_only")),
-    Decision("max_model_len", rules.max_model_len, sized=True, goal=Goal("model", "max_model_len"),
-             obstacles=(obstacles.length,), eases=1),
-    Decision("max_num_seqs", rules.max_num_seqs, sized=True, goal=Goal("policy", "max_num_seqs"),
-             obstacles=(obstacles.step,), eases=2),
+    Decision("max_model_len", capacity.max_model_len, sized=True,
+             goal=Goal("model", "max_model_len"), obstacles=(obstacles.length,), eases=1),
+    Decision("max_num_seqs", capacity.max_num_seqs, sized=True,
+             goal=Goal("policy", "max_num_seqs"), obstacles=(obstacles.step,), eases=2),
     Decision("async_scheduling", async_scheduling, sized=True),
-    Decision("max_num_batched_tokens", rules.max_num_batched_tokens, sized=True,
+    Decision("max_num_batched_tokens", capacity.max_num_batched_tokens, sized=True,
              goal=Goal("policy", "max_num_batched_tokens"), eases=3),
     Decision("enforce_eager", rules.enforce_eager, sized=True,
              goal=Goal("policy", "cuda_graphs", KEEP, ("compilation_config",), _graphs, True),

@@ -113,8 +113,6 @@ WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context under the model's own limit: clients that trust the model's card are
 refused. More sequences, or larger steps, are not worth the last tenth of it, but in a batch, whose
 requests' lengths are known."""
-TOO_SHORT = 2
-"""The exponent by which worth falls if the context does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Usual requests that half of all conversations outgrow, and the part of the workload's users that
 are there half the time."""
@@ -143,15 +141,27 @@ class Workload:
         return self.prompt + self.answer
 
     @property
+    def long(self) -> bool:
+        """Whether prompts are long, and one of them is enough for the cards."""
+        return self.users == 1
+
+    @property
     def held(self) -> int:
         """Tokens of a request that the cache holds on average while it is answered."""
         return self.prompt + self.answer // 2
+
+    @property
+    def let_in(self) -> int:
+        """Tokens of the requests by whose number sequences are counted: usual ones of people who
+        chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
+        holds."""
+        return self.held // 2 if self.batch or self.long else self.held
 
 
 WORKLOADS = {
     "chat": Workload(4096, 500, 2),
     "long": Workload(100_000, 1000, 1),
-    "batch": Workload(2048, 500, 256, batch=True),
+    "batch": Workload(2048, 500, 1024, batch=True),
 }
 
 
@@ -202,12 +212,15 @@ class Pace:
         """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
-        reached *= min(context / workload.length, 1) ** TOO_SHORT
+        reached *= min(context / workload.length, 1)  # even a usual request is too long
         if context < self._model.max_model_len:
             reached *= WORTH_OF_CUT_IN_BATCH if workload.batch else WORTH_OF_CUT
         waiting = 0 if workload.batch else workload.users * USERS_SPREAD
         served = candidate.sequences / (candidate.sequences + waiting)
-        return self.seconds(candidate, room) / (reached * served * self._worth)
+        seconds = self.seconds(candidate, room)
+        if workload.batch:  # as many requests are half as long
+            seconds = (seconds + self.seconds(candidate, 2 * room)) / 2
+        return seconds / (reached * served * self._worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
         """Seconds for a token of the workload, its users served together as far as can be.
