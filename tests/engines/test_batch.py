@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.shards import weights_bytes
+from caovand.engines.vllm.memory.steps import overheads
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
@@ -24,7 +27,7 @@ BATCH = {"policy": {"workload": "batch"}}
         ("a100-80g", "gpt-oss-120b", 192, 8192),
         ("h100", "gpt-oss-120b", 192, 8192),
         ("4090", "Llama-3.1-8B", 96, 2048),
-        ("h200-x8", "DeepSeek-R1", 768, 8192),
+        ("h200-x8", "DeepSeek-R1", 128, 8192),
         ("h200", "gpt-oss-20b", 1024, 8192),
     ],
 )
@@ -75,6 +78,51 @@ def test_few_active_parameters_do_not_draft_for_many_users() -> None:
     assert "keep the cards busy" in found.settings["speculative_config"].reason
 
 
+@pytest.mark.parametrize(
+    ("box", "name", "tensor", "replicas"),
+    [
+        ("h100-x8", "Qwen3.6-27B-FP8", 4, 2),
+        ("3090-x4", "Llama-3.1-8B-AWQ", 1, 4),
+        ("2080ti-22g-x2", "Llama-3.1-8B-AWQ", 1, 2),
+        ("h200-x8", "DeepSeek-R1", 1, 8),
+        ("h100-x8", "gpt-oss-120b", 8, None),
+        ("3090-and-3060", "Llama-3.1-8B-AWQ", 1, None),
+    ],
+)
+def test_a_batch_is_served_by_replicas_where_that_is_faster(
+    box: str, name: str, tensor: int, replicas: int | None
+) -> None:
+    machine = box_with(box, model(name))
+    found = plan(machine, **BATCH)
+    assert found.value("tensor_parallel_size") == tensor
+    assert found.value("data_parallel_size") == replicas
+    assert bool(found.value("enable_expert_parallel")) == (name == "DeepSeek-R1")
+    assert len(found.cards or ()) == tensor * (replicas or 1)
+    assert forecast(found, machine).fits
+    assert plan(machine).value("data_parallel_size") is None
+    whole = plan(machine, policy={"workload": "batch", "tensor_parallel_size": tensor})
+    assert whole.value("data_parallel_size") is None
+
+
+def test_replicas_need_the_flag() -> None:
+    machine = box_with("3090-x4", model("Llama-3.1-8B-AWQ"))
+    flags = frozenset({"--tensor-parallel-size", "--max-model-len", "--max-num-seqs"})
+    old = replace(machine, engine=replace(machine.engine, flags=flags))
+    assert plan(old, **BATCH).value("data_parallel_size") is None
+    assert plan(old, **BATCH).value("tensor_parallel_size") == 4
+
+
+def test_replicas_share_out_the_experts_and_keep_the_rest() -> None:
+    card = model("DeepSeek-R1")
+    one = Candidate(context=4096, sequences=1, batch_tokens=512, utilization=0.9)
+    all_cards, replicas = one.but(tensor_parallel=8), one.but(replicas=8, whole_experts=True)
+    more = weights_bytes(card, replicas) - weights_bytes(card, all_cards)
+    spared = card.size("layers", "embedding", "head") * 7 / 8
+    assert more == pytest.approx(spared, rel=0.2)
+    activations = [dict(overheads(card, asked))["activations"] for asked in (all_cards, replicas)]
+    assert activations[1] > 1.5 * activations[0]
+
+
 def test_requests_beyond_the_cache_wait() -> None:
     card, batch = model("gpt-oss-20b"), WORKLOADS["batch"]
     base = Candidate(context=131072, sequences=128, batch_tokens=8192, utilization=0.9)
@@ -113,7 +161,6 @@ def test_reasons_of_batches_are_true() -> None:
     hybrid = plan(box_with("2080ti-22g-x2", model("Qwen3.6-27B-AWQ")), **BATCH)
     assert "with recurrent states as large as" in hybrid.settings["max_num_seqs"].reason
     latent = plan(box_with("h200-x8", model("DeepSeek-R1")), **BATCH)
-    flags = "--data-parallel-size 8 --enable-expert-parallel"
-    assert flags in latent.settings["tensor_parallel_size"].reason
+    assert "would hold the same" in latent.settings["data_parallel_size"].reason
     embedder = plan(box_with("4090", model("Qwen3-Reranker-4B")))
     assert "texts of 512 tokens" in embedder.settings["max_num_seqs"].reason

@@ -117,7 +117,9 @@ class Candidate:
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8; `whole_experts` that each rank holds some of
     the experts, none of which is cut. `stages` are the layers of each pipeline stage, empty if
-    there are none; the candidate of one stage says whether it is the `first` or `last`.
+    there are none; the candidate of one stage says whether it is the `first` or `last`. Of the
+    `replicas` each has its own cards and cache; experts are spread over the cards of all, and work
+    on the tokens of all.
 
     vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
     start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
@@ -149,6 +151,7 @@ class Candidate:
     rounds_input: bool = False
     whole_experts: bool = False
     stages: tuple[int, ...] = ()
+    replicas: int = 1
     first: bool = True
     last: bool = True
     cold: bool = False

@@ -102,6 +102,7 @@ def candidate_of(
         rounds_input=env.get(MARLIN_INPUT) == INT8,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
+        replicas=replicas(values),
         stages=dealt(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),
     )
@@ -167,8 +168,8 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because(f"quantization {kind}", "the size of the weights after it is not known")
     if str(form) in OTHER_WEIGHTS:
         return _because(f"load_format {form}", "it loads weights that are not safetensors")
-    if replicas(verbatim) > 1 and model.experts:
-        return _because("data_parallel_size", "experts are then spread over the replicas")
+    if replicas(verbatim) > 1 and model.experts and not verbatim.get(WHOLE_EXPERTS):
+        return _because("data_parallel_size", "experts are then cut over the replicas")
     if replicas(verbatim) > 1 and spans_machines(verbatim):
         return _because("data_parallel_size", "replicas may be on other machines")
     return ""

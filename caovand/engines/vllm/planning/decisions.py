@@ -25,6 +25,7 @@ from caovand.engines.vllm.planning import (
     obstacles,
     pipeline,
     precision,
+    replicas,
     rules,
     serving,
 )
@@ -107,6 +108,7 @@ DECISIONS = (
              obstacles=(obstacles.cards, obstacles.split), eases=6),
     Decision("pipeline_parallel_size", pipeline.pipeline_parallel_size,
              obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
+    Decision("data_parallel_size", replicas.data_parallel_size, hinders=8),
     Decision("enable_expert_parallel", devices.enable_expert_parallel),
     Decision("dtype", rules.dtype, goal=Goal("policy", "dtype"), obstacles=(obstacles.dtype,),
              hinders=1),
@@ -147,7 +149,6 @@ DECISIONS = (
     Decision("quantization", obstacles=(obstacles.quantisation,)),
     Decision("attention_config", hinders=3),
     Decision("enable_chunked_prefill", hinders=6),
-    Decision("data_parallel_size", hinders=8),
     Decision("mamba_block_size", obstacles=(obstacles.states,)),
 )  # fmt: skip
 FIRST = tuple((row.name, row.rule) for row in DECISIONS if row.rule and not row.sized)

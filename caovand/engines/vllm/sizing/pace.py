@@ -191,7 +191,8 @@ class Pace:
         )  # tied embeddings are read once
         self._cache = _cache_read(model, base, workload)
         self._state = _state_moved(model, base)
-        self._holders = base.tensor_parallel if base.whole_experts else 1
+        self._replicas = base.replicas
+        self._holders = base.tensor_parallel * base.replicas if base.whole_experts else 1
         self._layers = len(model.layer_types) + base.mtp
         stored = model.quantization or base.quantization or None
         self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
@@ -228,10 +229,11 @@ class Pace:
         Requests beyond the `room` of the cache wait, however many sequences are let in.
         """
         workload = self._workload
-        together = min(workload.users, candidate.sequences, max(room, 1.0))
+        users = max(workload.users / self._replicas, 1)
+        together = min(users, candidate.sequences, max(room, 1.0))
         steps = workload.answer / tokens_of_step(candidate.mtp)
         turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
-        return turn / (together * workload.answer)
+        return turn / (together * workload.answer * min(self._replicas, workload.users))
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of all answers to `users` users while nobody else asks."""
@@ -244,8 +246,9 @@ class Pace:
     def _step_s(self, candidate: Candidate, users: float) -> float:
         """One decode step of `users` users."""
         tokens = users * (1 + candidate.mtp)
-        experts = self._bytes["experts"] * experts_read(self._model, tokens)
-        experts *= unevenness(self._model, self._holders, tokens)
+        everybodys = tokens * self._replicas
+        experts = self._bytes["experts"] * experts_read(self._model, everybodys)
+        experts *= unevenness(self._model, self._holders, everybodys)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
         read += candidate.mtp * (drafter + self._head)
@@ -266,7 +269,7 @@ class Pace:
     def _flops(self, tokens: float) -> float:
         model = self._model
         active = model.experts_per_token / model.experts if model.experts else 0
-        weights = self._bytes["layers"] + self._bytes["experts"] * active
+        weights = self._bytes["layers"] + self._bytes["experts"] * active * self._replicas
         return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
@@ -289,6 +292,8 @@ def _exchange(
     here = max(len(gpus) // nodes.count, 1)
     all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
     size = model.hidden_size * candidate.activation
+    if candidate.replicas > 1 and model.experts:  # tokens are gathered, and results added up
+        ranks *= candidate.replicas
     inside, spanned = min(ranks, here), ceil(ranks / here)
     step_s = token_s = 0.0
     if inside > 1:

@@ -113,7 +113,8 @@ class Search:
         if eager:
             return (candidate.but(eager=True),)
         cold = candidate.but(eager=False, cold=True)
-        if not self._space.in_bytes or candidate.stages:
+        gathers = candidate.replicas > 1 and self._model.experts  # vLLM knows best what that takes
+        if not self._space.in_bytes or candidate.stages or gathers:
             return (cold,)
         return cold, candidate.but(eager=False, in_bytes=True)
 
