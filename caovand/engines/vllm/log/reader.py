@@ -13,7 +13,7 @@ from caovand.engines.vllm.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"\(?(?:APIServer|EngineCore|StageEngineCore|Worker|VllmWorker|RayWorker)[^()]{0,80}pid=\d"
+    r"\(?(?:APIServer|ApiServer|EngineCore|StageEngineCore|Worker|VllmWorker|RayWorker)[^()]{0,80}pid=\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,4}(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d[.,\d]{0,7} "
     r"\[?[\w./-]{1,100}:\d{1,6}\]"
     r"|(?:\(\w{1,40}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,3}\[[\w./-]{1,80}\.py"
