@@ -63,6 +63,8 @@ def _machine(kind: str, name: str, box: str) -> Inventory:
     if kind != "sglang":
         card = in_gguf(card)
         engine = engine if box_with(box, card).gpus else replace(engine, build="cpu")
+    if kind == "ollama" and card.gguf:  # its files hold a model's vision tower as well
+        card = replace(card, gguf=replace(card.gguf, vision=model(name).size("vision")))
     return box_with(box, card, engine)
 
 

@@ -84,6 +84,13 @@ def test_a_small_card_gets_an_8_bit_cache_and_fewer_requests_before_layers_leave
     assert memory.max_model_len == made.value("max_model_len") < 40960
 
 
+def test_what_ollama_leaves_free_on_a_card_is_left() -> None:
+    made = plan(machine(6656))
+    memory = ENGINE.planning.forecast(made, machine(6656))
+    spare = 6356 * 0.03 + 457 - 350  # of the free memory, and beyond CUDA's own context
+    assert dict(memory.parts)["free"] > spare
+
+
 def test_without_cuda_no_card_is_named() -> None:
     made = plan(machine())
     assert "CUDA_VISIBLE_DEVICES" not in values(made)

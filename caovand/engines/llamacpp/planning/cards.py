@@ -43,6 +43,14 @@ def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
             yield f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
 
 
+def none_usable(config: Config, inventory: Inventory) -> Problem | None:
+    """Why this build can use none of the cards; None if it can use one, or there is none."""
+    gpus, engine = inventory.gpus, inventory.engine
+    if engine.build == "cpu" or config.engine.gpus is not None or not gpus:
+        return None
+    return None if any(compiled_for(engine, gpu) for gpu in gpus) else refusal(engine, gpus[0])
+
+
 def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:
     """Why a card cannot be used, and what to do."""
     number = "{}.{}".format(*gpu.compute_capability)

@@ -33,6 +33,8 @@ UNUSED = {
     "revision": "the model is a folder on this machine",
 }
 """Why other keys do nothing here."""
+FREE_OF_OTHERS_MIB = 512
+"""Memory of a card that the driver keeps while no program uses it."""
 NEVER_RUN = (
     "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
     ' kernels for one; [engine] kind = "vllm" supports it'
@@ -56,6 +58,10 @@ def make_plan(
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
+    if drafts.value and drafts.origin == "policy" and sizing.cramped(config, inventory, sized):
+        reason = "no drafts: the recurrent states of each would leave room for few requests"
+        drafts = Setting(None, "policy", reason)
+        sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):
@@ -74,6 +80,7 @@ def make_plan(
         device=device(used),
         engine=f"{engine.python} {engine.version}",
     )
+    _refuse_misfit(plan, inventory)
     plan = keep_steps(plan, remembered)
     _check_options(plan, inventory)
     return _with_warnings(plan, config, inventory, used, old=old)
@@ -225,6 +232,25 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
                 f'cannot use {option} "{value}" ({setting.reason}): SGLang {engine.version} takes'
                 f" only {', '.join(known)}"
             )
+
+
+def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
+    """Raise Unplannable if the cards have no room for the smallest useful context, even while
+    nothing else uses them. Sizes that the operator sets stand."""
+    sizes = (plan.settings[name] for name in (CONTEXT, options.SHARE, RANKS))
+    if any(setting.origin == "user" for setting in sizes):
+        return
+    alone = tuple(replace(gpu, free_mib=max(gpu.free_mib, gpu.total_mib - FREE_OF_OTHERS_MIB))
+                  for gpu in inventory.gpus)  # fmt: skip
+    memory = forecast(plan, replace(inventory, gpus=alone))
+    if memory.fits is False:
+        name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
+        cards_text = "one card" if ranks == 1 else f"{ranks} cards"
+        raise Unplannable(
+            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; take a checkpoint of"
+            ' fewer bits, or a GGUF file of it ([engine] kind = "llamacpp"), part of which may stay'
+            " in host memory"
+        )
 
 
 def _without(setting: Setting, *, verbatim: bool) -> str:
