@@ -130,9 +130,7 @@ class DecodeAttention:
         if self.prompts:
             yield from ((1, 1 << n) for n in range(4, 10))
 
-    def parts(
-        self, query: Tensor, output_scale: Tensor | None, meta
-    ) -> tuple[Part, ...] | None:
+    def parts(self, query: Tensor, output_scale: Tensor | None, meta) -> tuple[Part, ...] | None:
         """The launches that take this batch; None if it is vLLM's.
 
         Sequences of up to eight query tokens are one launch of the largest number, whatever
@@ -169,7 +167,8 @@ class DecodeAttention:
         _, heads, kv_heads, dim, _ = self.shape
         if cache.shape[1] != kv_heads:
             raise ValueError(
-                f"cannot use a cache of shape {tuple(cache.shape)}: {kv_heads} heads must come second"
+                f"cannot use a cache of shape {tuple(cache.shape)}: "
+                f"it must be [blocks, {kv_heads}, ...]"
             )
         query, out = query.view(-1, heads, dim), out.view(-1, heads, dim)
         for (kernel, first, last, tokens), segments in found:

@@ -175,9 +175,7 @@ class Sm75TritonAttentionMetadataBuilder(TritonAttentionMetadataBuilder):
         meta = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if common_attn_metadata.max_query_len > dispatch.MAX_QUERY_TOKENS:
             starts = common_attn_metadata.query_start_loc_cpu[: meta.seq_lens.shape[0] + 1]
-            meta.caovan_query_lengths = tuple(
-                b - a for a, b in itertools.pairwise(starts.tolist())
-            )
+            meta.caovan_query_lengths = tuple(b - a for a, b in itertools.pairwise(starts.tolist()))
         return meta
 
     def build_for_cudagraph_capture(self, common_attn_metadata):

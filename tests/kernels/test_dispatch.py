@@ -141,7 +141,9 @@ def test_attention_has_a_switch_of_its_own(environment: dict, config: dict, want
 
 
 def test_a_switch_of_attention_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, decode, read"):
+    with pytest.raises(
+        ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, decode, read"
+    ):
         dispatch.attention_wanted({"CAOVAN_ATTENTION": "on"}, {})
 
 
