@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from caovand.core.log import Explanation
+from caovand.core.engine.log import Explanation
 from caovand.engines.common import public_reports
 from caovand.engines.writer import explain_log
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.confinement import Confinement
-from caovand.adapters.server_process import READY, Kind, ServerProcess
+from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import split
 from caovand.core.lifecycle.backoff import delay

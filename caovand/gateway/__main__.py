@@ -7,8 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from caovand.adapters import own_server
-from caovand.adapters.server_process import GATEWAY
+from caovand.adapters.servers import own_server
+from caovand.adapters.servers.server_process import GATEWAY
 from caovand.gateway.facts import BODIES
 
 MEMORY_BYTES = 512 << 20

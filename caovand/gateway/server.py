@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 
-from caovand.adapters import wall_clock
+from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, EngineState, Grew

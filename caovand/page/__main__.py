@@ -10,8 +10,9 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from caovand.adapters import own_server, secret_file
-from caovand.adapters.server_process import PAGE
+from caovand.adapters.files import secret_file
+from caovand.adapters.servers import own_server
+from caovand.adapters.servers.server_process import PAGE
 
 MEMORY_BYTES = 256 << 20
 DESCRIPTORS = 512

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.server_process import PAGE, READY
+from caovand.adapters.servers.server_process import PAGE, READY
 from caovand.daemon import own_server as module
 from caovand.daemon.own_server import OwnServer, url
 from tests.patience import soon, turns

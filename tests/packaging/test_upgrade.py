@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from caovand.daemon import degraded_plan
+from caovand.daemon.start import degraded_plan
 from tests.daemon_process import ROOT
 from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, boot, built, end
 from tests.patience import until

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters import processes
-from caovand.adapters.server_process import PAGE
+from caovand.adapters.servers.server_process import PAGE
+from caovand.adapters.system import processes
 from caovand.core.problem import Problem
 from caovand.page import charts, files
 from caovand.page.access import Access

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.log import Log
+from caovand.core.engine.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.llamacpp.log.phases import PHASES, read

@@ -8,7 +8,7 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
 from caovand.core.facts.occupancy import BUSY_MIB, in_use, without_other_processes
 from caovand.core.plan import Setting, Unplannable
