@@ -198,7 +198,7 @@ def prefill_ctas(tokens: int, heads: int, kv_heads: int, head_dim: int) -> int:
 def attention_launches(
     lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, processors: int
 ) -> tuple[Launch, ...]:
-    """Which kernel takes which sequences, by their query tokens; neighbours share a launch.
+    """Which kernel takes which sequences, by their query tokens; sequences in a row share a launch.
 
     An extension that would leave most of the card idle in the prefill kernel, a CTA walking all
     keys, goes to the kernel that splits them. Both take as long at two fifths of a card (fp16) to
