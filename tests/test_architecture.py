@@ -32,10 +32,13 @@ IMPURE = frozenset({
 })  # fmt: skip
 FOUNDATIONS = (
     "caovand.adapters.confinement",
+    "caovand.adapters.engine_helper",
+    "caovand.adapters.engine_program",
     "caovand.adapters.engine_user",
     "caovand.adapters.rights",
     "caovand.adapters.files.safe_files",
     "caovand.adapters.spawner",
+    "caovand.adapters.spawner_link",
     "caovand.adapters.files.trust",
 )
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})

@@ -26,7 +26,7 @@ STRICT = {
     (
         "caovand.adapters.files.safe_files",
         "read_text",
-    ): "its callers refuse what is no text in words",
+    ): "its callers refuse what is not text",
     ("caovand.adapters.engine.probe", "*"): "JSON of our own probe, in ASCII",
     ("caovand.adapters.gpu.all_reduce", "start"): "our own file, in UTF-8",
     ("caovand.daemon.requests.evidence_verbs", "incident"): "base64 is ASCII",

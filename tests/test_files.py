@@ -1,8 +1,8 @@
 """Whatever opens, replaces or starts something does so in a place that is known and explained.
 
 The class of the defect: code that root runs, and that opens a path which another user can make a
-link, a FIFO or a file of its own. New code goes through `adapters/files/safe_files.py`; what cannot is
-named here with the reason why nobody else can put anything there.
+link, a FIFO or a file of its own. New code goes through `adapters/files/safe_files.py`; what cannot
+is named here with the reason why nobody else can put anything there.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "it is the safe way",
     ),
     "adapters/confinement.py": ("open", "a file in memory"),
-    "adapters/engine_user.py": (
-        "open os.open",
-        f"files in memory, /dev/null, a cgroup; {KERNEL}",
-    ),
+    "adapters/engine_user.py": ("open os.open", f"files in memory, a cgroup; {KERNEL}"),
+    "adapters/engine_helper.py": ("open", "files in memory, a pipe, /dev/null"),
     "adapters/engine_calls.py": ("open", "descriptors that the daemon sends"),
     "adapters/launch.py": (
         "open os.open",
@@ -50,7 +48,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/files/trust.py": (
         "read_text",
-        "pyvenv.cfg, once it was found that nobody could write it",
+        "pyvenv.cfg, that nobody else can write",
     ),
     "adapters/engine/evidence.py": ("read_text", KERNEL),
     "lab/corpus.py": ("read_text", "files of this package"),
@@ -66,14 +64,14 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/files/stale_files.py": (
         "open shutil.rmtree",
-        KERNEL + "; what a folder of our own holds",
+        KERNEL + "; a folder of our own",
     ),
     "adapters/engine/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
     "adapters/files/state_file.py": ("rename shutil.rmtree", OWN),
     "adapters/files/lock_file.py": (
         "os.open",
-        "a folder, or a lock that could not be made, " + OWN,
+        "a folder, or a lock not made, " + OWN,
     ),
     "adapters/admission/door.py": ("os.chmod os.chown", OWN),
     "adapters/confined.py": ("open", "a file in memory, without a name"),
@@ -196,7 +194,7 @@ def test_no_program_is_looked_for_in_the_current_folder() -> None:
 
 
 MODULE_RUNS = {
-    "adapters/servers/server_process.py": "the daemon starts its servers in /, isolated where it is itself",
+    "adapters/servers/server_process.py": "the daemon starts its servers in /, isolated if it is",
     "adapters/ray_in_env/__main__.py": "it starts Ray in /, as the daemon starts engines",
     "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
     "engines/sglang/command.py": "the daemon starts engines in /",

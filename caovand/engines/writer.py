@@ -11,7 +11,7 @@ from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure
 from caovand.engines import registry
-from caovand.engines.common import host, kernel, python
+from caovand.engines.common import host, kernel, python, raised, toolchain
 from caovand.engines.common.advice import sentences
 from caovand.engines.common.advice_texts import GENERAL
 from caovand.engines.common.kernel import find_in_machine, is_of_kernel
@@ -25,8 +25,11 @@ _UNIT = re.compile(
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
-_ANY_PROGRAM = frozenset(row.id for row in ANY_PROGRAM)
-_COMMON = frozenset(row.id for row in (*host.ROWS, *python.ROWS, *python.HUB, *kernel.ROWS))
+_ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
+_COMMON = frozenset(
+    row.id
+    for row in (*host.ROWS, *python.ROWS, *toolchain.ROWS, *python.HUB, *kernel.ROWS, *raised.ROWS)
+)
 """Rows that read what any engine's libraries print: they identify no engine."""
 
 

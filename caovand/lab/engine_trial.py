@@ -40,7 +40,7 @@ ASKED = (
     "Once upon a time, in a town by the sea, there lived",
 )
 ANSWER_TOKENS, ANSWER_S = 32, 300.0
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
         figures = client.ask("status")["figures"]
         if figures["running"] or figures["waiting"]:
             last = time.monotonic()
-        time.sleep(min(LOOK_S, idle_s))
+        time.sleep(min(POLL_S, idle_s))
 
 
 @dataclass

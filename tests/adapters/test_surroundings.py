@@ -392,7 +392,7 @@ def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
     python = script(tmp_path, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     slow = f"import os, time; open({str(asked)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
     code = (
-        "from dataclasses import replace; from caovand.adapters import probe;"
+        "from dataclasses import replace; from caovand.adapters.engine import probe;"
         "from caovand.engines.vllm.probe import PROBE;"
         f"PROBE = replace(PROBE, versions={slow!r})"
     )

@@ -105,7 +105,7 @@ port = {port}
 [engine]
 kind = "vllm"
 python = "{python}"
-gpus = {list(gpus)}
+{f"gpus = {list(gpus)}" if gpus else ""}
 extra_args = {json.dumps([*ARGS[kind], *args])}
 env = {{{table}}}
 {engine}

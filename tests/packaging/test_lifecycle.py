@@ -62,7 +62,7 @@ def test_it_installs_with_no_engine_and_no_card_and_says_what_to_do(
 
 
 def test_the_daemon_finds_the_packages_nvml_bindings(machine: Machine) -> None:
-    script = "from caovand.adapters import nvml_library; print(nvml_library.pynvml())"
+    script = "from caovand.adapters.gpu import nvml_library; print(nvml_library.pynvml())"
     assert "/usr/lib/caovan/vendor/pynvml.py" in machine.must("python3", "-c", script)
 
 

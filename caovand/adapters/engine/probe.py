@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from caovand import HOME
 from caovand.adapters import engine_user
 from caovand.adapters.confinement import Confinement, launching
 from caovand.adapters.files import lock_file, state_file, trust
@@ -140,13 +141,12 @@ def _ask_in_background(
     patience_s: float,
 ) -> dict[str, Any]:
     """The slow answers if they come in time, else {}; the background process then continues."""
-    home = str(Path(__file__).parents[2])
     words = [
         sys.executable,
         "-I",
         "-c",
         BACKGROUND,
-        home,
+        HOME,
         asks.module,
         python,
         str(path),

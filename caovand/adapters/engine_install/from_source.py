@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.adapt import declare
+from caovand.adapters.engine_install.adapt import write_dist_info
 from caovand.adapters.engine_install.commands import Finished, World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
@@ -96,7 +96,7 @@ def build(
     place = path / "bin" / source.target
     made.replace(place)
     site = next((path / "lib").glob("python3*/site-packages"))
-    declare(site, source.package, lock.version, [place])
+    write_dist_info(site, source.package, lock.version, [place])
     shutil.rmtree(work)
     return place
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import engine_user
 from caovand.adapters.engine_user import as_engine
 from caovand.adapters.files import safe_files, state_file
 from caovand.core import limits
@@ -47,6 +48,8 @@ class StaleFiles:
         name = f"tmp-{zlib.crc32(os.fsencode((mark or ledger).absolute())):08x}"
         short = (place / name for place in places)
         self.folder = next((f for f in short if len(os.fsencode(f)) <= MAX_FOLDER), None)
+        self.made = False
+        """Whether the folder is there for the engine."""
         self._ledger, self._shared, self._proc = ledger, shared, proc
         self._before: frozenset[str] = frozenset()
         self._looks: Counter[str] = Counter()
@@ -58,9 +61,11 @@ class StaleFiles:
         self.remove()
         self._before, self._looks = frozenset(self._files()), Counter()
         self._recorded = False
+        self.made = False
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 as_engine(make_folder, str(self.folder))
+                self.made = True
 
     def take_over(self, pids: Iterable[int]) -> None:
         """Continue the ledger of a killed daemon, and record what these processes use."""
@@ -97,7 +102,11 @@ class StaleFiles:
             with limits.absent():
                 used = self._used_by(everybody)
                 unused = sorted(name for name in ours if files[name] not in used)
-                left += as_engine(remove_all, [str(self._shared / name) for name in unused])
+                paths = [str(self._shared / name) for name in unused]
+                # An earlier release's engine was our own user's.
+                own = list(filter(_is_own, paths))
+                left += remove_all(own)
+                left += as_engine(remove_all, [path for path in paths if path not in own])
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 left += as_engine(empty, str(self.folder))
@@ -126,7 +135,10 @@ class StaleFiles:
 
     def _used_by(self, pids: Iterable[int]) -> set[File]:
         """Files in the shared folder that processes map or have open."""
-        found = as_engine(used_by, str(self._shared), str(self._proc), list(pids))
+        asked = (str(self._shared), str(self._proc), list(pids))
+        found = as_engine(used_by, *asked)
+        if engine_user.current() is not None:  # of an earlier release's engine only we may know
+            found += used_by(*asked)
         return {(device, inode) for device, inode in found}
 
 
@@ -163,6 +175,12 @@ def empty(folder: str) -> list[str]:
 def remove_all(paths: Iterable[str]) -> list[str]:
     """Remove files and folders; those that could not be removed."""
     return [path for path in paths if not _removed(Path(path))]
+
+
+def _is_own(path: str) -> bool:
+    with limits.absent():
+        return os.lstat(path).st_uid == os.getuid()
+    return False
 
 
 def is_ledger(document: Any) -> bool:

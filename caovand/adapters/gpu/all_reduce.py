@@ -15,7 +15,7 @@ from typing import Union
 
 from caovand.adapters import engine_user
 from caovand.adapters.confinement import launching
-from caovand.adapters.engine_user import Captured
+from caovand.adapters.engine_program import Captured
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
 from caovand.core.facts import all_reduce
@@ -100,13 +100,13 @@ def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "
 
 def finish(process: Running) -> Sums:
     """Wait for the check to end and return its result (blocking)."""
-    try:
-        output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)
-    except subprocess.TimeoutExpired:
-        return Sums("unclear", wall_clock.now(), text="the check did not end")
-    finally:
-        process.kill()
-        process.wait()
+    with process:
+        try:
+            output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)
+        except subprocess.TimeoutExpired:
+            return Sums("unclear", wall_clock.now(), text="the check did not end")
+        finally:
+            process.kill()
     last = (output.strip().splitlines() or [""])[-1]
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(last)

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from caovand import HOME
 from caovand.adapters.confinement import Confinement, launching
 from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 
 READY = "ready"
 """What it prints once it listens; before that, what is wrong."""
-HOME = str(Path(__file__).parents[2])
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 MAX_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
 READ_BYTES = 4096
@@ -109,7 +109,7 @@ class ServerProcess:
     def end(self) -> None:
         """Kill it: it has nothing to finish."""
         if self._watch >= 0:
-            self._forget()
+            self._release()
             self._process.kill()
             # One that hangs in the kernel is reaped by whoever comes after us.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -134,10 +134,10 @@ class ServerProcess:
             self._on_output()
             if self._seen == before:
                 break
-        self._forget()
+        self._release()
         self._on_end(status)
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self._close_output()
         self._loop.remove_reader(self._watch)
         os.close(self._watch)

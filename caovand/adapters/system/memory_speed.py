@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from caovand import HOME
 from caovand.adapters.files import state_file
 from caovand.core.facts.inventory import Host
 
@@ -31,7 +32,6 @@ sys.path.append(sys.argv[1])
 from caovand.adapters.system import memory_speed
 print(memory_speed.copied(int(sys.argv[2])))
 """
-HOME = str(Path(__file__).parents[2])
 SLOWEST, FASTEST = 0.1, 10_000.0
 """GB/s of any machine there is; anything else is no measurement."""
 

@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import caovand
+from caovand import HOME
 from caovand.adapters.files import trust
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
 from caovand.core.config.text import render
 
-HOME = Path(caovand.__file__).parent.parent
 """The folder that this very caovand lies in."""
 
 
@@ -22,7 +21,7 @@ def code(before: str = "") -> str:
     Not `-m`: that would look for modules in the current folder first, which may be anybody's.
     """
     return (
-        f"{before}import runpy, sys; sys.path[0] = {str(HOME)!r}; "
+        f"{before}import runpy, sys; sys.path[0] = {HOME!r}; "
         "runpy.run_module('caovand', run_name='__main__', alter_sys=True)"
     )
 

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import NoReturn
 
 METAVAR = "VERB"
-UNKNOWN = re.compile(rf"argument {METAVAR}: invalid choice: '(.*?)' \(choose from ")
+INVALID_VERB = re.compile(rf"argument {METAVAR}: invalid choice: '(.*?)' \(choose from ")
 UNRECOGNIZED = "unrecognized arguments: "
 SIMILAR = 0.5
 
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit status 2: what cannot be done, why, and the remedy."""
-        unknown = UNKNOWN.match(message)
+        unknown = INVALID_VERB.match(message)
         if unknown and self.verbs:
             close = get_close_matches(unknown[1], self.verbs, 1, SIMILAR)
             meant = f'did you mean "{close[0]}"? ' if close else ""

@@ -1,4 +1,4 @@
-"""What an engine's own Python is asked, and how its answers are read; part of `core.engine.record`."""
+"""What an engine's own Python is asked, and how its answers are read."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Worker(Part):
         return now() - self._heard > LOST_S
 
     @property
-    def _silence(self) -> str:
+    def _why_head_lost(self) -> str:
         """Why the head is lost, as far as that is known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
@@ -180,7 +180,7 @@ class Worker(Part):
 
     def _update_wait_reason(self) -> None:
         """Update why this node waits for a silent head, once more is known of it."""
-        if self._waits and self._lost and self._waits != self._silence:
+        if self._waits and self._lost and self._waits != self._why_head_lost:
             self._try_again()
 
     def _check_ports(self) -> None:
@@ -212,7 +212,7 @@ class Worker(Part):
         order = self._planned = self._order
         if not self._wanted or order.plan is None:
             silent = self._lost
-            self._waits = self._silence if silent else ""
+            self._waits = self._why_head_lost if silent else ""
             fact = self._waits or order.refusal or "it has ordered no start"
             text = f"waits for the head at {self._head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"

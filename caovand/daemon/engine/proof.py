@@ -19,7 +19,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan
 from caovand.daemon.engine.peers import Peers
 
-LOOK_S = 0.25
+POLL_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
 # Long enough for a block of a cache whose pages vLLM aligns between attention and recurrent state,
 # so that the second completion can hit the prefix cache, if that is on.
@@ -108,7 +108,7 @@ async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:
                 raise
             except Unanswered:
                 pass  # a busy machine answers late; the start's own deadline bounds this
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def tried(
@@ -125,7 +125,7 @@ async def tried(
             if not limits.reached(problem):
                 raise
         lacking()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _prompt(longest: int | None) -> list[int]:

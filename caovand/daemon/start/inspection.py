@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import child, model_folder
+from caovand.adapters import child, engine_access, model_folder
 from caovand.adapters.child import Engines
 from caovand.adapters.engine import chat_template, probe, scales
 from caovand.adapters.engine.choice import chosen_engine
@@ -229,7 +229,11 @@ def unplannable(problem: Unplannable) -> Obstacle:
 
 def _model(request: PlanRequest) -> ModelCard:
     try:
-        return read_model(request.config, request.environ)
+        card = read_model(request.config, request.environ)
+        if request.engine.models is None:
+            env = {**request.environ, **dict(request.config.engine.env)}
+            engine_access.check(card, env)
+        return card
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, request.config.model.path)
         hold = bool(limits.reached(problem))

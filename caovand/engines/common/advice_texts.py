@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common import raised, toolchain
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -62,12 +63,16 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **raised.ADVICE,
+    **toolchain.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
         "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
     ),
     "engine.transformers": (
+        "{object} has no {member}: the installed Transformers does not fit this release of the "
+        "engine, or an object was passed where the engine takes a name or a path.",
         "The installed Transformers does not fit this release of the engine: install the "
         "version that the engine's package asks for, or a newer release of the engine.",
     ),
@@ -97,7 +102,60 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
         "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
+    "args.parser": (
+        "The reasoning or tool parser does not fit the model's tokenizer: leave "
+        "--reasoning-parser and --tool-call-parser out, or choose those that the model's page "
+        "names; another release of the engine may know this model.",
+    ),
+    "model.tokenizer": (
+        "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
+        "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
+        "--config-format hf --load-format auto); otherwise download tokenizer.json and "
+        "tokenizer_config.json, name another tokenizer with --tokenizer, and install sentencepiece "
+        "and tiktoken.",
+    ),
+    "model.quantization": (
+        "The engine has no kernels for this checkpoint's quantization: choose another quantization "
+        "of the model, a newer release, or another engine.",
+    ),
+    "model.gguf": (
+        "The engine cannot read GGUF files of the architecture {architecture}: use the model's own "
+        "checkpoint (safetensors), a newer release, or llama.cpp.",
+        "The installed Transformers cannot read GGUF files of the architecture {unread}: use the "
+        "model's own checkpoint (safetensors), a newer release, or llama.cpp.",
+    ),
+    "args.adapter": (
+        "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
+        "takes none for (the line names them). Merge it into its base model, or train it without "
+        "those modules; check that adapter_config.json names this base model.",
+    ),
+    "args.placeholders": (
+        "The prompt has another number of image, video or audio placeholders than the media that "
+        "came with it: let the model's own chat template insert them, and put none into the text. "
+        "If every request fails, Transformers and the engine do not fit each other.",
+    ),
+    "model.adapter": (
+        "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): name its "
+        "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
+        "download the model again, with config.json or params.json.",
+    ),
+    "model.tensor": (
+        "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
+        "know: its quantization is not supported for this architecture, config.json belongs to "
+        "another checkpoint, or the release is too old.",
+        "The checkpoint has {parameter}, which this release's code for the model does not know: "
+        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
+        "too old.",
+        "The files are readable, so fetching them again does not help: check that config.json and "
+        "the weights are of one model, and try a newer release or another quantization.",
+    ),
+    "container.files": (
+        "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
+        "must put the host's there: build the image without the driver's packages (nvidia-*, "
+        "libnvidia-*), and let it have the CUDA toolkit alone.",
+    ),
     "driver.old": (
+        "A library asks the driver for {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
     ),

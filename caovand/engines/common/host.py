@@ -25,6 +25,7 @@ _RAW = re.compile(
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
+    r"|dxcore initialization failed|.{0,200}file creation failed: \S{1,400}: file exists"
 )
 
 ROWS = (
@@ -37,9 +38,13 @@ ROWS = (
          r"Address family not supported by protocol"),
     signature("driver.old", "cause", "backend-unsupported",
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
+         r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
          r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)\b"),
+    signature("container.files", "cause", "gpu-absent",
+         r"file creation failed: (?P<path>\S{1,400}): file exists"),
     signature("container.gpu", "cause", "gpu-absent",
          r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
+         r"|dxcore initialization failed"
          r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
          r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
          r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"

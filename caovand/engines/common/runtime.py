@@ -13,6 +13,8 @@ ABSENT = (
     r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
     r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
     r"|Error 802: system not yet initialized|NVML/RM version mismatch"
+    r"|CUDA driver initialization failed|Failed to detect NVIDIA driver version"
+    r"|No supported GPU\(s\) detected to run"
     r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
 )
 NO_KERNEL = (

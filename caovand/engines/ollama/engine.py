@@ -33,7 +33,7 @@ def _at_once(plan: Plan) -> int | None:
     return int(found) if isinstance(found, str) else None
 
 
-def _words(tokens: Sequence[int]) -> str:
+def _prompt_of(tokens: Sequence[int]) -> str:
     """A text of about as many tokens: its completions take no ids."""
     return " ".join(chr(ord("a") + one % 26) for one in tokens)
 
@@ -76,7 +76,7 @@ ENGINE = Engine(
         pending="",
         pending_key="",
         completions="/v1/completions",
-        prompt=_words,
+        prompt=_prompt_of,
         exact=False,
     ),
     healing=HEALING,

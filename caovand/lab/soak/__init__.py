@@ -28,7 +28,7 @@ from caovand.lab.core.soak import verdict
 from caovand.lab.corpus import digest, texts
 from caovand.lab.soak import show
 from caovand.lab.soak.drive import Order, Soak
-from caovand.lab.streamed import Refused
+from caovand.lab.streamed import BadStatus
 
 MIN_HOURS, MAX_HOURS = 0.005, 1000.0
 AT_ONCE = 4
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _explained(problem: Exception) -> CommandError:
     """The error message for a failed first request."""
-    if isinstance(problem, Refused) and problem.status in BAD_KEY:
+    if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
         return CommandError(
             Exit.FAILED,
             f"cannot soak: the engine refused the API key (HTTP {problem.status})",

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.hit import explain_lost_process
 from caovand.engines.common.python import UNSURE_ROWS, sure
+from caovand.engines.common.raised import BUILDING, family_of
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -59,11 +60,22 @@ _STOPPING = re.compile(
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
-_OPERATORS = frozenset({"engine.broken", "engine.import", "engine.absent", "args.uneven"})
+_OPERATORS = frozenset(
+    {"engine.broken", "engine.loader", "engine.import", "engine.absent", "args.uneven"}
+)
 
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
+    "model.uninspected": frozenset(
+        {
+            "engine.broken",
+            "engine.loader",
+            "engine.transformers",
+            "engine.libc",
+            "engine.package",
+        }
+    ),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
 }
 
@@ -305,6 +317,11 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     failure = read.means(hit.phase) if read else "unknown"
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
         failure = failure_of_unnamed(hit, blamed)
+        family = family_of(hit.frames, hit.text) if failure == "unknown" and not blamed else None
+        if family is not None and row is None:
+            row, failure = family, family.means(hit.phase)
+        elif family is not None and row is not None and family.id in BUILDING:
+            failure = sure(row).means(hit.phase)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
+from caovand.engines.common import raised
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.phases import PHASES, read
@@ -35,6 +36,6 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
-    kinds={row.id: row.kind for row in SIGNATURES},
+    kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
     launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
 )
