@@ -1,37 +1,32 @@
 """Prefill attention over a paged cache: every case against float64, then the table. Needs a GPU.
 
-    python csrc/bench/prefill_attention.py [check | time]
+    python -m caovan_vllm_sm75_turbo3.measure.prefill_attention [check | time | bits | once]
 
-Cases, bounds and poison: the plugin's measure/attention.py. Table: ms a call, medians of CUDA-graph
-replays, and the products' FLOP/s, of the keys that each token sees, as a share of torch's largest
-fp16 product in the same run.
+Cases, bounds and poison: measure/attention.py. Extensions are timed with the kernel that splits
+their keys, too. Table: ms a call, medians of CUDA-graph replays, and the products' FLOP/s, of the
+keys that each token sees, as a share of torch's largest fp16 product in the same run.
 """
 
 from __future__ import annotations
 
-import itertools
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch.nn.attention.bias import causal_lower_right
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "plugin"))
-
-from caovan_vllm_sm75_turbo3 import launch  # noqa: E402
-from caovan_vllm_sm75_turbo3.measure import attention, paged  # noqa: E402
-from caovan_vllm_sm75_turbo3.measure.attention import (  # noqa: E402
+from caovan_vllm_sm75_turbo3 import launch
+from caovan_vllm_sm75_turbo3.measure import attention, paged
+from caovan_vllm_sm75_turbo3.measure.attention import (
+    MANY,
     Call,
     Pool,
     check,
+    check_bits,
     failures,
-    ints,
     make_case,
     vllm_us,
 )
-from caovan_vllm_sm75_turbo3.measure.timing import (  # noqa: E402
+from caovan_vllm_sm75_turbo3.measure.timing import (
     DEVICE,
     measure,
     median_us,
@@ -83,21 +78,7 @@ def check_all() -> None:
             case(f"{what}, 8 heads a group", kind, [99], [500], dim=dim, heads=16, kv_heads=2)
             case(f"{what}, sharp scores", kind, [70], [700], dim=dim, spread=4, value=100)
             case(f"{what}, small values", kind, [70], [700], dim=dim, value=1e-3)
-        for tokens in (17, 32):
-            extension = make_case(kind, [tokens], [1000], block_size=48, into=Prefill)
-            check(f"{kind}, {tokens} tokens in chunks", chunked(extension))
         case(f"{kind}, 500 times", kind, [260, 40], [2049, 40], repetitions=500)
-
-
-def chunked(call: Call) -> Call:
-    """The same extension of one sequence by the decode kernel, in chunks that share its table."""
-    tokens, length = call.cu.tolist()[-1], call.lengths.tolist()[0]
-    group = call.q.shape[1] // call.cache.shape[1]
-    cu, lengths = launch.extend_chunks(tokens, length, group)
-    table = call.table[:1].expand(len(lengths), -1)
-    most = max(b - a for a, b in itertools.pairwise(cu))
-    return Call(call.kind, call.q, call.out, call.cache, table, ints(cu), ints(lengths),
-                call.signs, most)  # fmt: skip
 
 
 def sdpa_us(heads: int, kv_heads: int, dim: int, tokens: int, length: int) -> float | None:
@@ -152,14 +133,31 @@ def time_all() -> None:
                 line += f" {other / 1e3:.3f} | {other / us:.2f} |" if other else " | |"
             print(line, flush=True)
         for tokens in (16, 32, 64, 256):
-            call = pool.calls(1, tokens, 2**17, into=Prefill)[0]
-            whole, chunks = (median_us([c.run], repeats=3) for c in (call, chunked(call)))
-            extends.append(f"| {kind}, {dim} | {tokens} | {whole:.0f} | {chunks:.0f} |")
+            whole, divided = (
+                median_us([pool.calls(1, tokens, 2**17, into=way)[0].run], repeats=3)
+                for way in (Prefill, Call)
+            )
+            extends.append(f"| {kind}, {dim} | {tokens} | {whole:.0f} | {divided:.0f} |")
         del pool, call
         torch.cuda.empty_cache()
-    print("\n| extension to 131,072 keys | tokens | prefill, us | chunks, us |")
+    print("\n| extension to 131,072 keys | tokens | prefill, us | split, us |")
     print("\n".join(["| --- " * 4 + "|", *extends]))
 
 
+def bits_all() -> None:
+    for kind in ("int4", "int8", "fp16"):
+        name = f"{kind}, 260 + 40 tokens, {MANY} times"
+        check_bits(name, make_case(kind, [260, 40], [700, 40], into=Prefill), MANY)
+        print(name, flush=True)
+
+
+def once_all() -> None:
+    for kind in ("int4", "int8", "fp16"):
+        for dim in (256, 128):
+            make_case(kind, [70, 0, 33], [100, 9, 33], dim=dim, block_size=48, into=Prefill).run()
+            torch.cuda.synchronize()
+            print(f"{kind} {dim}", flush=True)
+
+
 if __name__ == "__main__":
-    measure(check_all, time_all, failures)
+    measure(check_all, time_all, failures, bits=bits_all, once=once_all)
