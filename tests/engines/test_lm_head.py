@@ -12,6 +12,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.rung import ANY
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.command import build
+from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.flags.spelling import LM_HEAD
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.planning.decisions import forecast
@@ -135,3 +136,10 @@ def test_the_ladder_gives_it_up_for_crashes_and_wrong_answers() -> None:
     assert step is not None
     assert (step.env, step.change) == ({LM_HEAD: None}, "int8 lm_head -> half")
     assert HEALING.by_name["half-head"].step(plan(box()), Finding("hang", "", "serve")) is None
+
+
+def test_answers_of_an_int8_head_are_compared_as_those_of_rounded_weights_are() -> None:
+    plain = replace(QWEN_27B_AWQ, quantization=None)
+    for sections, coarse in ((INT8, True), ({}, False)):
+        machine = box(8, model=plain)
+        assert ENGINE.planning.coarse(plan(machine, **sections), machine) is coarse

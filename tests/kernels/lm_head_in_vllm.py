@@ -27,8 +27,10 @@ V, K = 1000, 128
 torch.manual_seed(0)
 WEIGHT, X = torch.randn(V, K).half(), torch.randn(3, K).half()
 rank, ranks = 0, 1
-layers.get_tensor_model_parallel_rank = lambda: rank
-layers.get_tensor_model_parallel_world_size = lambda: ranks
+for module in (layers, logits_processor):  # there are no other processes
+    module.get_tensor_model_parallel_rank = lambda: rank
+    module.get_tensor_model_parallel_world_size = lambda: ranks
+logits_processor.LogitsProcessor._gather_logits = lambda self, logits: logits
 
 
 def configured(dtype=torch.float16, tied=False, **more) -> types.SimpleNamespace:
