@@ -43,11 +43,13 @@ class Server:
         assert self.daemon.ctl("reload").returncode == 0
         return serves(self.daemon)
 
-    def answer(self, prompt: Sequence[int], tokens: int = 1) -> tuple[float, dict[str, Any]]:
-        """Seconds until so many tokens are there, and the answer."""
+    def answer(
+        self, prompt: Sequence[int], tokens: int = 1, **more: Any
+    ) -> tuple[float, dict[str, Any]]:
+        """Seconds until so many tokens are there, and the answer; `more` goes into the request."""
         body = {
             "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
-            "ignore_eos": True, "logprobs": 1, "return_token_ids": True,
+            "ignore_eos": True, "logprobs": 1, "return_token_ids": True, **more,
         }  # fmt: skip
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/completions",
