@@ -34,6 +34,7 @@ SHOWN = (
     ("gdn_backend", "GDN prefill", ""),
     ("gdn_kernels", "caovan's kernels", ""),
     ("attention_kernels", "caovan's attention", ""),
+    ("lm_head", "lm_head", ""),
     ("kernels_refusal", "caovan's kernels are not used", ""),
     ("checkpoint_gib", "checkpoint on disk", "GiB"),
     ("available_ram_gib", "free host memory while loading", "GiB"),

@@ -43,10 +43,12 @@ class Server:
         assert self.daemon.ctl("reload").returncode == 0
         return serves(self.daemon)
 
-    def answer(self, prompt: Sequence[int], tokens: int = 1) -> tuple[float, dict[str, Any]]:
-        """Seconds until so many tokens are there, and the answer."""
+    def answer(
+        self, prompt: Sequence[int], tokens: int = 1, **more: Any
+    ) -> tuple[float, dict[str, Any]]:
+        """Seconds until so many tokens are there, and the answer; `more` goes into the request."""
         begun = time.monotonic()
-        found = complete(self.port, prompt, tokens)
+        found = complete(self.port, prompt, tokens, **more)
         return time.monotonic() - begun, found
 
     @contextlib.contextmanager
@@ -77,11 +79,11 @@ class Server:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
 
-def complete(port: int, prompt: Sequence[int], tokens: int = 1) -> dict[str, Any]:
-    """The answer of so many tokens to a prompt."""
+def complete(port: int, prompt: Sequence[int], tokens: int = 1, **more: Any) -> dict[str, Any]:
+    """The answer of so many tokens to a prompt; `more` goes into the request."""
     body = {
         "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
-        "ignore_eos": True, "logprobs": 1, "return_token_ids": True,
+        "ignore_eos": True, "logprobs": 1, "return_token_ids": True, **more,
     }  # fmt: skip
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions",

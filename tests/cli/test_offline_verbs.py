@@ -544,6 +544,11 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "Triton's attention otherwise (a is not b)",
         ),
         (
+            replace(GOOD, engine=replace(CUDA, plugin="1", lm_head="fail: a is not b")),
+            "WARN",
+            "computes logits otherwise (a is not b)",
+        ),
+        (
             replace(GOOD, engine=replace(FIXED, states="fail: a is not b")),
             "WARN",
             "would spoil vLLM 0.21.0's answers (a is not b)",

@@ -124,6 +124,12 @@ class PolicySection:
         " GPTQ weights on SM75 to SM89; faster prefill, slower decode, less accurate).",
         choices=("half", "int8"),
     )
+    lm_head: str | None = key(
+        None,
+        "Weights of the lm_head: half (unchanged) or int8 (rounded while they are loaded, half the"
+        " memory and faster decode; vLLM on SM75 with caovan's kernels; logits move by about 1 %).",
+        choices=("half", "int8"),
+    )
     cuda_graphs: str | None = key(
         None,
         "CUDA graph mode.",

@@ -30,6 +30,7 @@ USED = frozenset({
 """The keys with "auto" as their default that this planner reads."""
 UNUSED = {
     "activations": "it chooses the kernels of quantised weights itself",
+    "lm_head": "caovan's kernels are vLLM's",
     "revision": "the model is a folder on this machine",
 }
 """Why other keys do nothing here."""

@@ -87,6 +87,11 @@ ROWS = (
          r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
          r"|\d+ query heads |the layer |the cache is |switched off)(?P<kernels_refusal>.+)",
          kind="note"),
+    _row("caovan: the lm_head ", None, "",
+         r"is (?P<lm_head>int8) on the SM75 kernel"
+         r"|stays in 16 bits: (?!the GPU is |this is vLLM|vLLM finds |its weights are |it has \d+ )"
+         r"(?P<kernels_refusal>.+)",
+         kind="note"),
     _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
          r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "
          r"Available RAM: (?P<available_ram_gib>[\d.]+) GiB"),

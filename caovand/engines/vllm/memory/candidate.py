@@ -115,11 +115,11 @@ class Candidate:
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
     `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
-    multiplied by copies of the activations in int8; `whole_experts` that each rank holds some of
-    the experts, none of which is cut. `stages` are the layers of each pipeline stage, empty if
-    there are none; the candidate of one stage says whether it is the `first` or `last`. Of the
-    `replicas` each has its own cards and cache; experts are spread over the cards of all, and work
-    on the tokens of all.
+    multiplied by copies of the activations in int8, `rounds_head` that the lm_head is int8;
+    `whole_experts` that each rank holds some of the experts, none of which is cut. `stages` are the
+    layers of each pipeline stage, empty if there are none; the candidate of one stage says whether
+    it is the `first` or `last`. Of the `replicas` each has its own cards and cache; experts are
+    spread over the cards of all, and work on the tokens of all.
 
     vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
     start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
@@ -149,6 +149,7 @@ class Candidate:
     kv_blocks: int | None = None
     state_dtype: str = "auto"
     rounds_input: bool = False
+    rounds_head: bool = False
     whole_experts: bool = False
     stages: tuple[int, ...] = ()
     replicas: int = 1

@@ -17,6 +17,7 @@ from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
     INT8,
+    LM_HEAD,
     MARLIN_INPUT,
     RANKS_BY_YES,
     beyond_limit,
@@ -100,6 +101,7 @@ def candidate_of(
         quantization=str(values.get("quantization") or ""),
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
         rounds_input=env.get(MARLIN_INPUT) == INT8,
+        rounds_head=env.get(LM_HEAD) == INT8 and engine.lm_head == "pass",
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
         replicas=replicas(values),
