@@ -18,7 +18,6 @@ MEMORY_BYTES = 256 << 20
 DESCRIPTORS = 512
 NICE = 10
 FIRST_VICTIM = 500  # for the kernel's OOM killer: the engine and the daemon matter more
-BACKLOG = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return start
 
-    return own_server.run(PAGE, options, limit, BACKLOG, prepare)
+    return own_server.run(PAGE, options, limit, prepare)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from caovand.adapters.servers import listening
 from caovand.adapters.servers.server_process import READY, Kind, has_library
 from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
@@ -29,6 +28,9 @@ def parser(kind: Kind, description: str | None) -> argparse.ArgumentParser:
     """The arguments that the daemon passes to each."""
     made = argparse.ArgumentParser(prog=f"python -m caovand.{kind.name}", description=description)
     made.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
+    made.add_argument(
+        "--listener", required=True, type=int, metavar="FD", help="the daemon's socket that listens"
+    )
     made.add_argument(
         "--socket", required=True, type=Path, help=f"the daemon's socket `{kind.name}`"
     )
@@ -53,7 +55,6 @@ def run(
     kind: Kind,
     options: argparse.Namespace,
     limit: Callable[[], None],
-    backlog: int,
     prepare: Callable[[], Callable[[socket.socket], Awaitable[object]]],
 ) -> int:
     """Serve until this is ended; the exit status.
@@ -72,7 +73,7 @@ def run(
             lacks = kind.no_library
             raise ProblemError(lacks.cannot, lacks.fact, lacks.remedy)
         start = prepare()
-        asyncio.run(_serve(start, _listener(kind, options.listen, backlog)))
+        asyncio.run(_serve(start, socket.socket(fileno=options.listener)))
     except (ProblemError, ConfigError) as problem:
         print(problem, flush=True)
     return 1
@@ -86,14 +87,3 @@ async def _serve(
     while server is not None:
         signal.alarm(HANG_S)
         await asyncio.sleep(HANG_S / 4)
-
-
-def _listener(kind: Kind, listen: str, backlog: int) -> socket.socket:
-    try:
-        return listening.on(listen, backlog)
-    except OSError as problem:
-        # Python's own words repeat the address; a resolver's numbers are negative.
-        number = problem.errno or 0
-        why = os.strerror(number) if number > 0 else problem.strerror or str(problem)
-        remedy = f"set another [{kind.name}] listen"
-        raise ProblemError(f"serve {kind.title}", f"{listen}: {why}", remedy) from None

@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +36,12 @@ END_S = 2.0
 @dataclass(frozen=True)
 class Kind:
     """A server: its section of the configuration, its socket of the daemon's and its module have
-    the same `name`; `title` is for people.
+    the same `name`; `title` is for people. `backlog` is how many connections may wait for it.
     """
 
     name: str
     title: str
+    backlog: int
 
     @property
     def no_library(self) -> Problem:
@@ -52,12 +54,12 @@ class Kind:
         )
 
 
-PAGE = Kind("page", "the page")
-GATEWAY = Kind("gateway", "the gateway")
+PAGE = Kind("page", "the page", 64)
+GATEWAY = Kind("gateway", "the gateway", 1024)
 
 
 class ServerProcess:
-    """A running server; `words` are arguments of its own.
+    """A running server on the socket `listener`; `words` are arguments of its own.
 
     `on_line` gets what it prints, line by line; `on_end` its exit status, unless it was ended.
     """
@@ -66,6 +68,7 @@ class ServerProcess:
         self,
         kind: Kind,
         words: Sequence[str],
+        listener: socket.socket,
         runtime: Path,
         environ: Mapping[str, str],
         on_line: Callable[[str], None],
@@ -78,10 +81,15 @@ class ServerProcess:
         self._read, self._seen = b"", 0
         self._output, write_end = os.pipe()
         try:
-            command, env = _command(kind, words, runtime), _environment(environ)
+            listening = ("--listener", str(listener.fileno()))
+            command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
             with launching(command, env, confinement, ends_with=signal.SIGKILL) as launch:
                 self._process = subprocess.Popen(
-                    **launch, stdout=write_end, stderr=write_end, cwd="/"
+                    **launch,
+                    stdout=write_end,
+                    stderr=write_end,
+                    cwd="/",
+                    pass_fds=(listener.fileno(),),
                 )
             self._watch = self._watched()
         except OSError:
