@@ -225,6 +225,12 @@ def test_sglang_divides_memory_itself_where_that_cuts_nothing() -> None:
     assert parts["states"] / (parts["states"] + parts["kv"]) == pytest.approx(0.9 / 1.9, abs=0.01)
 
 
+def test_hybrids_store_8_bits_where_cards_have_fp8() -> None:
+    tight = replace(QWEN_27B, weights=weights(layers=18.4, mtp=0.4), quantization="awq")
+    for card, kind in (("RTX 3090", "auto"), ("RTX 4090", "fp8_e4m3")):
+        assert plan(machine(named(card), tight)).value("kv_cache_dtype") == kind
+
+
 def test_drafts_end_where_their_states_leave_room_for_few_requests() -> None:
     large = replace(QWEN_27B, weights=weights(layers=66.0, head=1.0, embedding=1.0, mtp=0.8))
     made = plan(machine(A100, large))

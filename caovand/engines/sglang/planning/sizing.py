@@ -68,7 +68,7 @@ def settings(
     if unmodelled(model):
         chosen = loads.of_sglang(config, replace(load, ranks=able[-1]), gpus, typed)
     else:
-        smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model)
+        smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
         sized = loads.choose(config, model, load, gpus, typed, able, smaller_cache=smaller, old=old)
         if requests.origin == "policy":
             sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
@@ -118,9 +118,12 @@ def drafts_cost(
     )
 
 
-def _stores_in_eight_bits(model: ModelCard) -> bool:
-    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it."""
-    return set(model.layer_types) == {"full_attention"} and not model.latent
+def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it; next
+    to recurrent layers where cards have fp8, as SGLang's cookbook does."""
+    native = loads.eight_bits(gpus) == loads.NATIVE
+    able = {"full_attention", "linear_attention"} if native else {"full_attention"}
+    return set(model.layer_types) <= able and not model.latent
 
 
 def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
