@@ -80,9 +80,9 @@ def best_split(partial: PartialPlan) -> PartialPlan:
             best = _with_reason(fewer, partial, best)
     best = _wider(partial, best)
     for split in replica_splits(partial):
-        found = _attempt(partial, split)
-        if found and found.choice and found.choice.sound and _rank(found) < _rank(best):
-            best = found
+        copies = _attempt(partial, split)
+        if copies and copies.choice and copies.choice.sound and _rank(copies) < _rank(best):
+            best = copies
     if best is None:
         raise problem or AssertionError
     return best
