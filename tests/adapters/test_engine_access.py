@@ -166,3 +166,21 @@ def test_a_hubs_model_needs_a_cache_that_the_user_may_fill(
 def test_each_barrier_has_its_remedy(verb: str, command: str) -> None:
     found = engine_access.remedy("engine", Path("/srv/a model"), "/srv/a model/x.json", verb)
     assert command in found
+
+
+def test_from_outside_the_modes_tell_and_an_acl_is_taken_as_open(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> str:
+        return engine_access.closed_to("nobody", place)
+
+    assert closed() == ""
+    (place / "notes.md").chmod(0o600)
+    assert closed() == ""
+    (place / "config.json").chmod(0o600)
+    assert closed() == str(place / "config.json")
+    place.parent.chmod(0o750)
+    assert closed() == str(place.parent)
+    monkeypatch.setattr(os, "getxattr", lambda *_: b"acl")
+    assert closed() == ""
+    assert engine_access.closed_to("no-such-user", place) == ""
