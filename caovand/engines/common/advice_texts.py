@@ -167,6 +167,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",
     ),
+    "nvml.argument": (
+        "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "
+        "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
+        "-L).",
+    ),
+    "feature.model": (
+        "This release's code for {model} has no {attribute}: a setting or a request asks what it "
+        "does not do (the task, an adapter, drafts, a split, a quantization), or the release is "
+        "too old. Leave that out, or install a newer release.",
+    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "

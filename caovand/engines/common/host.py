@@ -58,6 +58,8 @@ ROWS = (
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
+    signature("nvml.argument", "cause", "gpu-absent",
+         r"NVMLError_(?:InvalidArgument|NotFound)\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     signature("nvml.mismatch", "cause", "gpu-absent",

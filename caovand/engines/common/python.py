@@ -166,6 +166,10 @@ ANY_PROGRAM = (
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
          r"'(?P<member>\w{1,80})'", UNSURE),
+    # A model's class that lacks what a setting or a request asks of it
+    signature("feature.model", "generic", "bad-arguments",
+         r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
+         r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
          r"(?P<missing>.{1,200})"
@@ -209,7 +213,7 @@ _RAW = re.compile(
     r"|.{0,200}Warning: CUDA initialization: |The NVIDIA driver on your system is too old"
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
     r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
-    r"|\[sgl_kernel\] CRITICAL|nvcc (?:fatal|error)|Failed to import Triton kernels"
+    r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 
 
