@@ -65,6 +65,7 @@ ROWS = (
          r"Attempted to assign .{1,80} multimodal tokens to (?P<placeholders>\d{1,9}) placeholders"
          r"|Expected there to be \d{1,6} prompt (?:updates|placeholders|replacements)"
          r"|Failed to apply prompt replacement for mm_items"
+         r"|Insufficient multimodal embedding length"
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
          r"No supported config format found in (?P<folder>\S{1,300})"),
@@ -81,6 +82,8 @@ ROWS = (
          r"|requires you to execute the \w{0,30} ?file in that repo"
          r"|contains custom code which must be executed|Please pass the argument "
          r"`trust_remote_code"),
+    signature("cuda.assertion", "cause", "launch-failure",
+         r": block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion .(?P<assertion>.{1,200}?). failed"),
     signature("cuda.forked", "cause", "bad-arguments",
          r"Cannot re-initialize CUDA in forked subprocess"),
     signature("engine.libc", "cause", "bad-arguments",
@@ -213,6 +216,7 @@ _RAW = re.compile(
     r"|.{0,200}Warning: CUDA initialization: |The NVIDIA driver on your system is too old"
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
     r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
+    r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 

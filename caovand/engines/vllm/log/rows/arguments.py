@@ -53,7 +53,7 @@ ROWS: tuple[Signature, ...] = (
          r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
-         r"|^ImportError: Please install (?P<package>[\w.-]{1,60})"),
+         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60})"),
     signature("engine.broken", "cause", "bad-arguments",
          r"^ImportError: cannot import name '(?P<name>\w{1,80})' from "
          r"(?:partially initialized module )?'vllm\b"
