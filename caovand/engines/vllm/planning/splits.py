@@ -80,9 +80,9 @@ def best_split(partial: PartialPlan) -> PartialPlan:
             best = _with_reason(fewer, partial, best)
     best = _wider(partial, best)
     for split in replica_splits(partial):
-        copies = _attempt(partial, split)
-        if copies and copies.choice and copies.choice.sound and _rank(copies) < _rank(best):
-            best = copies
+        apart = _attempt(partial, split)
+        if apart and apart.choice and apart.choice.sound and _rank(apart) < _rank(best):
+            best = apart
     if best is None:
         raise problem or AssertionError
     return best
