@@ -1,4 +1,4 @@
-"""vLLM general plugin: Gated DeltaNet and attention on tensor cores for Turing (SM75).
+"""vLLM general plugin: Gated DeltaNet, attention and logits on tensor cores for Turing (SM75).
 
 vLLM calls `register()` in every process, perhaps more than once. Nothing here touches CUDA, and
 nothing that goes wrong stops vLLM: it then runs on its own kernels, and one log line says why. But
@@ -30,7 +30,7 @@ def register() -> None:
     if os.environ.get("CAOVAN_KERNELS") == "off":
         logger.info("caovan: CAOVAN_KERNELS=off; vLLM runs on its own kernels")
         return
-    from . import attention, hooks, layout
+    from . import attention, hooks, int8_head, layout
 
     try:
         attention.offer_flashinfer()
@@ -40,6 +40,11 @@ def register() -> None:
         layout.offer_kernels()
     except Exception:
         logger.exception("caovan: cannot offer the SM75 kernels to Triton attention")
+    try:
+        if reason := int8_head.offer():
+            logger.info("caovan: cannot offer an int8 lm_head: %s", reason)
+    except Exception:
+        logger.exception("caovan: cannot offer an int8 lm_head")
     try:
         hooks.bind(*hooks.find())
     except hooks.NoHook as error:

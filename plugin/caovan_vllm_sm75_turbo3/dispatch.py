@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KERNELS = ("off", "prefill", "decode", "all")
 MAX_SPEC_TOKENS = 7  # gdn_decode takes 8 new tokens a sequence
-ATTENTION = ("off", "read", "all")
-MAX_QUERY_TOKENS = 8  # attention_decode takes so many a sequence
+ATTENTION = ("off", "decode", "read", "all")
+MAX_QUERY_TOKENS = 8  # of a sequence that decodes or verifies
+MAX_EXTEND_TOKENS = 512  # attention_decode takes so many a sequence
+SPLIT_SHARE = 0.4
+"""Of the card's multiprocessors: prefill CTAs up to which an extension is split over its keys."""
 CACHES = ("auto", "float16", "int8_per_token_head", "int4_per_token_head")
+LM_HEAD = ("off", "int8")
+PLAIN_METHODS = ("UnquantizedEmbeddingMethod", "UnquantizedLinearMethod")
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,9 @@ class AttentionFacts:
 
 
 def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants of attention: "off", "read" a cache, or "all", write it as well.
+    """What the operator wants of attention: "off", "decode" (no prompts), "read" any cache, "all".
+
+    "decode" and "all" write the packed caches as well.
 
     CAOVAN_ATTENTION, else `caovan_attention` in additional_config, else all; off where all kernels
     are. Raises ValueError for an unknown word.
@@ -171,6 +179,120 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
         return "VLLM_BATCH_INVARIANT is set, and the kernels split by the size of a batch"
     if facts.sleeps:
         return "--enable-sleep-mode discards memory that the kernels keep"
+    return None
+
+
+class Launch(NamedTuple):
+    """One launch of an attention kernel: the sequences it takes of a batch."""
+
+    kernel: str  # "decode", "extend" (both attention_decode's) or "prefill"
+    first: int
+    last: int  # exclusive
+    tokens: int  # the most of a sequence
+
+
+def prefill_ctas(tokens: int, heads: int, kv_heads: int, head_dim: int) -> int:
+    """CTAs of the prefill kernel for a sequence of so many new tokens."""
+    rows = 128 * 256 // head_dim
+    return -(-tokens * (heads // kv_heads) // rows) * kv_heads
+
+
+def attention_launches(
+    lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, processors: int
+) -> tuple[Launch, ...]:
+    """Which kernel takes which sequences, by their query tokens; neighbours share a launch.
+
+    An extension that would leave most of the card idle in the prefill kernel, a CTA walking all
+    keys, goes to the kernel that splits them. Both take as long at two fifths of a card (fp16) to
+    a whole one (int4), by the model of a 2080 Ti and by times of an H200.
+    """
+    found: list[Launch] = []
+    room = int(processors * SPLIT_SHARE)
+    each = [prefill_ctas(tokens, heads, kv_heads, head_dim) for tokens in lengths]
+    for n, (tokens, ctas) in enumerate(zip(lengths, each, strict=True)):
+        if tokens <= MAX_QUERY_TOKENS:
+            kernel = "decode"
+        elif ctas <= room and tokens <= MAX_EXTEND_TOKENS:
+            kernel = "extend"
+        else:
+            kernel = "prefill"
+        if found and found[-1].kernel == kernel:
+            last = found.pop()
+            found.append(Launch(kernel, last.first, n + 1, max(last.tokens, tokens)))
+        else:
+            found.append(Launch(kernel, n, n + 1, tokens))
+    return tuple(
+        one._replace(kernel="prefill")
+        if one.kernel == "extend" and sum(each[one.first : one.last]) > room
+        else one
+        for one in found
+    )
+
+
+@dataclass(frozen=True)
+class LmHeadFacts:
+    """One lm_head on one machine; the first four as in `Facts`."""
+
+    platform: str
+    capability: tuple[int, int] | None
+    library_error: str | None
+    forced: bool
+    dtype: str
+    head_dtype: str  # of the logits
+    method: str  # vLLM's class that multiplies
+    vocabulary: int  # of this rank, padding included
+    hidden: int
+    tied: bool = False  # the weight is the embedding's as well
+    adapters: bool = False
+    draft_copy: str | None = None  # vLLM's own quantised copy for drafts
+    batch_invariant: bool = False
+    load_format: str = "auto"
+
+
+def lm_head_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
+    """What the operator wants of the lm_head: "off", 16 bits, or "int8".
+
+    CAOVAN_LM_HEAD, else `caovan_lm_head` in additional_config, else off, since int8 rounds; off
+    where all kernels are. Raises ValueError for an unknown word.
+    """
+    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
+        return "off"
+    where, wanted = "CAOVAN_LM_HEAD", environment.get("CAOVAN_LM_HEAD")
+    if wanted is None:
+        where, wanted = "caovan_lm_head", str(config.get("caovan_lm_head", "off"))
+    if wanted not in LM_HEAD:
+        words = ", ".join(LM_HEAD)
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {words}")
+    return wanted
+
+
+def lm_head_refusal(facts: LmHeadFacts) -> str | None:
+    """Why this lm_head stays in 16 bits, or None if the kernel can take it."""
+    card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
+    if card:
+        return card
+    if facts.method not in PLAIN_METHODS:
+        return f"its weights are quantised already ({facts.method})"
+    if facts.tied:
+        return "its weights are the embedding's as well, which is looked up in 16 bits"
+    if facts.dtype != "float16" or facts.head_dtype != "float16":
+        return (
+            f"activations are {facts.dtype} and logits {facts.head_dtype}, "
+            "but the kernel takes float16; use --dtype half"
+        )
+    if facts.vocabulary < 64 or facts.hidden % 64:
+        return (
+            f"it has {facts.vocabulary} rows of {facts.hidden}, "
+            "but the kernel takes 64 or more, of a multiple of 64"
+        )
+    if facts.adapters:
+        return "LoRA adapters may change it (--enable-lora)"
+    if facts.draft_copy:
+        return f"drafts have a copy of it in {facts.draft_copy} (draft_lm_head_quantization)"
+    if facts.batch_invariant:
+        return "VLLM_BATCH_INVARIANT is set, and large batches are multiplied otherwise"
+    if facts.load_format == "ipc_cache":
+        return "another process loads its weights (--load-format ipc_cache)"
     return None
 
 

@@ -11,6 +11,9 @@ from . import launch, library
 
 Tensor = torch.Tensor
 CHUNK_BYTES = 64 << 20
+MAX_ROWS = 16  # of a launch
+MAX_LAUNCHES = 4  # more cost more than weights in float16, made for the call
+SCRATCH_BYTES = 32 << 20  # of those
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,6 +37,34 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
         row = int((~scale.isfinite()).nonzero()[0])
         raise ValueError(f"cannot quantise row {row} of the lm_head: it is not finite")
     return rows, scale
+
+
+def project(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Return x (scale weight)^T for any number of rows: float16 [R, V] of float16 [R, K].
+
+    The same bits at every call of as many rows. Raises as `logits`.
+    """
+    rows = x.shape[0]
+    if rows > MAX_ROWS * MAX_LAUNCHES:
+        return dequantised(x, weight, scale)
+    out = x.new_empty(rows, weight.shape[0])
+    for at in range(0, rows, MAX_ROWS):
+        logits(x[at : at + MAX_ROWS], weight, scale, out[at : at + MAX_ROWS])
+    return out
+
+
+def dequantised(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """What `project` returns, by torch alone: a part of the vocabulary at a time, in float16."""
+    vocabulary, hidden = weight.shape
+    out = x.new_empty(x.shape[0], vocabulary)
+    step = max(1, SCRATCH_BYTES // (2 * hidden))
+    scratch = x.new_empty(min(step, vocabulary), hidden)
+    for at in range(0, vocabulary, step):
+        end = min(at + step, vocabulary)
+        part = scratch[: end - at]
+        torch.mul(weight[at:end], scale[at:end, None], out=part)
+        out[:, at:end] = x @ part.T
+    return out
 
 
 def logits(x: Tensor, weight: Tensor, scale: Tensor, out: Tensor) -> None:

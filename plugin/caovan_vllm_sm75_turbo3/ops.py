@@ -3,13 +3,14 @@
 torch.ops.caovan.gdn_prefill    functional: a new output and a new final state
 torch.ops.caovan.gdn_prefill_   in place on a state cache with slots, gates and norms fused
 torch.ops.caovan.gdn_decode_    in place on conv and state caches
+torch.ops.caovan.lm_head        functional: logits from int8 weights, without a GPU too
 """
 
 from __future__ import annotations
 
 import torch
 
-from . import launch
+from . import launch, lm_head
 
 Tensor = torch.Tensor
 
@@ -29,6 +30,7 @@ _library.define(
     "Tensor slots, Tensor? cu_seqlens, Tensor? num_accepted, Tensor(d!) counters, "
     "float scale, int sequences) -> ()"
 )
+_library.define("lm_head(Tensor x, Tensor weight, Tensor scale) -> Tensor")
 
 
 def _results(v: Tensor, initial_state: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,6 +110,8 @@ def _prefill_inplace(
 _library.impl("gdn_prefill", _prefill, "CUDA")
 _library.impl("gdn_prefill_", _prefill_inplace, "CUDA")
 _library.impl("gdn_decode_", launch.decode, "CUDA")
+_library.impl("lm_head", lm_head.project, "CUDA")
+_library.impl("lm_head", lm_head.dequantised, "CPU")
 torch.library.register_fake(
     "caovan::gdn_prefill",
     lambda q, k, v, g, beta, initial_state, *_: _results(v, initial_state),
@@ -115,3 +119,8 @@ torch.library.register_fake(
 )
 torch.library.register_fake("caovan::gdn_prefill_", lambda *args: None, lib=_library)
 torch.library.register_fake("caovan::gdn_decode_", lambda *args: None, lib=_library)
+torch.library.register_fake(
+    "caovan::lm_head",
+    lambda x, weight, scale: x.new_empty(x.shape[0], weight.shape[0]),
+    lib=_library,
+)

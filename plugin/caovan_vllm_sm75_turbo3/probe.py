@@ -88,6 +88,19 @@ def describe_attention() -> str:
     return f"fail: {reason}" if reason else "pass"
 
 
+def describe_lm_head() -> str:
+    """Whether an lm_head can become int8."""
+    if vllm_version() is None:
+        return "fail: vLLM is not installed"
+    try:
+        from . import int8_head
+
+        reason = int8_head.problem()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    return f"fail: {reason}" if reason else "pass"
+
+
 def describe_states() -> str:
     """Whether hybrids that draft keep right states in the prefix cache because of this plugin."""
     if vllm_version() is None:
@@ -105,6 +118,7 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout while it is imported
         interface, operators = describe_interface()
         attention = describe_attention()
+        head = describe_lm_head()
         offered = flashinfer()
         states = describe_states()
     found = describe_library()
@@ -116,6 +130,7 @@ def main() -> None:
         "operators": [] if "error" in found else operators,
         "kernels": kernels(),
         "attention": attention,
+        "lm_head": head,
         "flashinfer": offered,
         "states": states,
     }

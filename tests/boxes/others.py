@@ -11,7 +11,7 @@ from functools import cache
 from textwrap import wrap
 from typing import Any
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable

@@ -1,7 +1,8 @@
 """Models of a size that a card notices, by an engine's Python with CUDA: KIND FOLDER.
 
 dense is a Qwen3 of 4.6 G parameters, hybrid a Qwen3.5 of 1.4 G with an MTP head whose drafts are
-never accepted. Random weights, the tokenizer and the layout of packaging/demo/make_model.py.
+never accepted, wide the same with a vocabulary of 248,320. Random weights, the tokenizer and the
+layout of packaging/demo/make_model.py.
 """
 
 from __future__ import annotations
@@ -61,12 +62,17 @@ def hybrid() -> demo.Model:
     return made
 
 
+def wide() -> demo.Model:
+    demo.VOCABULARY = 248_320
+    return hybrid()
+
+
 def main(kind: str, folder: Path) -> None:
     torch.set_default_device("cuda")
     torch.set_default_dtype(torch.bfloat16)
     demo.random = lambda *shape: torch.randn(*shape) * 0.02
     demo.CONTEXT = 32768
-    made = {"dense": dense, "hybrid": hybrid}[kind]()
+    made = {"dense": dense, "hybrid": hybrid, "wide": wide}[kind]()
     weights = {name: tensor.cpu() for name, tensor in made.weights.items()}
     demo.KINDS[kind] = lambda: demo.Model(made.config, weights)
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.chat_template import NO_CHAT, effective
+from caovand.adapters.engine.chat_template import NO_CHAT, effective
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.core.checkpoint.model_task import SentenceTransformer, task_of
 from tests import tiny_tasks

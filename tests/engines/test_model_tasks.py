@@ -11,7 +11,7 @@ import pytest
 from caovand.core.checkpoint.model_task import ENCODER
 from caovand.core.facts.inventory import Weights
 from caovand.core.plan import Unplannable
-from caovand.engines.common.works import WORKS
+from caovand.engines.common.task_probes import WORKS
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.decisions import forecast

@@ -167,12 +167,22 @@ def test_whole_graphs_where_attention_is_safe_in_them(gpus: Any) -> None:
     assert plan().value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
 
 
-def test_sequences_follow_the_cache_and_the_cards() -> None:
-    machine = inventory(gpus=turing(4))
-    found = plan(machine)
-    whole = forecast(found, machine).concurrency
-    assert 2 < found.value("max_num_seqs") <= whole < found.value("max_num_seqs") + 1
-    assert plan().value("max_num_seqs") == 2
+def test_turings_steps_have_no_more_tokens_than_they_read_weights_for() -> None:
+    drafting = plan(inventory(gpus=turing(4)))
+    assert drafting.mtp == 4
+    assert drafting.value("max_num_seqs") == 8
+    plain = plan(inventory(gpus=turing(4)), policy={"mtp": 0})
+    assert plain.value("max_num_seqs") == 32
+    assert "compute longer than it reads" in plain.settings["max_num_seqs"].reason
+
+
+def test_sequences_are_as_many_usual_requests_as_the_cache_holds() -> None:
+    found = plan(box_with("t4", model("Llama-3.1-8B-AWQ")))
+    assert found.value("max_num_seqs") == 16
+    assert "the cache holds about 2" in found.settings["max_num_seqs"].reason
+    long = plan(box_with("a100-80g", model("Llama-3.1-8B-AWQ")), policy={"workload": "long"})
+    assert long.value("max_num_seqs") == 8
+    assert "and more that are shorter" in long.settings["max_num_seqs"].reason
 
 
 def test_a_mode_that_was_chosen_is_not_weighed() -> None:

@@ -97,6 +97,15 @@ def test_a_log_names_caovans_attention() -> None:
     assert figures(runs) == {"attention_kernels": "SM75"}
 
 
+def test_a_log_names_the_type_of_the_lm_head_or_why_it_stays_in_16_bits() -> None:
+    line = "(EngineCore pid=9) INFO 11-27 04:24:35 [head_layer.py:80] caovan: the lm_head"
+    assert figures(f"{line} is int8 on the SM75 kernel (248320 x 5120)") == {"lm_head": "int8"}
+    refused = figures(f"{line} stays in 16 bits: LoRA adapters may change it (--enable-lora)")
+    assert refused == {"kernels_refusal": "LoRA adapters may change it (--enable-lora)"}
+    for why in ("the GPU is SM90, which runs", "its weights are the embedding's as well"):
+        assert figures(f"{line} stays in 16 bits: {why}") == {}
+
+
 def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_line() -> None:
     found = figures_in("vllm-0.32.0-cpu-dense_compiled.log")
     assert (found["version"], found["kv_tokens"], found["concurrency"]) == ("0.32.0", 2097152, 1024)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from card_model import card, sm, times
+from card_model import card, sm, steps, times
 from card_model.__main__ import count
 from card_model.kernels import KERNELS, OURS
 from card_model.sass import NONE, Instruction, Kernel, parse
@@ -144,6 +144,17 @@ def test_the_notebook_shows_what_the_model_says() -> None:
     assert times.attention_table() in notebook
     assert times.prefill_attention_table() in notebook
     assert times.lm_head_table() in notebook
+
+
+def test_the_page_of_steps_is_what_the_model_says() -> None:
+    assert (ROOT / "csrc/STEPS.md").read_text(encoding="utf-8") == steps.page()
+
+
+def test_a_step_reads_what_the_model_of_its_weights_does() -> None:
+    target = [tensors for tensors in steps.read() if tensors.passes == 1]
+    assert sum(tensors.gb for tensors in target) == pytest.approx(
+        times.weights_gb(lm_head_bytes=2), rel=0.003
+    )
 
 
 def test_our_kernels_are_modelled_with_the_registers_and_memory_they_take(build: Path) -> None:

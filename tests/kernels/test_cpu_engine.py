@@ -147,6 +147,7 @@ def test_probe_passes_in_the_engines_environment(ran: Callable[[str], Ran]) -> N
     assert "CAOVAN_SM75_LIBRARY names it" in said["library"]["error"]
     assert said["flashinfer"] == "this is vLLM's cpu build"
     assert said["attention"] == "fail: this is vLLM's cpu build"
+    assert said["lm_head"] == "pass"
     assert said["states"] == "fail: this vLLM keeps right states itself"
 
 
@@ -437,18 +438,35 @@ ATTENTION = ROOT / "tests/kernels/attention_in_vllm.py"
 def test_triton_attention_decodes_with_ours_where_they_serve(ran: Callable[[str], Ran]) -> None:
     log = ran("attention").log
     runs = "caovan: attention runs on the SM75 kernels"
-    assert f"{runs} (cache int4_per_token_head, read and written)" in log
-    assert f"{runs} (cache auto, read)" in log
+    assert f"{runs} (cache int4_per_token_head, read and written; decoding and prompts)" in log
+    assert f"{runs} (cache int4_per_token_head, read and written; decoding only)" in log
+    assert f"{runs} (cache auto, read; decoding and prompts)" in log
     stays = "caovan: attention stays on vLLM's own kernels: "
     assert f"{stays}the layer has a sliding window, which the kernels have not" in log
     assert f"{stays}cannot load attention" in log
     assert f"{stays}RuntimeError: out of memory" in log
     assert "goes back to vLLM's own kernels: cannot use a cache of torch.int16" in log
-    assert "cannot use caovan_attention = 'some': it must be one of off, read, all" in log
+    assert "cannot use caovan_attention = 'some': it must be one of off, decode, read, all" in log
+
+
+LM_HEAD = ROOT / "tests/kernels/lm_head_in_vllm.py"
+
+
+@pytest.mark.long
+def test_an_lm_head_becomes_int8_where_it_is_wished_and_can(ran: Callable[[str], Ran]) -> None:
+    log = ran("lm_head").log
+    assert "caovan: the lm_head is int8 on the SM75 kernel (512 x 128)" in log
+    assert log.count("caovan: torch multiplies by the lm_head: cannot launch lm_head") == 1
+    stays = "caovan: the lm_head stays in 16 bits: "
+    assert f"{stays}LoRA adapters may change it (--enable-lora)" in log
+    assert f"{stays}cannot quantise row 0 of the lm_head: it is not finite" in log
+    assert f"{stays}ZeroDivisionError: division by zero" in log
+    assert "cannot use caovan_lm_head = 'int4': it must be one of off, int8" in log
 
 
 PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
     "attention": (ATTENTION.read_text(), {}),
+    "lm_head": (LM_HEAD.read_text(), {}),
     "probe": (PROBE, {"CAOVAN_SM75_LIBRARY": "/nowhere.so"}),
     "bind": (BIND, {}),
     "fall back": (FALL_BACK, {}),

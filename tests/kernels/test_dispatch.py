@@ -141,8 +141,100 @@ def test_attention_has_a_switch_of_its_own(environment: dict, config: dict, want
 
 
 def test_a_switch_of_attention_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, read"):
+    with pytest.raises(
+        ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, decode, read"
+    ):
         dispatch.attention_wanted({"CAOVAN_ATTENTION": "on"}, {})
+
+
+def launches(lengths: list[int], shape: tuple[int, int, int] = (24, 4, 256), processors: int = 68):
+    found = dispatch.attention_launches(lengths, *shape, processors)
+    return [(one.kernel[0], one.first, one.last, one.tokens) for one in found]
+
+
+def test_each_sequence_of_a_batch_has_the_kernel_of_its_length() -> None:
+    assert launches([2048]) == [("p", 0, 1, 2048)]
+    assert launches([5, 0, 8, 1]) == [("d", 0, 4, 8)]
+    assert launches([5, 1, 9, 100, 2048]) == [("d", 0, 2, 5), ("e", 2, 4, 100), ("p", 4, 5, 2048)]
+    assert launches([1, 2048, 1]) == [("d", 0, 1, 1), ("p", 1, 2, 2048), ("d", 2, 3, 1)]
+
+
+def test_an_extension_is_split_while_it_leaves_most_of_the_card_idle() -> None:
+    """27 of 68 multiprocessors: six tiles of 128 rows of four KV heads; two heads a tile at 128."""
+    assert launches([128]) == [("e", 0, 1, 128)]
+    assert launches([129]) == [("p", 0, 1, 129)]
+    assert launches([192], (32, 8, 128)) == [("e", 0, 1, 192)]
+    assert launches([193], (32, 8, 128)) == [("p", 0, 1, 193)]
+    assert launches([277], processors=132) == [("e", 0, 1, 277)]
+    assert launches([17] * 7) == [("p", 0, 7, 17)], "prompts enough fill the card"
+    assert launches([513], (1, 1, 128), 108) == [("p", 0, 1, 513)]
+    assert launches([]) == []
+
+
+LM_HEAD = dispatch.LmHeadFacts(
+    platform="cuda",
+    capability=(7, 5),
+    library_error=None,
+    forced=False,
+    dtype="float16",
+    head_dtype="float16",
+    method="UnquantizedEmbeddingMethod",
+    vocabulary=248_320,
+    hidden=5120,
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "noted"),
+    [
+        ({}, None, False),
+        ({"method": "UnquantizedLinearMethod", "vocabulary": 64}, None, False),
+        ({"capability": (9, 0), "forced": True}, None, False),
+        ({"platform": "cpu"}, "vLLM's cpu build", False),
+        ({"capability": (9, 0)}, "CAOVAN_SM75_FORCE=1", False),
+        ({"library_error": "cannot find it"}, "cannot find it", True),
+        ({"method": "GPTQMarlinLinearMethod"}, "quantised already (GPTQMarlin", False),
+        ({"tied": True}, "the embedding's as well", False),
+        ({"vocabulary": 63}, "it has 63 rows of 5120", False),
+        ({"hidden": 96}, "a multiple of 64", False),
+        ({"dtype": "bfloat16"}, "use --dtype half", True),
+        ({"head_dtype": "float32"}, "logits float32", True),
+        ({"adapters": True}, "--enable-lora", True),
+        ({"draft_copy": "fp8"}, "a copy of it in fp8", True),
+        ({"batch_invariant": True}, "VLLM_BATCH_INVARIANT", True),
+        ({"load_format": "ipc_cache"}, "--load-format ipc_cache", True),
+    ],
+)
+def test_an_lm_head_that_cannot_be_int8_is_refused_in_words(
+    changed: dict, words: str | None, noted: bool
+) -> None:
+    why = dispatch.lm_head_refusal(replace(LM_HEAD, **changed))
+    assert why is None if words is None else words in (why or "")
+    said = f"INFO 11-27 00:24:35 [a.py:1] caovan: the lm_head stays in 16 bits: {why}"
+    if why:
+        assert figures(said).get("kernels_refusal") == (why if noted else None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "config", "wanted"),
+    [
+        ({}, {}, "off"),
+        ({"CAOVAN_LM_HEAD": "int8"}, {}, "int8"),
+        ({}, {"caovan_lm_head": "int8"}, "int8"),
+        ({"CAOVAN_LM_HEAD": "off"}, {"caovan_lm_head": "int8"}, "off"),
+        ({"CAOVAN_LM_HEAD": "int8", "CAOVAN_KERNELS": "off"}, {}, "off"),
+        ({"CAOVAN_LM_HEAD": "int8"}, {"caovan": False}, "off"),
+    ],
+)
+def test_an_lm_head_is_int8_only_where_that_is_asked_for(
+    environment: dict, config: dict, wanted: str
+) -> None:
+    assert dispatch.lm_head_wanted(environment, config) == wanted
+
+
+def test_a_switch_of_the_lm_head_that_means_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="CAOVAN_LM_HEAD = 'fp8': it must be one of off, int8"):
+        dispatch.lm_head_wanted({"CAOVAN_LM_HEAD": "fp8"}, {})
 
 
 def test_force_opens_newer_cards_and_never_older_ones() -> None:

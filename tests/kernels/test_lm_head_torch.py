@@ -45,6 +45,29 @@ def test_tensors_that_the_kernel_cannot_read_are_refused() -> None:
             lm_head.logits(*wrong)
 
 
+def test_many_rows_go_to_the_kernel_in_parts_and_more_to_float16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(65, 64).half(), torch.randn(200, 64).half()
+    rows, scale = lm_head.quantise(weight)
+    exact = x.double() @ heads.dequantised(rows, scale).T
+    parts: list[int] = []
+
+    def kernel(x: torch.Tensor, rows: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None:
+        parts.append(x.shape[0])
+        out.copy_(x.double() @ heads.dequantised(rows, scale).T)
+
+    monkeypatch.setattr(lm_head, "logits", kernel)
+    monkeypatch.setattr(lm_head, "SCRATCH_BYTES", 64 * 2 * 64)
+    for count, launched in ((1, [1]), (16, [16]), (33, [16, 16, 1]), (64, [16] * 4), (65, [])):
+        parts.clear()
+        got = lm_head.project(x[:count], rows, scale)
+        assert parts == launched
+        assert (got.double() - exact[:count]).abs().max() < 2e-3 * exact.std() * 8
+    assert lm_head.project(x[:0], rows, scale).shape == (0, 200)
+
+
 @pytest.mark.parametrize("kind", heads.BOUNDS)
 def test_logits_move_by_no_more_than_is_documented(kind: str) -> None:
     torch.manual_seed(0)

@@ -38,4 +38,5 @@ def test_probe_says_what_it_found_of_vllm() -> None:
     assert said["gdn interface"].startswith(("pass", "fail: "))
     assert said["states"].startswith(("pass", "fail: "))
     assert said["attention"].startswith(("pass", "fail: "))
+    assert said["lm_head"].startswith(("pass", "fail: "))
     assert (said["vllm"] is None) == said["gdn interface"].startswith("fail: vLLM is not installed")

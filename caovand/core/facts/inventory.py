@@ -130,6 +130,8 @@ class EngineInfo:
     """Whether the plugin keeps states right where hybrids draft: "pass" or "fail: why"."""
     attention: str = ""
     """Whether the plugin knows the caches of Triton's attention: "pass" or "fail: why"."""
+    lm_head: str = ""
+    """Whether the plugin can make an lm_head int8: "pass" or "fail: why"."""
     executable: str = ""
     """The server, of an engine that is a program."""
     nccl: str | None = None

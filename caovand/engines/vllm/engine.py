@@ -6,21 +6,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Tokenize
+from caovand.core.config.schema import Config
+from caovand.core.engine.planning import Modelled, Planning
+from caovand.core.engine.record import Api, Arguments, Engine, Kernels, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
-from caovand.core.planning import Modelled, Planning
 from caovand.core.problem import Problem
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
-from caovand.engines.common.works import WORKS
+from caovand.engines.common.task_probes import WORKS
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused
-from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, count
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
@@ -86,6 +86,8 @@ def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: i
 
 def _coarse(plan: Plan, inventory: Inventory) -> bool:
     quantised = inventory.model.quantization or plan.value("quantization")
+    head = plan.env.get(LM_HEAD)
+    quantised = quantised or (head is not None and head.value == INT8)
     return bool(quantised) or plan.value("kv_cache_dtype") not in PLAIN_CACHES
 
 

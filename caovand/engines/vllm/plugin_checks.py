@@ -17,7 +17,7 @@ WITHOUT_FIXES = "set [policy] mtp = 0, or use newer vLLM: sudo caovanctl engine 
 
 
 def plugin_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    for check in (plugin, gdn, attention, states):
+    for check in (plugin, gdn, attention, lm_head, states):
         yield from check(facts)
 
 
@@ -67,6 +67,18 @@ def attention(facts: DoctorFacts) -> Iterator[CheckResult]:
         text = f"vLLM {found.version} fills the caches of Triton's attention otherwise"
         text = f"{text} ({found.attention[6:]}): it decodes with its own kernels"
         yield CheckResult("plugin", "WARN", text, "sudo caovanctl engine install 0.33.0")
+
+
+def lm_head(facts: DoctorFacts) -> Iterator[CheckResult]:
+    """Whether the plugin can make this vLLM's lm_head int8, where that is asked for."""
+    found = facts.engine
+    if found is None or not found.plugin or not turing(facts) or found.library_problem:
+        return
+    if not found.lm_head.startswith("fail"):
+        return
+    text = f"vLLM {found.version} computes logits otherwise ({found.lm_head[6:]})"
+    text = f'{text}: [policy] lm_head = "int8" is refused'
+    yield CheckResult("plugin", "WARN", text, "sudo caovanctl engine install 0.33.0")
 
 
 def states(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
-from caovand.core.probe import Probe
 
 VERSIONS = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
@@ -104,8 +104,9 @@ def plugin():
         interface, operators = probe.describe_interface()
         states = getattr(probe, "describe_states", str)()
         attention = getattr(probe, "describe_attention", str)()
+        head = getattr(probe, "describe_lm_head", str)()
         return {"gdn_interface": interface, "operators": operators, "states": states,
-                "attention": attention,
+                "attention": attention, "lm_head": head,
                 "library_problem": probe.describe_library().get("error", "")}
     except Exception:
         return {}
@@ -148,6 +149,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
         library_problem=str(more.get("library_problem", "")),
         states=str(more.get("states", "")),
         attention=str(more.get("attention", "")),
+        lm_head=str(more.get("lm_head", "")),
         kernels=tuple(sorted((device, tuple(labels)) for device, labels in built.items())),
         **versions,
     )

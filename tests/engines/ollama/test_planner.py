@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding

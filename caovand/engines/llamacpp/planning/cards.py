@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Unplannable

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
@@ -30,6 +30,7 @@ USED = frozenset({
 """The keys with "auto" as their default that this planner reads."""
 UNUSED = {
     "activations": "it chooses the kernels of quantised weights itself",
+    "lm_head": "caovan's kernels are vLLM's",
     "revision": "the model is a folder on this machine",
 }
 """Why other keys do nothing here."""

@@ -69,4 +69,6 @@ def beyond_limit(
 
 
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
+LM_HEAD = "CAOVAN_LM_HEAD"
+"""The type that the plugin gives the lm_head: off (the model's own), int8."""
 INT8 = "int8"

@@ -10,7 +10,7 @@ from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
 
-_CRASH = ("piecewise", "mtp-safe", "attention-own", "plugin-off", "mtp-off", "eager")
+_CRASH = ("piecewise", "mtp-safe", "attention-own", "half-head", "plugin-off", "mtp-off", "eager")
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
 _PEAK = ("batch", "sequences", "mtp", "offload")
 
@@ -30,7 +30,9 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("sampler-oom", ANY): ("sequences", "gmu-down", "batch"),
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
-    ("launch-failure", "capture"): ("piecewise", "eager", "attention-own", "plugin-off", "mtp-off"),
+    ("launch-failure", "capture"): (
+        "piecewise", "eager", "attention-own", "half-head", "plugin-off", "mtp-off",
+    ),
     ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "eager"),
     ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
     ("gpu-lost", ANY): (),
@@ -67,7 +69,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ),
     # What makes numbers too large, or reads what was never written.
     ("answers-degenerate", ANY): (
-        "attention-own", "plugin-off", "kv-dtype-plain", "piecewise", "mtp-off",
+        "attention-own", "half-head", "plugin-off", "kv-dtype-plain", "piecewise", "mtp-off",
         "prefix-caching-off", "all-reduce-off", "p2p-off", "attention", "eager",
     ),
     ("allreduce-wrong", ANY): ("p2p-off", "all-reduce-off"),
@@ -92,6 +94,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "args.limit": ("limit",),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
     "driver.old": (),
+    "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
 }

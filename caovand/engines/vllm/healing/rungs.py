@@ -7,7 +7,7 @@ way only, so that each rung ends, and with them the ladder.
 from __future__ import annotations
 
 from caovand.core.healing.rung import Rung
-from caovand.engines.vllm.flags.spelling import MARLIN_INPUT, PARTS_OF_SPECULATION
+from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, PARTS_OF_SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
 from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
 from caovand.engines.vllm.planning.partial_plan import PLUGINS
@@ -49,6 +49,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("half", "compute in float16", "dtype", ("dtype",), switches.half),
     Rung("half-input", "multiply weights by half-precision activations", "activations",
          (MARLIN_INPUT,), switches.half_input),
+    Rung("half-head", "keep the lm_head in 16 bits", "lm_head", (LM_HEAD,), switches.half_head),
     Rung("attention", "use another attention backend", "",
          ("attention_backend", "attention_config"), switches.attention),
     Rung("experts", "compute experts without FlashInfer", "", switches.EXPERTS, switches.experts),

@@ -11,7 +11,7 @@ from caovand.core.facts.all_reduce import CUSTOM, NCCL
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Step
 from caovand.core.plan import Plan
-from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT, count
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
 from caovand.engines.vllm.planning.environment import ATTENTION, STATES
 from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
@@ -80,6 +80,12 @@ def half_input(plan: Plan, finding: Finding) -> Step | None:
     if now != INT8 or not _is_of_weights(finding):
         return None
     return Step(env={MARLIN_INPUT: None}, change="int8 activations -> half")
+
+
+def half_head(plan: Plan, finding: Finding) -> Step | None:
+    """An lm_head of 16 bits, where logits are at fault."""
+    now = plan.env[LM_HEAD].value if LM_HEAD in plan.env else None
+    return Step(env={LM_HEAD: None}, change="int8 lm_head -> half") if now == INT8 else None
 
 
 def attention(plan: Plan, finding: Finding) -> Step | None:

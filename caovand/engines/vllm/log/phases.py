@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from caovand.core.engine.log import TRANSPORT, Phase
 from caovand.core.health.observation import Mark
-from caovand.core.log import TRANSPORT, Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.vllm.log.line import message_of, stage_of
 
@@ -86,6 +86,11 @@ ROWS = (
          r"runs on the (?P<attention_kernels>SM75) kernels"
          r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
          r"|\d+ query heads |the layer |the cache is |switched off)(?P<kernels_refusal>.+)",
+         kind="note"),
+    _row("caovan: the lm_head ", None, "",
+         r"is (?P<lm_head>int8) on the SM75 kernel"
+         r"|stays in 16 bits: (?!the GPU is |this is vLLM|vLLM finds |its weights are |it has \d+ )"
+         r"(?P<kernels_refusal>.+)",
          kind="note"),
     _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
          r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "

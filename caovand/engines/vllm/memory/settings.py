@@ -17,6 +17,7 @@ from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
     INT8,
+    LM_HEAD,
     MARLIN_INPUT,
     RANKS_BY_YES,
     beyond_limit,
@@ -34,6 +35,7 @@ from caovand.engines.vllm.memory.candidate import (
     Candidate,
     adapters_of,
     adapters_unknown,
+    are_large,
 )
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -41,7 +43,6 @@ from caovand.engines.vllm.memory.steps import graph_mode
 
 CPU_BLOCK, CUDA_BLOCK = 128, 16
 CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
-LARGE_CARD_MIB = 70 * 1024
 DEFAULT_SHARE = 0.9
 
 
@@ -62,8 +63,7 @@ def candidate_of(
 ) -> Candidate:
     """The candidate that these settings and this environment amount to on these cards."""
     model, engine = inventory.model, inventory.engine
-    large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
-    large = large and not any("A100" in gpu.name for gpu in gpus)
+    large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
 
     def count(name: str, default: int) -> int:
@@ -101,8 +101,10 @@ def candidate_of(
         quantization=str(values.get("quantization") or ""),
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
         rounds_input=env.get(MARLIN_INPUT) == INT8,
+        rounds_head=env.get(LM_HEAD) == INT8 and engine.lm_head == "pass",
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
+        replicas=replicas(values),
         stages=dealt(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),
     )
@@ -168,8 +170,8 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because(f"quantization {kind}", "the size of the weights after it is not known")
     if str(form) in OTHER_WEIGHTS:
         return _because(f"load_format {form}", "it loads weights that are not safetensors")
-    if replicas(verbatim) > 1 and model.experts:
-        return _because("data_parallel_size", "experts are then spread over the replicas")
+    if replicas(verbatim) > 1 and model.experts and not verbatim.get(WHOLE_EXPERTS):
+        return _because("data_parallel_size", "experts are then cut over the replicas")
     if replicas(verbatim) > 1 and spans_machines(verbatim):
         return _because("data_parallel_size", "replicas may be on other machines")
     return ""

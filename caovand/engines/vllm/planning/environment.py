@@ -9,12 +9,13 @@ from caovand.core.facts.inventory import device_name
 from caovand.core.plan import Setting
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import MARLIN_INPUT
+from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus
+from caovand.engines.vllm.planning.lm_head import lm_head
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import layer_partition
 from caovand.engines.vllm.planning.precision import cannot_build, marlin_input
@@ -294,6 +295,7 @@ RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
     (STATES, _states),
     (PARTITION, layer_partition),
     (MARLIN_INPUT, marlin_input),
+    (LM_HEAD, lm_head),
     (SAMPLER, sampler),
     ("CUDA_HOME", own_toolkit),
 )

@@ -18,7 +18,7 @@ from dataclasses import replace
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.vllm.flags.spelling import INT8, MARLIN_INPUT
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     UNKNOWN_WIDTH,
@@ -228,11 +228,16 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
 
 def _reads_four_bits(partial: PartialPlan) -> bool:
     """Whether caovan's attention acts on these cards, by the plugin's probe and the switches."""
-    engine, env = partial.engine, dict(partial.config.engine.env)
     ours = all(gpu.compute_capability == TURING for gpu in partial.cards) and partial.cuda
-    ours = ours and bool(engine.plugin) and engine.attention == "pass"
-    on = partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
-    return ours and on and env.get("CAOVAN_ATTENTION", "all") != "off"
+    ours = ours and bool(partial.engine.plugin) and partial.engine.attention == "pass"
+    wanted = dict(partial.config.engine.env).get("CAOVAN_ATTENTION", "all")
+    return ours and kernels_wanted(partial) and wanted != "off"
+
+
+def kernels_wanted(partial: PartialPlan) -> bool:
+    """Whether no switch turns caovan's kernels off."""
+    env = dict(partial.config.engine.env)
+    return partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
 
 
 AT_LOAD = "fp8"
@@ -289,7 +294,9 @@ def marlin_input(partial: PartialPlan) -> Setting | None:
 
 def variables(partial: PartialPlan) -> dict[str, str]:
     """The variables that count for memory, before the environment is decided."""
-    asked = {MARLIN_INPUT: INT8} if partial.config.policy.activations == INT8 else {}
+    policies = partial.config.policy
+    goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}
+    asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
     return {**asked, **dict(partial.config.engine.env)}
 
 

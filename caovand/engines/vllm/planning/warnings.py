@@ -29,6 +29,7 @@ from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, fore
 from caovand.engines.vllm.planning.devices import FREE, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
+from caovand.engines.vllm.planning.lm_head import lm_head_warnings
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
     activation_warnings,
@@ -151,6 +152,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *uncompiled_warnings(partial),
         *allocator_warnings(partial),
         *activation_warnings(partial),
+        *lm_head_warnings(partial),
         *spoiling_warnings(partial),
         *pipeline.idle_cards(partial),
         *_unknown_model(partial),

@@ -1,0 +1,114 @@
+"""vLLM's lm_head with int8 weights and a scale for each row, made once the 16 bits are loaded.
+
+The 16 bits are freed. Should the kernel fail later, torch multiplies by the int8 weights instead.
+"""
+
+from __future__ import annotations
+
+import torch
+import vllm.envs
+from vllm.config import get_current_vllm_config
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    UnquantizedEmbeddingMethod,
+)
+
+from . import dispatch, int8_head, launch, library, lm_head, ops  # noqa: F401  (ops registers)
+from .core import counts
+from .replacements import card_facts, logger
+
+Tensor = torch.Tensor
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in our own words where there are some."""
+    ours = isinstance(error, (ValueError, library.LibraryError, library.KernelError))
+    return str(error) if ours else f"{type(error).__name__}: {error}"
+
+
+def facts(layer: ParallelLMHead, vllm_config) -> dispatch.LmHeadFacts:
+    """The facts of a constructed head and its machine."""
+    model = vllm_config.model_config
+    text = getattr(model, "hf_text_config", None)
+    # vLLM 0.21 has a type of its own for logits of pooling models only.
+    head_dtype = model.head_dtype if model.runner_type != "pooling" else "of pooling"
+    return dispatch.LmHeadFacts(
+        dtype=str(model.dtype).removeprefix("torch."),
+        head_dtype=str(head_dtype).removeprefix("torch."),
+        method=type(layer.quant_method).__name__,
+        vocabulary=layer.num_embeddings_per_partition,
+        hidden=layer.embedding_dim,
+        tied=bool(getattr(text, "tie_word_embeddings", False)),
+        adapters=vllm_config.lora_config is not None,
+        draft_copy=getattr(vllm_config.speculative_config, "draft_lm_head_quantization", None),
+        batch_invariant=bool(vllm.envs.VLLM_BATCH_INVARIANT),
+        load_format=str(vllm_config.load_config.load_format),
+        **card_facts(layer.weight.device),
+    )
+
+
+class Int8LmHeadMethod(UnquantizedEmbeddingMethod):
+    """Multiplies by int8 weights; `in_tree` is vLLM's method for the 16 bits."""
+
+    supports_pre_processed_weights = False
+
+    def __init__(self, in_tree) -> None:
+        super().__init__()
+        self.in_tree = in_tree
+        self.by_kernel = True
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        if layer.weight.dtype is torch.int8:
+            return
+        try:
+            launch.prepare(layer.weight.device)
+            rows, scale = lm_head.quantise(layer.weight.data)
+        except Exception as error:
+            layer.quant_method = self.in_tree
+            logger.warning("caovan: the lm_head stays in 16 bits: %s", reason_of(error))
+            self.in_tree.process_weights_after_loading(layer)
+            return
+        layer.weight = torch.nn.Parameter(rows, requires_grad=False)
+        layer.weight_scale = torch.nn.Parameter(scale, requires_grad=False)
+        logger.info("caovan: the lm_head is int8 on the SM75 kernel (%d x %d)", *rows.shape)
+
+    def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        rows, vocabulary = x.reshape(-1, x.shape[-1]), layer.weight.shape[0]
+        weights = layer.weight, layer.weight_scale
+        counts["lm_head", "decode" if rows.shape[0] <= lm_head.MAX_ROWS else "prefill"] += 1
+        try:
+            project = torch.ops.caovan.lm_head if self.by_kernel else lm_head.dequantised
+            out = project(rows.contiguous(), *weights)
+        except Exception as error:
+            if not self.by_kernel:
+                raise
+            self.by_kernel = False
+            logger.warning("caovan: torch multiplies by the lm_head: %s", reason_of(error))
+            out = lm_head.dequantised(rows, *weights)
+        out = out.view(*x.shape[:-1], vocabulary)
+        return out if bias is None else out + bias
+
+
+class Sm75LMHead(ParallelLMHead):
+    """vLLM's lm_head; its method is ours where it becomes int8."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        try:
+            config = get_current_vllm_config()
+            if int8_head.wanted(config) == "off":
+                return
+            reason = dispatch.lm_head_refusal(facts(self, config))
+        except Exception as error:  # a vLLM that has changed must start all the same
+            reason = reason_of(error)
+        if reason:
+            logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
+            return
+        self.quant_method = Int8LmHeadMethod(self.quant_method)
+
+    def tie_weights(self, embed_tokens):
+        if isinstance(self.quant_method, Int8LmHeadMethod):
+            self.quant_method = self.quant_method.in_tree
+            reason = "its weights are the embedding's as well"
+            logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
+        return super().tie_weights(embed_tokens)

@@ -1,0 +1,152 @@
+"""vLLM's lm_head with ours in front of it, on the CPU: which become int8, and what they answer.
+
+Runs in an engine's Python, by test_cpu_engine.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import types
+
+import torch
+from caovan_vllm_sm75_turbo3 import int8_head, lm_head
+from vllm.model_executor.layers import logits_processor
+from vllm.model_executor.layers import vocab_parallel_embedding as layers
+
+logging.basicConfig(level=logging.INFO)
+assert int8_head.offer() is None
+assert int8_head.offer() is None, "vLLM registers plugins more than once in a process"
+
+from caovan_vllm_sm75_turbo3 import head_layer  # noqa: E402
+
+TURING = {"platform": "cuda", "capability": (7, 5), "library_error": None, "forced": False}
+head_layer.card_facts = lambda device: TURING
+head_layer.launch.prepare = lambda device: None
+V, K = 1000, 128
+torch.manual_seed(0)
+WEIGHT, X = torch.randn(V, K).half(), torch.randn(3, K).half()
+rank, ranks = 0, 1
+for module in (layers, logits_processor):  # there are no other processes
+    module.get_tensor_model_parallel_rank = lambda: rank
+    module.get_tensor_model_parallel_world_size = lambda: ranks
+logits_processor.LogitsProcessor._gather_logits = lambda self, logits: logits
+
+
+def configured(dtype=torch.float16, tied=False, **more) -> types.SimpleNamespace:
+    additional = more.pop("additional", {"caovan_lm_head": "int8"})
+    return types.SimpleNamespace(
+        additional_config=additional,
+        model_config=types.SimpleNamespace(
+            dtype=dtype, runner_type="generate", head_dtype=more.pop("head_dtype", dtype),
+            hf_text_config=types.SimpleNamespace(tie_word_embeddings=tied),
+        ),
+        lora_config=more.pop("lora", None),
+        speculative_config=None,
+        load_config=types.SimpleNamespace(load_format=more.pop("load_format", "auto")),
+    )  # fmt: skip
+
+
+def made(weight=WEIGHT, bias=False, tie=None, **more):
+    """A head as vLLM makes, loads and finishes it, and what multiplies by it."""
+    config = configured(**more)
+    head_layer.get_current_vllm_config = lambda: config
+    logits_processor.get_current_vllm_config = lambda: config
+    head = layers.ParallelLMHead(V, weight.shape[1], bias=bias, params_dtype=torch.float16)
+    head.weight_loader(head.weight, weight)
+    if bias:
+        head.weight_loader(head.bias, torch.arange(V).half())
+    if tie is not None:
+        head = head.tie_weights(tie)
+    head.quant_method.process_weights_after_loading(head)
+    return head, logits_processor.LogitsProcessor(V)
+
+
+def int8(head) -> bool:
+    return head.weight.dtype is torch.int8
+
+
+# int8: a byte a weight, and what it answers for few and many rows, with and without a bias
+head, logits = made()
+assert isinstance(head, layers.ParallelLMHead)
+assert int8(head)
+assert head.weight.shape == (1024, K)
+assert sum(p.numel() * p.element_size() for p in head.parameters()) == 1024 * (K + 4)
+steps, scale = lm_head.quantise(WEIGHT)
+exact = X.double() @ (steps.double() * scale.double()[:, None]).T
+whole = logits(head, X)
+assert whole.shape == (3, V)
+assert (whole.double() - exact).abs().max() < 0.02 * exact.std()
+assert torch.equal(logits(head, X), whole)
+assert torch.equal(logits.get_top_tokens(head, X), exact.argmax(1))
+many = logits(head, X.repeat(100, 1))
+assert (many[:3].double() - exact).abs().max() < 0.02 * exact.std()
+assert logits(head, X[:0]).shape == (0, V)
+with_bias, logits = made(bias=True)
+moved = with_bias.quant_method.apply(with_bias, X, bias=with_bias.bias)[:, :V].double()
+assert (moved - exact - torch.arange(V)).abs().max() < 1
+compiled = torch.compile(
+    lambda x: torch.ops.caovan.lm_head(x, head.weight, head.weight_scale), backend="eager"
+)
+assert torch.equal(compiled(X)[:, :V], whole)
+before = head.weight
+head.quant_method.process_weights_after_loading(head)
+assert head.weight is before, "finished once more, as the head of a drafter is"
+
+# each rank has its rows, and nothing in their padding
+ranks, parts = 2, []
+while rank < ranks:
+    shard, _ = made()
+    parts.append(shard.quant_method.apply(shard, X))
+    rank += 1
+assert all(part.shape == (3, 512) for part in parts)
+joined = torch.cat(parts, 1)
+assert torch.equal(joined[:, :V], whole)
+assert not joined[:, V:].any()
+rank, ranks = 0, 1
+
+# a kernel that fails: torch goes on from the int8 weights, and the reason is logged once
+head, logits = made()
+real, calls = torch.ops.caovan.lm_head, []
+
+
+def failing(*tensors):
+    calls.append(1)
+    raise head_layer.library.KernelError("cannot launch lm_head")
+
+
+head_layer.torch = types.SimpleNamespace(ops=types.SimpleNamespace(
+    caovan=types.SimpleNamespace(lm_head=failing)))  # fmt: skip
+assert torch.equal(logits(head, X), whole)
+assert torch.equal(logits(head, X), whole)
+assert len(calls) == 1
+head_layer.torch = torch
+
+# what stays in 16 bits: unwished, tied, of other types, changed by adapters, unsound, elsewhere
+embedding = layers.VocabParallelEmbedding(V, K, params_dtype=torch.float16)
+for changed in (
+    {"additional": {}}, {"additional": {"caovan_lm_head": "int4"}},
+    {"additional": {"caovan_lm_head": "int8", "caovan": False}},
+    {"tied": True}, {"tie": embedding}, {"dtype": torch.bfloat16}, {"head_dtype": torch.float32},
+    {"lora": object()}, {"load_format": "ipc_cache"}, {"weight": torch.randn(V, 96).half()},
+    {"weight": torch.full((V, K), torch.inf).half()},
+):  # fmt: skip
+    head, logits = made(**changed)
+    assert not int8(head), changed
+    assert type(head.quant_method) is layers.UnquantizedEmbeddingMethod
+head, _ = made(tie=embedding)
+assert head.weight is embedding.weight
+TURING["capability"] = (9, 0)
+assert not int8(made()[0])
+TURING["capability"] = (7, 5)
+head_layer.facts = lambda *a: 1 / 0
+assert not int8(made()[0])
+os.environ["CAOVAN_LM_HEAD"] = "off"
+assert not int8(made()[0])
+
+# other vLLMs
+int8_head.APPLY = ("self", "x")
+assert int8_head.problem() == (
+    "UnquantizedEmbeddingMethod.apply takes ('self', 'layer', 'x', 'bias'), "
+    "this plugin knows ('self', 'x')"
+)
