@@ -6,8 +6,11 @@ A daemon that may does not mean that its engines do: they are another user's.
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
-from collections.abc import Iterator, Mapping
+import pwd
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 
@@ -18,6 +21,7 @@ from caovand.core.facts.inventory import ModelCard
 
 READ = (".bin", ".gguf", ".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")
 """Suffixes of the files in a model's folder that engines read."""
+ACL = "system.posix_acl_access"
 ENTER, LIST, OPEN = "enter", "list", "read"
 NOT_WRITABLE, READ_ONLY = "write to", "write to, since it is read-only for the service,"
 
@@ -59,11 +63,52 @@ def remedy(user: str, place: Path, denied: str, verb: str) -> str:
         )
     if verb == NOT_WRITABLE:
         return f"run `sudo chown -R {user} {quote(denied)}`, or set another HF_HOME"
+    if group := _group(denied, stat.S_IXGRP if verb == ENTER else stat.S_IRGRP):
+        return f"run `sudo usermod -aG {group} {user}`, then restart the service"
     if verb == ENTER:
         acl, mode, path = f"setfacl -m u:{user}:x", "chmod o+x", quote(denied)
     else:
         acl, mode, path = f"setfacl -R -m u:{user}:rX", "chmod -R o+rX", quote(str(place))
     return f"run `sudo {acl} {path}`, or let everybody: `sudo {mode} {path}`"
+
+
+def _group(place: str, bit: int) -> str:
+    """The group that is allowed in there, if it is not root's."""
+    with contextlib.suppress(OSError, KeyError):
+        seen = os.stat(place)
+        if seen.st_gid and seen.st_mode & bit:
+            return grp.getgrgid(seen.st_gid).gr_name
+    return ""
+
+
+def closed_to(name: str, folder: Path) -> str:
+    """The first place that a user may not enter or read, by its mode; empty if there is none.
+
+    For a caller of another user. What has an ACL is taken as open: a start finds out.
+    """
+    try:
+        user = pwd.getpwnam(name)
+        groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
+        for place in (*reversed(folder.parents), folder):
+            if not _may(place, stat.S_IXOTH, user.pw_uid, groups):
+                return str(place)
+        for file in folder.iterdir():
+            if file.suffix in READ and not _may(file, stat.S_IROTH, user.pw_uid, groups):
+                return str(file)
+    except (KeyError, OSError):
+        return ""
+    return ""
+
+
+def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
+    """Whether a user has the right that `bit` is for others."""
+    with contextlib.suppress(OSError):
+        if os.getxattr(path, ACL):
+            return True
+    seen = path.stat()
+    if seen.st_uid == uid:
+        return bool(seen.st_mode & bit << 6)
+    return bool(seen.st_mode & (bit << 3 if seen.st_gid in groups else bit))
 
 
 def barrier(path: str) -> list[str]:

@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import os
 import platform
-import pwd
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import engine_user, launch, model_folder
+from caovand.adapters import engine_access, engine_user, launch, model_folder
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files.directories import directories, own_directories
 from caovand.adapters.gpu import all_reduce, pcie_errors
@@ -304,33 +302,9 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
 def _unreadable(folder: Path) -> tuple[str, str]:
     """The first place that a user of the service may not enter or read, and which; else empty."""
     for name in (SERVICE_USER, engine_user.NAME):
-        if place := _unreadable_for(name, folder):
+        if place := engine_access.closed_to(name, folder):
             return place, name
     return "", SERVICE_USER
-
-
-def _unreadable_for(name: str, folder: Path) -> str:
-    """The first place the user may not enter or read; empty where it may, or there is none."""
-    try:
-        user = pwd.getpwnam(name)
-        groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
-        for place in (*reversed(folder.parents), folder):
-            if not _may(place, stat.S_IXOTH, user.pw_uid, groups):
-                return str(place)
-        for file in folder.iterdir():
-            if not _may(file, stat.S_IROTH, user.pw_uid, groups):
-                return str(file)
-    except (KeyError, OSError):
-        return ""
-    return ""
-
-
-def _may(path: Path, bit: int, uid: int, groups: set[int]) -> bool:
-    """Whether a user has the right that `bit` is for others."""
-    seen = path.stat()
-    if seen.st_uid == uid:
-        return bool(seen.st_mode & bit << 6)
-    return bool(seen.st_mode & (bit << 3 if seen.st_gid in groups else bit))
 
 
 def _writable(folder: Path) -> bool:

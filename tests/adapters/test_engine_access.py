@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +129,15 @@ def test_a_start_is_refused_with_the_place_and_the_command(
     )
 
 
+def test_the_group_that_is_allowed_in_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "stat", lambda _: SimpleNamespace(st_gid=1, st_mode=0o750))
+    found = engine_access.remedy("engine", place, str(place), "enter")
+    name = grp.getgrgid(1).gr_name
+    assert found == f"run `sudo usermod -aG {name} engine`, then restart the service"
+
+
 def test_a_hubs_model_needs_a_cache_that_the_user_may_fill(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,3 +166,21 @@ def test_a_hubs_model_needs_a_cache_that_the_user_may_fill(
 def test_each_barrier_has_its_remedy(verb: str, command: str) -> None:
     found = engine_access.remedy("engine", Path("/srv/a model"), "/srv/a model/x.json", verb)
     assert command in found
+
+
+def test_from_outside_the_modes_tell_and_an_acl_is_taken_as_open(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> str:
+        return engine_access.closed_to("nobody", place)
+
+    assert closed() == ""
+    (place / "notes.md").chmod(0o600)
+    assert closed() == ""
+    (place / "config.json").chmod(0o600)
+    assert closed() == str(place / "config.json")
+    place.parent.chmod(0o750)
+    assert closed() == str(place.parent)
+    monkeypatch.setattr(os, "getxattr", lambda *_: b"acl")
+    assert closed() == ""
+    assert engine_access.closed_to("no-such-user", place) == ""

@@ -141,6 +141,10 @@ def before(machine: Machine, before_deb: Path, tiny_model: Path) -> Seen:
     """The machine with the package of before, which has been through something."""
     machine.install(before_deb)
     machine.put(tiny_model, "/opt/model")
+    machine.must("groupadd", "models")
+    machine.must("gpasswd", "-a", ACCOUNT, "models")
+    machine.must("chgrp", "-R", "models", "/opt/model")
+    machine.must("chmod", "-R", "o-rwx", "/opt/model")
     add_engine(machine, OTHER_ENGINE)
     add_engine(machine, ENGINE)
     machine.run("caovanctl", "mode", "fast")  # exit status 3: there is no model to serve yet

@@ -83,6 +83,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
     ),
+    "cuda.assertion": (
+        "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
+        "slot is out of range. Keep max_model_len within the model's own limit (and what "
+        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more tokens "
+        "than the model; otherwise it is a fault of the release.",
+    ),
+    "pod.probe": (
+        "The kubelet killed the container because its {probe} probe failed: loading takes longer "
+        "than the probe waits. Add a startupProbe on /health with a failureThreshold that covers "
+        "download and load.",
+    ),
+    "pod.ended": (
+        "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
+        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
+    ),
     "cuda.forked": (
         "CUDA was used before the worker processes were forked: set "
         "VLLM_WORKER_MULTIPROC_METHOD=spawn, or do not touch CUDA before the engine starts.",
@@ -168,6 +183,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",
+    ),
+    "nvml.argument": (
+        "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "
+        "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
+        "-L).",
+    ),
+    "feature.model": (
+        "This release's code for {model} has no {attribute}: a setting or a request asks what it "
+        "does not do (the task, an adapter, drafts, a split, a quantization), or the release is "
+        "too old. Leave that out, or install a newer release.",
     ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "

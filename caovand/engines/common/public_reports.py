@@ -36,19 +36,23 @@ backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sgla
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
 backend-unsupported torch.operator any sgl-project/sglang#6322
+bad-arguments args.adapter vllm vllm-project/vllm#9280 vllm-project/vllm#32599
 bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.named vllm vllm-project/vllm#10483
+bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210
 bad-arguments args.raise vllm modelscope/ms-swift#4221 vllm-project/vllm#2847
 bad-arguments args.refused any intel/intel-xpu-backend-for-triton#7322
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972 sgl-project/sglang#23265
 bad-arguments args.split vllm THU-KEG/AdaptThink#1 vllm-project/vllm#46236
-bad-arguments engine.broken vllm vllm-project/vllm#36099 vllm-project/vllm#3147
+bad-arguments engine.broken vllm vllm-project/vllm#1367
 bad-arguments engine.import any flashinfer-ai/flashinfer#794 sgl-project/sglang#14398
 bad-arguments engine.import sglang sgl-project/sglang#945 sgl-project/sglang#9195
 bad-arguments engine.import vllm baidu/vLLM-Kunlun#386
+bad-arguments engine.loader any vllm-project/vllm#36099 vllm-project/vllm#3147
+bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#3387
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
 bad-arguments engine.mismatch sglang sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
@@ -58,7 +62,7 @@ bad-arguments engine.transformers vllm verl-project/verl#4337 PaddlePaddle/Paddl
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination sglang sgl-project/sglang#8256
-bad-arguments feature.combination vllm vllm-project/vllm#9280 vllm-project/vllm#32599
+bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
 bad-arguments host.library llamacpp fboulnois/llama-cpp-docker#8
 bad-arguments host.library ollama ollama/ollama#9069 ollama/ollama#7546
@@ -73,9 +77,9 @@ bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257 NousResearch/hermes-agent#89502
 bad-arguments llama.template.request llamacpp Mangi-11/Eta#59
-bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171 vllm-project/vllm#9624
+bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171 vllm-project/vllm#9515
 bad-arguments model.code vllm vllm-project/vllm#20654
-bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#22376
+bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
@@ -182,7 +186,7 @@ launch-failure cuda.launch any vllm-project/vllm#9094
 launch-failure cuda.launch vllm vllm-project/vllm#52816 vllm-project/vllm#18045
 launch-failure cuda.other vllm vllm-project/vllm#43473 vllm-project/vllm#10855
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp#17334
-launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247 ggml-org/llama.cpp#8886
+launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464 ggml-org/llama.cpp#24424
 launch-failure ollama.cuda.launch any ollama/ollama#9247
@@ -206,16 +210,18 @@ model-missing llama.model.tensor ollama ollama/ollama#13835 ollama/ollama#9429
 model-missing llama.model.version llamacpp antimatter15/alpaca.cpp#74
 model-missing llama.model.version ollama ollama/ollama#3010 ollama/ollama#3246
 model-missing llama.python.load llamacpp 0Xiaohei0/LocalAIVtuber2#19 ravsau/langchain-notes#1
-model-missing model.broken any sgl-project/sglang#3604 intel/auto-round#982
-model-missing model.broken vllm vllm-project/vllm#12304 vllm-project/vllm#38716
+model-missing model.broken vllm vllm-project/vllm#38716 verl-project/verl#834
 model-missing model.json vllm vllm-project/vllm#26161
-model-missing model.missing any shuaijiang/Ke-Omni-R#4 vllm-project/vllm#8995
+model-missing model.missing any shuaijiang/Ke-Omni-R#4 waybarrios/vllm-mlx#86
 model-missing model.missing vllm vllm-project/vllm-omni#2170
+model-missing model.tensor any vllm-project/vllm#12304 sgl-project/sglang#3604
+model-missing model.tensor sglang sgl-project/sglang#4598 sgl-project/sglang#577
+model-missing model.tensor vllm vllm-project/llm-compressor#959 hiyouga/LlamaFactory#8254
+model-missing model.tokenizer any vllm-project/vllm#8995
 model-missing ollama.file any ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
 model-missing ollama.model.unloadable ollama ollama/ollama#11710
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
-model-missing sglang.model.broken sglang sgl-project/sglang#4598 sgl-project/sglang#577
 model-missing sglang.model.missing sglang sgl-project/sglang#302
 network hub.network any InternLM/lmdeploy#3245
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16

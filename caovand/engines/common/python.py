@@ -65,6 +65,7 @@ ROWS = (
          r"Attempted to assign .{1,80} multimodal tokens to (?P<placeholders>\d{1,9}) placeholders"
          r"|Expected there to be \d{1,6} prompt (?:updates|placeholders|replacements)"
          r"|Failed to apply prompt replacement for mm_items"
+         r"|Insufficient multimodal embedding length"
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
          r"No supported config format found in (?P<folder>\S{1,300})"),
@@ -81,6 +82,8 @@ ROWS = (
          r"|requires you to execute the \w{0,30} ?file in that repo"
          r"|contains custom code which must be executed|Please pass the argument "
          r"`trust_remote_code"),
+    signature("cuda.assertion", "cause", "launch-failure",
+         r": block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion .(?P<assertion>.{1,200}?). failed"),
     signature("cuda.forked", "cause", "bad-arguments",
          r"Cannot re-initialize CUDA in forked subprocess"),
     signature("engine.libc", "cause", "bad-arguments",
@@ -166,6 +169,10 @@ ANY_PROGRAM = (
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
          r"'(?P<member>\w{1,80})'", UNSURE),
+    # A model's class that lacks what a setting or a request asks of it
+    signature("feature.model", "generic", "bad-arguments",
+         r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
+         r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
          r"(?P<missing>.{1,200})"
@@ -209,7 +216,8 @@ _RAW = re.compile(
     r"|.{0,200}Warning: CUDA initialization: |The NVIDIA driver on your system is too old"
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
     r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
-    r"|\[sgl_kernel\] CRITICAL|nvcc (?:fatal|error)|Failed to import Triton kernels"
+    r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
+    r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 
 

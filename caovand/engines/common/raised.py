@@ -59,6 +59,14 @@ def _family(
 
 FAMILIES: tuple[Family, ...] = (
     _family(
+        "import", "bad-arguments",
+        r"/(?:site|dist)-packages/[^:]{1,200}:<module>$",
+        _ANY,
+        "A package of the engine's environment cannot be imported: its packages do not fit each "
+        "other. Install the engine again, in an environment of its own.",
+        nearest=True,
+    ),
+    _family(
         "toolchain", "jit-toolchain",
         r"/(?:flashinfer/jit/|flashinfer_jit|deep_gemm/jit|tilelang/(?:jit|contrib|cache)/|tvm_ffi/cpp"
         r"|triton/runtime/build\.py|torch/utils/cpp_extension\.py|sglang/jit_kernel/utils)",
@@ -173,14 +181,6 @@ FAMILIES: tuple[Family, ...] = (
         _ANY,
         "The chat template cannot be used: pass one of your own with --chat-template, or correct "
         "chat_template in the model's tokenizer_config.json (one template as text, not several).",
-    ),
-    _family(
-        "import", "bad-arguments",
-        r"/(?:site|dist)-packages/[^:]{1,200}:<module>$",
-        _ANY,
-        "A package of the engine's environment cannot be imported: its packages do not fit each "
-        "other. Install the engine again, in an environment of its own.",
-        nearest=True,
     ),
 )  # fmt: skip
 REFUSED_VALUE = signature(

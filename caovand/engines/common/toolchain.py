@@ -35,6 +35,10 @@ ROWS = (
     signature("jit.header", "cause", "jit-toolchain",
          rf"fatal error: ['\"<]?{_HEADER}['\">]?(?:: No such| ?file not found)"
          rf"|Cannot open include file: '(?P<missing>[^']{{1,100}})'"),
+    signature("jit.assembler", "cause", "jit-toolchain",
+         r"ptxas fatal {0,4}: Value '(?P<target>[^']{1,40})' is not defined for option 'gpu-name'"),
+    signature("jit.feature", "cause", "backend-unsupported",
+         r"ptxas error {0,4}: Feature '(?P<feature>[^']{1,80})' (?:not supported on|requires) "),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
@@ -43,7 +47,8 @@ ROWS = (
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
          r"|file too short|invalid ELF header|cannot allocate memory in static TLS"
          r"|failed to map segment)"
-         r"|Could not load any common_ops library", SERVED),
+         r"|Could not load any common_ops library"
+         r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "build.no-card": (
@@ -68,6 +73,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A compiler ran and did not find {missing}: install the Windows SDK, and the CUDA toolkit "
         "for its own headers.",
     ),
+    "jit.assembler": (
+        "The assembler (ptxas) that ran is older than the card ({target}): let Triton use that of "
+        "a newer CUDA toolkit (TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
+        "release of PyTorch and Triton.",
+    ),
+    "jit.feature": (
+        "A kernel uses {feature}, which this card does not have: let the engine use other kernels "
+        "for that part (for experts --moe-backend), or install a newer release.",
+    ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
         "of the compiler, the CUDA toolkit or PyTorch. Take a build that fits the installed "
@@ -80,6 +94,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{library} needs another release of CUDA's libraries ({of_cuda}): check LD_LIBRARY_PATH "
         "for an older one.",
         "{library} was built for another Python ({of_python}).",
+        "The package that has {operator} was built for another PyTorch.",
         "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
         "PyTorch or CUDA.",
         "Install the engine again with its PyTorch and kernels of one release, in an environment "

@@ -191,21 +191,23 @@ def test_what_is_not_modelled_is_not_forecast() -> None:
     memory = ENGINE.planning.forecast(plan(hybrid), hybrid)
     assert (memory.fits, "recurrent states" in memory.reason) == (None, True)
     sized = machine(model=QWEN_27B)
-    own = plan(sized, engine={"extra_args": ["--max-mamba-cache-size", "80"]})
-    assert "--max-mamba-cache-size is not modelled" in ENGINE.planning.forecast(own, sized).reason
+    own = plan(sized, engine={"extra_args": ["--mamba-full-memory-ratio", "0.5"]})
+    assert "--mamba-full-memory-ratio is not" in ENGINE.planning.forecast(own, sized).reason
 
 
 def test_recurrent_states_take_their_part_of_what_the_share_leaves() -> None:
     inventory = machine(A100, QWEN_27B)
     made = plan(inventory)
-    memory, parts = ENGINE.planning.forecast(made, inventory), {}
+    memory = ENGINE.planning.forecast(made, inventory)
     parts = dict(memory.parts)
     assert memory.fits
     # 48 layers of 48 value heads and 16 key heads of 128: a state in float32, a window of 3
     each = 48 * (48 * 128 * 128 * 4 + (48 + 2 * 16) * 128 * 3 * 2) / 2**20
     requests, drafted = made.value("max_running_requests"), made.mtp + 1
-    slots = round(parts["states"] / each) - 1 - (requests + 1) * drafted
-    assert requests == slots // 5 < 16
+    assert made.value("max_mamba_cache_size") == requests * 5 < 80
+    assert parsed(made, inventory).max_mamba_cache_size == requests * 5
+    assert parts["states"] / each == pytest.approx(requests * 5 + 1 + (requests + 1) * drafted)
+    assert memory.kv_tokens >= requests * 8192
     assert parts["states"] + parts["kv"] == pytest.approx(
         (A100[0].free_mib - 512) * made.value("mem_fraction_static") - memory.weights_mib
     )
@@ -214,10 +216,25 @@ def test_recurrent_states_take_their_part_of_what_the_share_leaves() -> None:
     assert made.value("max_model_len") == memory.kv_tokens // 256 * 256
 
 
+def test_sglang_divides_memory_itself_where_that_cuts_nothing() -> None:
+    short = replace(QWEN_27B, layer_types=QWEN_27B.layer_types[:32])
+    inventory = machine(H200, short)
+    made = plan(inventory, policy={"mtp": 0})
+    assert made.value("max_mamba_cache_size") is None
+    parts = dict(ENGINE.planning.forecast(made, inventory).parts)
+    assert parts["states"] / (parts["states"] + parts["kv"]) == pytest.approx(0.9 / 1.9, abs=0.01)
+
+
+def test_hybrids_store_8_bits_where_cards_have_fp8() -> None:
+    tight = replace(QWEN_27B, weights=weights(layers=18.4, mtp=0.4), quantization="awq")
+    for card, kind in (("RTX 3090", "auto"), ("RTX 4090", "fp8_e4m3")):
+        assert plan(machine(named(card), tight)).value("kv_cache_dtype") == kind
+
+
 def test_drafts_end_where_their_states_leave_room_for_few_requests() -> None:
     large = replace(QWEN_27B, weights=weights(layers=66.0, head=1.0, embedding=1.0, mtp=0.8))
     made = plan(machine(A100, large))
-    assert (made.mtp, "few requests" in made.settings["speculative_config"].reason) == (0, True)
+    assert (made.mtp, "instead of" in made.settings["speculative_config"].reason) == (0, True)
     asked = machine(A100, large)
     assert plan(asked, policy={"mtp": 3}).mtp == 3
     assert ENGINE.planning.forecast(made, asked).fits

@@ -93,7 +93,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
          r"|port at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"),
     signature("sglang.transfer", "consequence", "collective-timeout",
-         r"(?:Decode|Prefill) transfer failed for request|KVTransferError\(|Failed to send kv chunk"),
+         r"(?:Decode|Prefill) transfer failed for request|KVTransferError\("
+         r"|Failed to send kv chunk"),
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),

@@ -34,7 +34,7 @@ UNMODELLED = (
 )  # fmt: skip
 """Options whose effect on memory is not modelled."""
 UNMODELLED_STATES = (
-    "disable_radix_cache", "max_mamba_cache_size", "mamba_full_memory_ratio", "mamba_ssm_dtype",
+    "disable_radix_cache", "mamba_full_memory_ratio", "mamba_ssm_dtype",
     "mamba_radix_cache_strategy", "mamba_scheduler_strategy",
 )  # fmt: skip
 """Options that change how much goes to recurrent states."""
@@ -74,6 +74,7 @@ def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
         graphs=plan.value(options.DECODE_GRAPHS) != options.GRAPHS_OFF,
         images=inventory.model.vision and not plan.value(options.TEXT_ONLY),
         rounded=plan.value(options.QUANTIZATION) == AT_LOAD,
+        slots=count(plan.value(options.SLOTS)) or 0,
     )
 
 

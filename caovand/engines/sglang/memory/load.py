@@ -33,6 +33,8 @@ class Load:
     images: bool = False
     rounded: bool = False
     """Whether 16-bit weights are rounded to 8 bits."""
+    slots: int = 0
+    """Recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room for."""
 
 
 def weights_bytes(model: ModelCard, load: Load) -> float:

@@ -34,7 +34,8 @@ def divide(model: ModelCard, load: Load, room: float) -> Division:
         return Division(0.0, room, load.requests)
     budget = room * STATES_FOR_CACHE / (1 + STATES_FOR_CACHE)
     drafted = 1 + load.depth if load.depth else 0  # a state for each token that a step verifies
-    slots = max(int((budget - each * (1 + drafted)) // (each * (1 + drafted / SLOTS))), 0)
+    usual = int((budget - each * (1 + drafted)) // (each * (1 + drafted / SLOTS)))
+    slots = load.slots or max(usual, 0)
     requests = min(load.requests, slots // SLOTS)
     states = each * (slots + 1 + (requests + 1) * drafted)
     return Division(states, room - states, requests)

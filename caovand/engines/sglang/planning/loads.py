@@ -12,7 +12,7 @@ from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
 from caovand.engines.sglang.memory.load import Load, weights_bytes
-from caovand.engines.sglang.memory.states import divide
+from caovand.engines.sglang.memory.states import SLOTS, divide
 from caovand.engines.sglang.memory.steps import (
     largest_share,
     measured_mib,
@@ -130,15 +130,15 @@ def _levels(
         share = wanted or usual_share(one, gpus)
         return share if old or wanted else min(share, modelled(one))
 
-    yield sized_load(model, replace(load, step=steps[0]), gpus, own), plenty
+    yield sized_load(model, replace(load, step=steps[0]), gpus, own, workload), plenty
     saving = own if old else modelled
     small = replace(load, cache_type=eight_bits(gpus))
     if smaller_cache and workload == "batch" and small.cache_type == NATIVE:
-        yield sized_load(model, replace(load, step=steps[0]), gpus, saving), plenty
-        yield sized_load(model, replace(small, step=steps[0]), gpus, saving), generous
+        yield sized_load(model, replace(load, step=steps[0]), gpus, saving, workload), plenty
+        yield sized_load(model, replace(small, step=steps[0]), gpus, saving, workload), generous
     for cache in (load, small) if smaller_cache else (load,):
         for step in steps:
-            yield sized_load(model, replace(cache, step=step), gpus, saving), generous
+            yield sized_load(model, replace(cache, step=step), gpus, saving, workload), generous
 
 
 def of_sglang(config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any]) -> Load:
@@ -158,10 +158,41 @@ def _stated_share(config: Config, typed: Mapping[str, Any]) -> float | None:
 
 
 def sized_load(
+    model: ModelCard,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    share: Callable[[Load], float],
+    workload: str,
+) -> Sized:
+    """The load with its share, and what it holds.
+
+    Where SGLang's division between recurrent states and cache cuts requests or context, there are
+    states for as many requests as the cache has usual prompts of.
+    """
+    load = replace(load, share=share(load))
+    usual = _holding(model, load, gpus, share)
+    limit = model.max_model_len
+    if (
+        not model.hybrid
+        or load.slots
+        or (usual.requests == load.requests and usual.tokens >= limit)
+    ):
+        return usual
+    found = usual
+    for requests in range(load.requests, 0, -1):
+        fewer = replace(load, requests=requests, slots=requests * SLOTS)
+        found = _holding(model, fewer, gpus, share)
+        prompts = 1 if workload == "long" else requests
+        if found.tokens >= min(GENEROUS_CONTEXT[workload], limit) and (
+            found.tokens >= prompts * min(USUAL_REQUEST_TOKENS[workload], limit)
+        ):
+            break
+    return found
+
+
+def _holding(
     model: ModelCard, load: Load, gpus: tuple[Gpu, ...], share: Callable[[Load], float]
 ) -> Sized:
-    """The load with its share, and what it holds."""
-    load = replace(load, share=share(load))
     requests = divide(model, load, cache_room(model, load, gpus)).requests
     return Sized(load, estimate(model, load, gpus).kv_tokens, requests, share)
 

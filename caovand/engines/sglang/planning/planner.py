@@ -14,7 +14,7 @@ from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, count
 from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit, refuse_other_tasks
-from caovand.engines.sglang.memory.forecast import forecast
+from caovand.engines.sglang.memory.forecast import forecast, unmodelled
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS
 from caovand.engines.sglang.probe import HOW, OLDEST
@@ -59,10 +59,12 @@ def make_plan(
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
-    if drafts.value and drafts.origin == "policy" and sizing.cramped(config, inventory, sized):
-        reason = "no drafts: the recurrent states of each would leave room for few requests"
-        drafts = Setting(None, "policy", reason)
-        sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
+    if drafts.value and drafts.origin == "policy" and model.hybrid and not unmodelled(model):
+        none = Setting(None, "policy", "")
+        plain = sizing.settings(config, inventory, gpus, typed, none, old=old)
+        if cost := sizing.drafts_cost(config, model, sized, plain):
+            reason = f"no drafts: their recurrent states would leave room for {cost}"
+            drafts, sized = replace(none, reason=reason), plain
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):

@@ -9,6 +9,7 @@ from typing import Any
 from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.options import count
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import usual_share, usual_step
@@ -21,6 +22,7 @@ from caovand.engines.sglang.planning.options import (
     RANKS,
     REQUESTS,
     SHARE,
+    SLOTS,
     STEP,
 )
 
@@ -28,6 +30,8 @@ REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
 MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
 """Requests at once that drafts must leave room for."""
+MUCH = 1.25
+"""How many times as long a context is worth more than drafts."""
 GRANULE, MIN_CONTEXT = 256, 2048
 
 
@@ -57,13 +61,14 @@ def settings(
         graphs=policy.cuda_graphs != "none",
         images=model.vision and not config.model.text_only,
         rounded=typed.get(QUANTIZATION) == AT_LOAD,
+        slots=count(typed.get(SLOTS)) or 0,
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
     tokens = None
     if unmodelled(model):
         chosen = loads.of_sglang(config, replace(load, ranks=able[-1]), gpus, typed)
     else:
-        smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model)
+        smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
         sized = loads.choose(config, model, load, gpus, typed, able, smaller_cache=smaller, old=old)
         if requests.origin == "policy":
             sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
@@ -86,23 +91,39 @@ def settings(
         CACHE_TYPE: kind,
         "dtype": dtype,
     }
+    if chosen.slots and SLOTS not in typed:
+        why = "recurrent states, five for each request: SGLang's own number would cut the cache"
+        found[SLOTS] = Setting(chosen.slots, "policy", why)
     if chosen.rounded and QUANTIZATION not in typed:
         why = "16-bit weights leave too little room: SGLang rounds them once they are loaded"
         found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
     return found
 
 
-def cramped(config: Config, inventory: Inventory, sized: Mapping[str, Setting]) -> bool:
-    """Whether states leave fewer requests than drafts are worth, or no context."""
-    few = sized[REQUESTS].value < MIN_REQUESTS[config.policy.workload]
-    model, context = inventory.model, sized[CONTEXT].value
-    short = context < min(loads.SUFFICIENT_CONTEXT[config.policy.workload], model.max_model_len)
-    return model.hybrid and not unmodelled(model) and (few or short)
+def drafts_cost(
+    config: Config,
+    model: ModelCard,
+    drafting: Mapping[str, Setting],
+    plain: Mapping[str, Setting],
+) -> str:
+    """What the recurrent states of drafts take that is worth more; "" if they may stay."""
+    workload = config.policy.workload
+    requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
+    if requests < min(MIN_REQUESTS[workload], more):
+        return f"{requests} requests at once instead of {more}"
+    context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
+    short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
+    return (
+        f"a context of {context} instead of {longer}" if short and longer > context * MUCH else ""
+    )
 
 
-def _stores_in_eight_bits(model: ModelCard) -> bool:
-    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it."""
-    return set(model.layer_types) == {"full_attention"} and not model.latent
+def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it; next
+    to recurrent layers where cards have fp8, as SGLang's cookbook does."""
+    native = loads.eight_bits(gpus) == loads.NATIVE
+    able = {"full_attention", "linear_attention"} if native else {"full_attention"}
+    return set(model.layer_types) <= able and not model.latent
 
 
 def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
@@ -129,15 +150,15 @@ def _as_many_as_fit(
     """As many usual requests as the cache holds, up to SGLang's largest graph; fewer than the
     workload's only where recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load
-    if model.hybrid and 0 < sized.requests < load.requests:
-        reason = "as many as have room for their recurrent states"
+    if model.hybrid and 0 < sized.requests < requests.value:
+        reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
     usual = sized.tokens // USUAL_REQUEST_TOKENS[workload]
     many = min(usual, usual_step(gpus, load.ranks)[1])
     if many <= load.requests:
         return sized, requests
-    more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share)
-    if more.requests < many or more.tokens < many * USUAL_REQUEST_TOKENS[workload] * 3 // 4:
+    more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
+    if more.requests < many:
         return sized, requests
     reason = f"about as many requests of workload {workload} as the cache holds"
     return more, Setting(many, "policy", reason)

@@ -149,6 +149,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "args.cli": (
         "This release of vLLM has no argument {unknown}: leave it out, or install a release or the "
         "package that has it.",
+        "{positional} stands where only options are taken: the entry point of the container image "
+        "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
+        "model in --model for api_server; for another command set --entrypoint.",
         "The value of {argument} is refused: the line says why.",
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",

@@ -80,9 +80,9 @@ def best_split(partial: PartialPlan) -> PartialPlan:
             best = _with_reason(fewer, partial, best)
     best = _wider(partial, best)
     for split in replica_splits(partial):
-        found = _attempt(partial, split)
-        if found and found.choice and found.choice.sound and _rank(found) < _rank(best):
-            best = found
+        apart = _attempt(partial, split)
+        if apart and apart.choice and apart.choice.sound and _rank(apart) < _rank(best):
+            best = apart
     if best is None:
         raise problem or AssertionError
     return best

@@ -38,9 +38,9 @@ checkpoint rarely brings scales for 8 bits, and what they cost each model was no
 
 Batches and long prompts weigh 8 bits sooner. Public measurements: without calibrated scales models
 kept 94 to 99 % of their scores, at long contexts too since FlashAttention sums in two levels, which
-it does in 0.21 (vLLM's blog, April 2026). On an A100 the cache had room for twice as much, prompts were
-read 2 to 5 % slower, answers came up to 5 % faster (vllm#42058): more requests at once pay for
-that, where the cache bounds them. Layers with a small window gain nothing."""
+was before 0.21 (vLLM's blog, April 2026). On an A100 the cache had room for twice as much, prompts
+were read 2 to 5 % slower, answers came up to 5 % faster (vllm#42058): more requests at once pay for
+that, where the cache bounds them. Layers with a small window gain little."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6

@@ -13,7 +13,8 @@ ROWS: tuple[Signature, ...] = (
     signature("args.cli", "cause", "bad-arguments",
          r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
-         r"(?:argument (?P<argument>\S+): |unrecognized arguments: (?P<unknown>\S+)"
+         r"(?:argument (?P<argument>\S+): |unrecognized arguments: "
+         r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
@@ -52,7 +53,7 @@ ROWS: tuple[Signature, ...] = (
          r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
-         r"|^ImportError: Please install (?P<package>[\w.-]{1,60})"),
+         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60})"),
     signature("engine.broken", "cause", "bad-arguments",
          r"^ImportError: cannot import name '(?P<name>\w{1,80})' from "
          r"(?:partially initialized module )?'vllm\b"
