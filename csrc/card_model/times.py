@@ -219,7 +219,8 @@ def extension_ms(a: Attention, tokens: int, keys: int) -> float:
     kernel = KERNELS[a.kernel]
     ctas, room = -(-tokens * _GROUP // 32) * _KV_HEADS, card.SMS * kernel.resident
     segments = extension_segments(ctas, room)
-    laps = -(-(-(-keys // a.tile)) // segments)
+    tiles = -(-keys // a.tile)
+    laps = -(-tiles // segments)
     memory = kernel.resident * a.tile * a.record * card.dram_cycles_a_byte(card.SMS)
     cycles = a.start + laps * max(kernel.cycles, memory)
     partial = segments * ctas * 32 * (256 * 2 + 16)

@@ -36,7 +36,8 @@ def test_one_card_holds_long_requests_in_four_bits_with_their_price_named() -> N
         "TRITON_ATTN",
     )
     assert cache(eight) == "fp8"
-    assert found.value("max_model_len") > 170_000 > 100_000 > eight.value("max_model_len")
+    assert found.value("max_model_len") > 170_000
+    assert eight.value("max_model_len") < 100_000
     assert "err by some 10 %" in found.settings["kv_cache_dtype"].reason
     assert not any("float16 cache" in warning for warning in found.warnings)
 
