@@ -8,6 +8,7 @@ import pwd
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,15 @@ class Users:
             shutil.copytree(like, cache, symlinks=True)
         cache.mkdir(exist_ok=True)
         self.own(cache)
+
+    @contextlib.contextmanager
+    def cache(self) -> Iterator[Path]:
+        """A cache of both in a short-named folder, removed at the end."""
+        with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
+            Path(folder).chmod(0o755)
+            (cache := Path(folder) / "cache").mkdir()
+            self.own(cache)
+            yield cache
 
     def own(self, cache: Path) -> None:
         """Make the cache of earlier users these users'."""
