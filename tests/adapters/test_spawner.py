@@ -165,12 +165,20 @@ def test_it_kills_by_pid_what_it_started_alone(shared: Spawned) -> None:
 
 def test_neither_the_engines_user_nor_the_daemon_gets_into_it(shared: Spawned) -> None:
     pid = shared.process.pid
+    shared.send(b'{"op":"kill","pid":1}')
+    with open(os.devnull, "wb") as output:
+        sleeper = shared.start("/bin/sleep", "1000", output=output.fileno())["pid"]
+    shared.send(json.dumps({"op": "kill", "pid": sleeper}).encode())  # as the engine's user
+    os.waitpid(sleeper, 0)
     assert not may(ENGINE, pid, "sh", "-c", "kill -0 {pid}")
     assert may(DAEMON, pid, "sh", "-c", "kill -0 {pid}"), "it may end it"
     for user in (ENGINE, DAEMON):
         for file in ("mem", "environ", "maps"):
             assert not may(user, pid, "cat", f"/proc/{{pid}}/{file}"), (user, file)
+    for slowing in ("renice -n 19 -p {pid}", "taskset -p 1 {pid}", "chrt --idle -p 0 {pid}"):
+        assert not may(ENGINE, pid, *slowing.split()), slowing
     fields = Path(f"/proc/{pid}/status").read_text()
+    assert f"Uid:\t{DAEMON}\t{DAEMON}\t{DAEMON}\t" in fields
     assert "CapEff:\t0000000000000000" in fields
     assert f"CapPrm:\t{spawner.SETUID_AND_SETGID:016x}" in fields
 

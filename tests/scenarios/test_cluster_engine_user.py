@@ -18,6 +18,7 @@ from tests import real_engine
 from tests.cluster_pair import Pair, pair
 from tests.daemon_process import ROOT, free_port
 from tests.e2e import test_real_ray
+from tests.e2e.dense.test_cluster import serving, text_of
 from tests.patience import until
 from tests.scenarios import test_supervision
 from tests.scenarios.test_cluster import both, pids, restarts_in_step, serve
@@ -107,20 +108,12 @@ def test_a_real_vllm_of_that_user_over_two_nodes(place: Path, users: Users) -> N
     config = real_engine.configuration(real_engine.ENGINE, "dense", port)
     config = config.replace(str(real_engine.MODELS / "dense"), str(weights))
     with enterable(real_engine.ENGINE), pair(config, config, place, users=users) as two:
-        serve(two)
+        first = serving(two, "TP1")
         are_of(users, two)
         ask = {"prompt": "hello there, tell me", "max_tokens": 24, "ignore_eos": True}
         answer = two.complete(port, **ask)
-        assert answer is not None
         before = pids(two)
-        rank = next(p for p in two.worker.tree() if "TP1" in p.name)
-        os.kill(rank.pid, signal.SIGKILL)
+        os.kill(first["n2"]["TP1"], signal.SIGKILL)
         restarts_in_step(two, before)
-        assert two.complete(port, **ask) == {**answer, **varying(two.complete(port, **ask))}
+        assert text_of(two.complete(port, **ask)) == text_of(answer)
         end(users, two)
-
-
-def varying(answer: dict[str, object] | None) -> dict[str, object]:
-    """What no two answers have in common."""
-    assert answer is not None
-    return {name: answer[name] for name in ("id", "created") if name in answer}
