@@ -88,41 +88,11 @@ class Users:
         found = processes.read(pid)
         return found is not None and found.uid == self.engine.pw_uid
 
-    @contextlib.contextmanager
-    def cache(self) -> Iterator[Path]:
-        """A cache of both in a short-named folder, removed at the end."""
-        with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
-            Path(folder).chmod(0o755)
-            (cache := Path(folder) / "cache").mkdir()
-            self.own(cache)
-            yield cache
-
-    def own(self, cache: Path) -> None:
-        """Make the cache of earlier users these users'."""
-        owner = f"{self.engine.pw_uid}:{self.engine.pw_gid}"
-        subprocess.run(["chown", "-hR", owner, str(cache)], check=True)
-        cache.chmod(0o770)
-
-    def left(self) -> list[str]:
-        """What lives or lies in memory of the engines' user."""
-        own = self.engine.pw_uid
-        living = [str(one) for one in processes.every() if not one.zombie and one.uid == own]
-        files = [
-            str(file) for file in SHARED.iterdir() if file.lstat().st_uid == self.engine.pw_uid
-        ]
-        return living + files
-
-    def runs(self, pid: int) -> bool:
-        """Whether a process is the engines' user's; of some, root owns the folder in /proc."""
-        with contextlib.suppress(OSError):
-            return f"\nUid:\t{self.engine.pw_uid}\t" in Path(f"/proc/{pid}/status").read_text()
-        return False
-
 
 def _groups_of_cards() -> set[int]:
     """The groups that devices of the cards are for, where not everybody may use them."""
     found = [os.stat(path) for path in CARDS if os.path.exists(path)]
-    return {one.st_gid for one in found if not one.st_mode & stat.S_IWOTH}
+    return {one.st_gid for one in found if one.st_gid and not one.st_mode & stat.S_IWOTH}
 
 
 @contextlib.contextmanager
