@@ -32,6 +32,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import select
@@ -39,6 +40,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Sequence
 from typing import Any
 
@@ -233,6 +235,8 @@ def main() -> None:
     # systemd sends TERM to all of a unit, a terminal INT: the daemon may still need this process.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)  # what has one could type into it
     libc.prctl(PR_SET_NAME, b"caovan-spawner", 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     capabilities(effective=0, permitted=SETUID_AND_SETGID)

@@ -40,13 +40,13 @@ pytestmark = pytest.mark.skipif(
 class Spawned:
     """A spawner that was started as a daemon does it, whose daemon this process is."""
 
-    def __init__(self, program: Path, engine: int = ENGINE) -> None:
+    def __init__(self, program: Path, engine: int = ENGINE, before: Sequence[str] = ()) -> None:
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         caps = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
         words = [PYTHON, "-I", "-S", str(program), str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                [*AS_DAEMON, *caps, *words, str(engine), f"{engine},44"],
+                [*before, *AS_DAEMON, *caps, *words, str(engine), f"{engine},44"],
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.DEVNULL if engine != ENGINE else None,
                 cwd="/",
@@ -131,6 +131,32 @@ def test_a_program_has_the_user_its_three_descriptors_and_nothing_else(shared: S
     assert folder == "/"
     assert set(env) - {"PWD=/"} == {"PATH=/usr/bin:/bin"}
     assert int(session) != os.getsid(0)
+
+
+IN_A_TERMINAL = """
+import fcntl, os, pty, subprocess, sys, termios
+_, terminal = pty.openpty()
+os.setsid()
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+open("/dev/tty").close()
+sys.exit(subprocess.run(sys.argv[1:], close_fds=False).returncode)
+"""
+
+
+def test_what_it_starts_has_no_terminal_to_type_into(program: Path) -> None:
+    """A daemon that root starts by hand has one, whose shell would obey."""
+    one = Spawned(program, before=(PYTHON, "-c", IN_A_TERMINAL))
+    with open(os.memfd_create("output"), "w+b") as output:
+        script = "true </dev/tty && echo has one; echo done"
+        one.start("/bin/sh", "-c", script, output=output.fileno())
+
+        def printed() -> bytes:
+            return os.pread(output.fileno(), 1000, 0)
+
+        until(lambda: printed().endswith(b"done\n"), "its end")
+        assert b"has one" not in printed()
+        assert b"/dev/tty" in printed()
+    one.close()
 
 
 def test_it_signals_programs_of_its_user_and_nobody_elses(shared: Spawned) -> None:
