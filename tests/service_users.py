@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -20,6 +21,7 @@ from caovand.adapters.engine_user import VARIABLE
 
 DAEMON, ENGINE = "caovan-test", "caovan-test-engine"
 RIGHTS = "+setuid,+setgid"
+LOCK = Path(tempfile.gettempdir(), "caovan-test-users.lock")
 TAKEN = 9
 """useradd's status where the user exists, as after a test that was killed."""
 SHARED = Path("/dev/shm")
@@ -97,10 +99,12 @@ def _groups_of_cards() -> set[int]:
 
 @contextlib.contextmanager
 def service_users() -> Iterator[Users]:
-    """Both users; skips where none can be made."""
+    """Both users, for one test of this machine at a time; skips where none can be made."""
     if os.getuid() != 0 or not all(map(shutil.which, ("useradd", "userdel", "setpriv"))):
         pytest.skip("needs root, useradd and setpriv")
     with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(open(LOCK, "ab"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for name in (DAEMON, ENGINE):
             words = ["useradd", "--system", "--no-create-home", "--user-group", name]
             if subprocess.run(words, capture_output=True, check=False).returncode not in (0, TAKEN):
