@@ -126,6 +126,15 @@ def test_replicas_share_out_the_experts_and_keep_the_rest() -> None:
     assert activations[1] > 1.5 * activations[0]
 
 
+def test_replicas_answer_as_many_users_as_often_faster() -> None:
+    card, batch = model("Llama-3.1-8B"), WORKLOADS["batch"]
+    one = Candidate(context=8192, sequences=64, batch_tokens=8192, utilization=0.9)
+    four = one.but(replicas=4)
+    alone, apart = (Pace(card, each, BOXES["3090-x4"], batch) for each in (one, four))
+    assert apart.answering(four, 64) == pytest.approx(4 * alone.answering(one, 16))
+    assert apart.seconds(four, 16) == pytest.approx(alone.seconds(one, 16) / 4)
+
+
 def test_requests_beyond_the_cache_wait() -> None:
     card, batch = model("gpt-oss-20b"), WORKLOADS["batch"]
     base = Candidate(context=131072, sequences=128, batch_tokens=8192, utilization=0.9)

@@ -238,7 +238,8 @@ class Pace:
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of all answers to `users` users while nobody else asks."""
-        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, users)
+        each = max(users / self._replicas, 1)
+        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, each)
 
     def reading(self, candidate: Candidate) -> float:
         """Tokens a second of the workload's prompts."""
