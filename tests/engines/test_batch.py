@@ -57,7 +57,10 @@ def test_a_batch_that_the_cache_bounds_weighs_eight_bits(box: str) -> None:
     assert plan(machine).value("kv_cache_dtype") is None
 
 
-@pytest.mark.parametrize(("box", "name"), [("4090", "gpt-oss-20b"), ("h200", "Llama-3.1-8B")])
+@pytest.mark.parametrize(
+    ("box", "name"),
+    [("4090", "gpt-oss-20b"), ("h200", "Llama-3.1-8B"), ("l4", "Qwen3-Reranker-4B")],
+)
 def test_eight_bits_bring_nothing_to_windows_and_where_there_is_room(box: str, name: str) -> None:
     assert plan(box_with(box, model(name)), **BATCH).value("kv_cache_dtype") is None
 
