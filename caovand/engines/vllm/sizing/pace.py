@@ -207,10 +207,17 @@ class Pace:
         if base.kv_dtype.startswith("int4"):
             self._worth *= WORTH_OF_FOUR_BIT_CACHE
 
-    def score(self, candidate: Candidate, context: int | None = None, room: float = inf) -> float:
+    def score(
+        self,
+        candidate: Candidate,
+        context: int | None = None,
+        room: float = inf,
+        short: float = inf,
+    ) -> float:
         """Seconds for a token that users get of this candidate, weighed by what it cannot do.
 
-        `context` replaces the candidate's; the cache has room for `room` usual requests.
+        `context` replaces the candidate's; the cache has room for `room` usual requests, and for
+        `short` of those by which sequences are counted.
         """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
@@ -221,7 +228,7 @@ class Pace:
         served = candidate.sequences / (candidate.sequences + waiting)
         seconds = self.seconds(candidate, room)
         if workload.batch:  # as many requests are half as long
-            seconds = (seconds + self.seconds(candidate, 2 * room)) / 2
+            seconds = (seconds + self.seconds(candidate, short)) / 2
         return seconds / (reached * served * self._worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
@@ -238,7 +245,8 @@ class Pace:
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of all answers to `users` users while nobody else asks."""
-        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, users)
+        each = max(users / self._replicas, 1)
+        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, each)
 
     def reading(self, candidate: Candidate) -> float:
         """Tokens a second of the workload's prompts."""

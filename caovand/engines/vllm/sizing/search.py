@@ -132,9 +132,9 @@ class Search:
             if not one.sized:
                 sized = self._size(one.base, one.candidate)
                 if sized:
-                    score = self._paces[one.base].score(
-                        sized, room=self._room(sized, self._space.workload.held)
-                    )
+                    usual = self._space.workload
+                    room, short = self._room(sized, usual.held), self._room(sized, usual.let_in)
+                    score = self._paces[one.base].score(sized, room=room, short=short)
                     again = one._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
             elif first is None:
