@@ -161,7 +161,7 @@ def step_table() -> str:
 def lever_table() -> str:
     """What each lever that is not built would take off a step."""
     ours = lm_head_us(8, VOCABULARY, HIDDEN) / 1e3
-    rows = ["| lever, not built | a step, ms | changes |", "| --- | --- | --- |"]
+    rows = ["| lever | a step, ms | changes |", "| --- | --- | --- |"]
     mtp = _weights_ms(head=2, mtp=2, named=("MTP",))
     for what, less, changes in (
         ("MTP layer in int8", mtp / 2, "drafts only"),
@@ -185,22 +185,26 @@ def lever_table() -> str:
 
 TEXT = f"""# A decode step on one RTX 2080 Ti, modelled
 
-Made by `python -m card_model steps`, and held by a test; not measured. Qwen3.6-27B in 4 bits (AWQ or GPTQ in groups of 128, whose MTP
-layer, lm_head and gates stay in 16), one request, an int4 cache, 4 drafts; memory at {card.COPY_GB_S} GB/s. Small kernels, launches and
-sampling are left out: the sums are lower bounds. The model's error is in [NOTEBOOK.md](NOTEBOOK.md#modelled-on-an-rtx-2080-ti).
+Made by `python -m card_model steps`, and held by a test; not measured. Qwen3.6-27B in 4 bits (AWQ
+or GPTQ in groups of 128, whose MTP layer, lm_head and gates stay in 16), one request, an int4
+cache, 4 drafts; memory at {card.COPY_GB_S} GB/s. Small kernels, launches and sampling are left out:
+the sums are lower bounds. The model's error is in
+[NOTEBOOK.md](NOTEBOOK.md#modelled-on-an-rtx-2080-ti).
 
 ## What a step reads
 """
 STEP = """
 ## Before and after
 
-Milliseconds. "Before" has an lm_head in 16 bits and the neighbour's verify attention (scores in registers) by the same model: Triton's
-kernels, which vLLM has, were not to be modelled for SM75. "After" has ours and `lm_head = "int8"`.
+Milliseconds. "Before" has an lm_head in 16 bits and the neighbour's verify attention (scores in
+registers) by the same model: Triton's kernels, which vLLM has, were not to be modelled for SM75.
+"After" has our attention and `lm_head = "int8"`.
 """
 NEXT = """
-The neighbour's drafts take 4.5 ms at 2k, ours what four passes over a 16-bit MTP layer and a whole int8 head take: its stack has the
-head and the drafter in 4 bits, and drafts over a part of the vocabulary (README of syv-ai/qwen38-27b-rtx3090, which it ports). So ours is
-behind where weights bind and ahead where attention does. What is left:
+The neighbour's drafts take 4.5 ms at 2k, ours what four passes over a 16-bit MTP layer and a whole
+int8 head take: its stack has the head and the drafter in 4 bits, and drafts over a part of the
+vocabulary (README of syv-ai/qwen38-27b-rtx3090, which it ports). So ours is behind where weights
+bind and ahead where attention does. What more there is to take:
 """
 
 

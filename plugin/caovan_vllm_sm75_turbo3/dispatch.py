@@ -296,6 +296,57 @@ def lm_head_refusal(facts: LmHeadFacts) -> str | None:
     return None
 
 
+DRAFTER = ("off", "int8")
+SPECIAL_ROWS = 512  # at the end of a vocabulary: ends of turns, thoughts, tools
+LEAST_ROWS = 64  # of a launch
+
+
+def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
+    """The type of an MTP layer's weights: "off", as they are loaded, or "int8".
+
+    CAOVAN_DRAFTER, else `caovan_drafter` in additional_config, else off. Drafts are verified: it
+    changes how many are right, and no answer. Raises ValueError for an unknown word.
+    """
+    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
+        return "off"
+    where, wanted = "CAOVAN_DRAFTER", environment.get("CAOVAN_DRAFTER")
+    if wanted is None:
+        where, wanted = "caovan_drafter", str(config.get("caovan_drafter", "off"))
+    if wanted not in DRAFTER:
+        words = ", ".join(DRAFTER)
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {words}")
+    return wanted
+
+
+def draft_vocabulary(environment: Mapping[str, str], config: Mapping[str, object]) -> int:
+    """How many tokens from id 0 on an int8 lm_head drafts, with the special ones; 0 for all.
+
+    CAOVAN_DRAFT_VOCABULARY, else `caovan_draft_vocabulary` in additional_config. Tokenizers number
+    tokens by how often they came in their counts. Raises ValueError for what is no number.
+    """
+    where, wanted = "CAOVAN_DRAFT_VOCABULARY", environment.get("CAOVAN_DRAFT_VOCABULARY")
+    if wanted is None:
+        where, wanted = "caovan_draft_vocabulary", str(config.get("caovan_draft_vocabulary", 0))
+    if not wanted.isdecimal() or 0 < int(wanted) < LEAST_ROWS:
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be 0, or {LEAST_ROWS} or more")
+    return int(wanted)
+
+
+def drafted_rows(count: int, vocabulary: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The rows of a shard of the ids `start` to `end` that drafts need, in parts of 64 or more."""
+    size = end - start
+    parts = [(0, count), (vocabulary - SPECIAL_ROWS, vocabulary)]
+    found = []
+    for first, last in parts:
+        lower, upper = max(first - start, 0), min(last - start, size)
+        if lower < upper:
+            lower = max(0, min(lower, size - LEAST_ROWS))
+            found.append((lower, min(size, max(upper, lower + LEAST_ROWS))))
+    if len(found) == 2 and found[0][1] >= found[1][0]:
+        return [(found[0][0], found[1][1])]
+    return found
+
+
 def takes_batch(wanted: str, *, prefills: int, decodes: int, spec_decodes: int) -> bool:
     """Whether a batch of this kind goes to our kernels when `wanted` are on."""
     if wanted == "prefill":

@@ -1,6 +1,7 @@
-"""vLLM's lm_head with int8 weights and a scale for each row, made once the 16 bits are loaded.
+"""vLLM's lm_head, and a drafter's layers, with int8 weights and a scale for each row.
 
-The 16 bits are freed. Should the kernel fail later, torch multiplies by the int8 weights instead.
+They are made once the 16 bits are loaded, which are freed. Should the kernel fail later, torch
+multiplies by the int8 weights instead.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import torch
 import vllm.envs
 from vllm.config import get_current_vllm_config
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     UnquantizedEmbeddingMethod,
 )
 
-from . import dispatch, int8_head, launch, library, lm_head, ops  # noqa: F401  (ops registers)
-from .core import counts
+from . import dispatch, drafter, int8_head, launch, library, lm_head, ops  # noqa: F401  (ops registers)
 from .replacements import card_facts, logger
 
 Tensor = torch.Tensor
@@ -47,15 +48,18 @@ def facts(layer: ParallelLMHead, vllm_config) -> dispatch.LmHeadFacts:
     )
 
 
-class Int8LmHeadMethod(UnquantizedEmbeddingMethod):
-    """Multiplies by int8 weights; `in_tree` is vLLM's method for the 16 bits."""
+class Int8Method:
+    """Multiplies by int8 weights; `in_tree` is vLLM's method for the 16 bits.
+
+    Drafters are compiled: nothing in `apply` may be more than operators.
+    """
 
     supports_pre_processed_weights = False
+    what = "lm_head"
 
     def __init__(self, in_tree) -> None:
         super().__init__()
         self.in_tree = in_tree
-        self.by_kernel = True
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         if layer.weight.dtype is torch.int8:
@@ -65,28 +69,49 @@ class Int8LmHeadMethod(UnquantizedEmbeddingMethod):
             rows, scale = lm_head.quantise(layer.weight.data)
         except Exception as error:
             layer.quant_method = self.in_tree
-            logger.warning("caovan: the lm_head stays in 16 bits: %s", reason_of(error))
+            logger.warning("caovan: the %s stays in 16 bits: %s", self.what, reason_of(error))
             self.in_tree.process_weights_after_loading(layer)
             return
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
         layer.weight_scale = torch.nn.Parameter(scale, requires_grad=False)
-        logger.info("caovan: the lm_head is int8 on the SM75 kernel (%d x %d)", *rows.shape)
+        shape = tuple(rows.shape)
+        logger.info_once("caovan: the %s is int8 on the SM75 kernel (%d x %d)", self.what, *shape)
 
     def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        rows, vocabulary = x.reshape(-1, x.shape[-1]), layer.weight.shape[0]
-        weights = layer.weight, layer.weight_scale
-        counts["lm_head", "decode" if rows.shape[0] <= lm_head.MAX_ROWS else "prefill"] += 1
-        try:
-            project = torch.ops.caovan.lm_head if self.by_kernel else lm_head.dequantised
-            out = project(rows.contiguous(), *weights)
-        except Exception as error:
-            if not self.by_kernel:
-                raise
-            self.by_kernel = False
-            logger.warning("caovan: torch multiplies by the lm_head: %s", reason_of(error))
-            out = lm_head.dequantised(rows, *weights)
-        out = out.view(*x.shape[:-1], vocabulary)
+        rows = x.reshape(-1, x.shape[-1])
+        out = torch.ops.caovan.lm_head(rows, layer.weight, layer.weight_scale)
+        out = out.view(*x.shape[:-1], layer.weight.shape[0])
         return out if bias is None else out + bias
+
+
+class Int8LmHeadMethod(Int8Method, UnquantizedEmbeddingMethod):
+    """The lm_head's; while `drafting`, logits of a part of the vocabulary, and -inf elsewhere."""
+
+    drafting = False
+    draft_vocabulary = 0  # ids from 0 on; 0 for all
+
+    def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        if not self.drafting or not self.draft_vocabulary:
+            return super().apply(layer, x, bias)
+        rows = x.reshape(-1, x.shape[-1])
+        out = x.new_full((rows.shape[0], layer.weight.shape[0]), -torch.inf)
+        shard = layer.shard_indices
+        for first, end in dispatch.drafted_rows(
+            self.draft_vocabulary, layer.org_vocab_size,
+            shard.org_vocab_start_index, shard.org_vocab_end_index,
+        ):  # fmt: skip
+            part = slice(first, end)
+            out[:, part] = torch.ops.caovan.lm_head(
+                rows, layer.weight[part], layer.weight_scale[part]
+            )
+        out = out.view(*x.shape[:-1], layer.weight.shape[0])
+        return out if bias is None else out + bias
+
+
+class Int8DrafterMethod(Int8Method, UnquantizedLinearMethod):
+    """That of a drafter's linear layers."""
+
+    what = "drafter"
 
 
 class Sm75LMHead(ParallelLMHead):
@@ -94,17 +119,21 @@ class Sm75LMHead(ParallelLMHead):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        if reason := drafter.offer():
+            logger.warning_once("caovan: the drafter stays vLLM's: %s", reason)
         try:
             config = get_current_vllm_config()
             if int8_head.wanted(config) == "off":
                 return
             reason = dispatch.lm_head_refusal(facts(self, config))
+            method = Int8LmHeadMethod(self.quant_method)
+            method.draft_vocabulary = int8_head.draft_vocabulary(config)
         except Exception as error:  # a vLLM that has changed must start all the same
             reason = reason_of(error)
         if reason:
             logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
             return
-        self.quant_method = Int8LmHeadMethod(self.quant_method)
+        self.quant_method = method
 
     def tie_weights(self, embed_tokens):
         if isinstance(self.quant_method, Int8LmHeadMethod):

@@ -61,3 +61,11 @@ def wanted(vllm_config) -> str:
 
     config = getattr(vllm_config, "additional_config", None)
     return dispatch.lm_head_wanted(os.environ, config if isinstance(config, Mapping) else {})
+
+
+def draft_vocabulary(vllm_config) -> int:
+    """How many tokens this configuration drafts. Raises ValueError for what is no number."""
+    from . import dispatch
+
+    config = getattr(vllm_config, "additional_config", None)
+    return dispatch.draft_vocabulary(os.environ, config if isinstance(config, Mapping) else {})

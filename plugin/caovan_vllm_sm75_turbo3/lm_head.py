@@ -5,6 +5,8 @@ Shapes: V rows of the vocabulary, K the hidden size, R rows whose logits are wan
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from . import launch, library
@@ -37,6 +39,21 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
         row = int((~scale.isfinite()).nonzero()[0])
         raise ValueError(f"cannot quantise row {row} of the lm_head: it is not finite")
     return rows, scale
+
+
+_failures: list[str] = []  # of the kernel in this process; after the first, torch multiplies
+
+
+def multiply(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """What `project` returns; if the kernel fails, by torch from then on."""
+    if not _failures:
+        try:
+            return project(x.contiguous(), weight, scale)
+        except (ValueError, library.LibraryError, library.KernelError) as error:
+            _failures.append(str(error))
+            log = logging.getLogger("vllm.caovan_sm75")
+            log.warning("caovan: torch multiplies by int8 weights: %s", error)
+    return dequantised(x, weight, scale)
 
 
 def project(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def _prefill_inplace(
 _library.impl("gdn_prefill", _prefill, "CUDA")
 _library.impl("gdn_prefill_", _prefill_inplace, "CUDA")
 _library.impl("gdn_decode_", launch.decode, "CUDA")
-_library.impl("lm_head", lm_head.project, "CUDA")
+_library.impl("lm_head", lm_head.multiply, "CUDA")
 _library.impl("lm_head", lm_head.dequantised, "CPU")
 torch.library.register_fake(
     "caovan::gdn_prefill",

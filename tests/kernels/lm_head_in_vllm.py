@@ -107,7 +107,7 @@ rank, ranks = 0, 1
 
 # a kernel that fails: torch goes on from the int8 weights, and the reason is logged once
 head, logits = made()
-real, calls = torch.ops.caovan.lm_head, []
+calls = []
 
 
 def failing(*tensors):
@@ -115,18 +115,29 @@ def failing(*tensors):
     raise head_layer.library.KernelError("cannot launch lm_head")
 
 
-head_layer.torch = types.SimpleNamespace(ops=types.SimpleNamespace(
-    caovan=types.SimpleNamespace(lm_head=failing)))  # fmt: skip
-assert torch.equal(logits(head, X), whole)
-assert torch.equal(logits(head, X), whole)
+project, lm_head.project = lm_head.project, failing
+for _ in range(2):
+    got = lm_head.multiply(X, head.weight, head.weight_scale)
+    assert torch.equal(got[:, :V], whole)
 assert len(calls) == 1
-head_layer.torch = torch
+lm_head.project = project
+
+# drafts over a part of the vocabulary; the target's logits keep all of it
+head, logits = made(additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128})
+head.quant_method.drafting = True
+drafted = logits(head, X)
+head.quant_method.drafting = False
+assert torch.equal(drafted[:, :128], whole[:, :128])
+assert torch.equal(drafted[:, 488:], whole[:, 488:]), "the last 512 are special"
+assert (drafted[:, 128:488] == -torch.inf).all()
+assert torch.equal(logits(head, X), whole)
 
 # what stays in 16 bits: unwished, tied, of other types, changed by adapters, unsound, elsewhere
 embedding = layers.VocabParallelEmbedding(V, K, params_dtype=torch.float16)
 for changed in (
     {"additional": {}}, {"additional": {"caovan_lm_head": "int4"}},
     {"additional": {"caovan_lm_head": "int8", "caovan": False}},
+    {"additional": {"caovan_lm_head": "int8", "caovan_draft_vocabulary": 10}},
     {"tied": True}, {"tie": embedding}, {"dtype": torch.bfloat16}, {"head_dtype": torch.float32},
     {"lora": object()}, {"load_format": "ipc_cache"}, {"weight": torch.randn(V, 96).half()},
     {"weight": torch.full((V, K), torch.inf).half()},

@@ -113,7 +113,8 @@ class Candidate:
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
-    `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
+    `flashinfer` says that attention is FlashInfer's, which takes a workspace, `sm75_attention`
+    that it is caovan's; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8, `rounds_head` that the lm_head is int8;
     `whole_experts` that each rank holds some of the experts, none of which is cut. `stages` are the
@@ -140,6 +141,7 @@ class Candidate:
     turing: bool = False
     hopper: bool = False
     flashinfer: bool = False
+    sm75_attention: bool = False
     offload_gib: float = 0.0
     version: tuple[int, ...] = releases.REFERENCE
     kv_bytes: int | None = None

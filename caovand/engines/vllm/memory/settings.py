@@ -26,7 +26,7 @@ from caovand.engines.vllm.flags.spelling import (
 )
 from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
-from caovand.engines.vllm.machine.attention import attended_by_flashinfer
+from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
 from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, serving, spans_machines
 from caovand.engines.vllm.memory import steps
@@ -93,6 +93,7 @@ def candidate_of(
         turing=any(gpu.compute_capability == TURING for gpu in gpus),
         hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
         flashinfer=attended_by_flashinfer(values, inventory, gpus),
+        sm75_attention=attended_by_sm75(values, inventory, gpus, env),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=engine.release,
         kv_bytes=kv_bytes_set(values, env, engine.build),

@@ -33,7 +33,7 @@ from caovand.engines.vllm.machine.link_time import (
     transfer_s,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
+from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
 from caovand.engines.vllm.memory.shards import (
     BYTES_EACH,
     FOUR_BITS,
@@ -42,6 +42,7 @@ from caovand.engines.vllm.memory.shards import (
     on_rank,
 )
 from caovand.engines.vllm.memory.steps import graph_mode
+from caovand.engines.vllm.sizing.attention import Attention
 
 GB_A_GIB = 1.074
 
@@ -189,7 +190,7 @@ class Pace:
         self._head = (
             self._bytes["head"] or self._bytes["embedding"]
         )  # tied embeddings are read once
-        self._cache = _cache_read(model, base, workload)
+        self._attention = Attention.of(model, base, workload.held)
         self._state = _state_moved(model, base)
         self._replicas = base.replicas
         self._holders = base.tensor_parallel * base.replicas if base.whole_experts else 1
@@ -252,7 +253,7 @@ class Pace:
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
         read += candidate.mtp * (drafter + self._head)
-        read += users * (self._cache + self._state) - candidate.offload_gib * 2**30
+        read += users * (self._attention.read + self._state) - candidate.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
 
@@ -264,6 +265,7 @@ class Pace:
         read += self._bytes["experts"] * experts_read(self._model, candidate.batch_tokens)
         work = max(steps * read / self._gb_s, self._flops(tokens) / self._flop_s)
         work += self._workload.prompt * self._exchanged_s
+        work += self._attention.flops(self._workload.prompt) / self._flop_s
         return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
@@ -327,20 +329,6 @@ def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
 def tokens_of_step(mtp: int) -> float:
     """The mean number of tokens of a decode step that drafts `mtp` tokens."""
     return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))
-
-
-def _cache_read(model: ModelCard, candidate: Candidate, workload: Workload) -> float:
-    """Bytes of the cache that one request reads in a step on one rank."""
-    held = workload.held
-    ranks, layers = candidate.tensor_parallel, model.cached_layers
-    whole = sum(kind == FULL for kind in layers)
-    read = whole * held * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)
-    windows = sum(kind == WINDOW for kind in layers)
-    if windows:
-        seen = min(held, model.sliding_window or held)
-        each = token_bytes(model, candidate.kv_dtype, ranks, candidate.activation, WINDOW)
-        read += windows * seen * each
-    return float(read)
 
 
 def _state_moved(model: ModelCard, candidate: Candidate) -> float:

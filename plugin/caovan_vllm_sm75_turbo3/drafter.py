@@ -1,0 +1,106 @@
+"""The MTP head of Qwen3.5 and its kin: int8 layers, and drafts over a part of the vocabulary.
+
+vLLM has no place to plug such a model in, so two of its methods are wrapped, as soon as the first
+lm_head is made: importing the model earlier would cost every process seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+
+MODEL = "vllm.model_executor.models.qwen3_5_mtp"
+LOAD = ("self", "weights")
+LOGITS = ("self", "hidden_states", "spec_step_idx")
+
+
+def offer() -> str | None:
+    """Wrap the model's class where vLLM has imported it; returns why not, or None."""
+    module = sys.modules.get(MODEL)
+    model = getattr(module, "Qwen3_5MTP", None)
+    if module is None or getattr(model, "caovan", False):
+        return None
+    if model is None:
+        return f"{MODEL} has no Qwen3_5MTP"
+    for name, known in (("load_weights", LOAD), ("compute_logits", LOGITS)):
+        taken = tuple(inspect.signature(getattr(model, name, lambda: None)).parameters)
+        if taken != known:
+            return f"Qwen3_5MTP.{name} takes {taken}, this plugin knows {known}"
+    model.load_weights = _load_weights(model.load_weights)
+    model.compute_logits = _compute_logits(model.compute_logits)
+    model.caovan = True
+    return None
+
+
+def _load_weights(in_tree):
+    @functools.wraps(in_tree)
+    def load_weights(self, weights):
+        loaded = in_tree(self, weights)
+        round_layers(self)
+        return loaded
+
+    return load_weights
+
+
+def _compute_logits(in_tree):
+    from .head_layer import Int8LmHeadMethod
+
+    @functools.wraps(in_tree)
+    def compute_logits(self, hidden_states, spec_step_idx=0):
+        method = getattr(self.lm_head, "quant_method", None)
+        if not isinstance(method, Int8LmHeadMethod):
+            return in_tree(self, hidden_states, spec_step_idx)
+        method.drafting = True
+        try:
+            return in_tree(self, hidden_states, spec_step_idx)
+        finally:
+            method.drafting = False
+
+    return compute_logits
+
+
+def round_layers(model) -> None:
+    """Have the linear layers of a loaded drafter become int8 when vLLM finishes them."""
+    from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
+
+    from . import dispatch, head_layer
+    from .replacements import card_facts, logger
+
+    config = getattr(model.vllm_config, "additional_config", None)
+    try:
+        wanted = dispatch.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
+        if wanted == "off":
+            return
+        reasons = set()
+        for layer in model.model.modules():
+            if not isinstance(layer, (ColumnParallelLinear, RowParallelLinear)):
+                continue
+            weight = getattr(layer, "weight", None)
+            method = type(layer.quant_method).__name__
+            if weight is None or weight.dim() != 2:
+                reasons.add(f"its weights are quantised already ({method})")
+                continue
+            reason = dispatch.lm_head_refusal(
+                dispatch.LmHeadFacts(
+                    dtype=str(weight.dtype).removeprefix("torch."),
+                    head_dtype=str(weight.dtype).removeprefix("torch."),
+                    method=method,
+                    vocabulary=weight.shape[0],
+                    hidden=weight.shape[1],
+                    adapters=model.vllm_config.lora_config is not None,
+                    load_format=str(model.vllm_config.load_config.load_format),
+                    **card_facts(weight.device),
+                )
+            )
+            if reason:
+                reasons.add(reason)
+            else:
+                layer.quant_method = head_layer.Int8DrafterMethod(layer.quant_method)
+        for reason in sorted(reasons):
+            logger.warning("caovan: the drafter stays in 16 bits: %s", reason)
+    except Exception as error:  # a vLLM that has changed must start all the same
+        reason = head_layer.reason_of(error)
+        logger.warning("caovan: the drafter stays in 16 bits: %s", reason)
