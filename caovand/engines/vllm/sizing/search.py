@@ -194,7 +194,8 @@ class Search:
             sized = with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
             return None
-        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, space.workload.users)
+        users = 0 if self._model.encoder_tokens else space.workload.users  # no recording is short
+        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, users)
         short = self._room(sized, space.workload.let_in)
         return sized if few or sized.sequences <= short else None
 
