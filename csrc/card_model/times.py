@@ -206,6 +206,47 @@ def prefill_attention_table() -> str:
     return "\n".join(rows)
 
 
+def extension_segments(ctas: int, room: int) -> int:
+    """As csrc/src/attention_launch.cuh chooses them."""
+    return min(
+        (n for n in range(1, 257) if n == 1 or n * ctas <= 4 * room),
+        key=lambda n: (-(-n * ctas // room) / n, n),
+    )
+
+
+def extension_ms(a: Attention, tokens: int, keys: int) -> float:
+    """New tokens behind a prefix by the kernel that splits keys: 32 rows a CTA, whole waves."""
+    kernel = KERNELS[a.kernel]
+    ctas, room = -(-tokens * _GROUP // 32) * _KV_HEADS, card.SMS * kernel.resident
+    segments = extension_segments(ctas, room)
+    tiles = -(-keys // a.tile)
+    laps = -(-tiles // segments)
+    memory = kernel.resident * a.tile * a.record * card.dram_cycles_a_byte(card.SMS)
+    cycles = a.start + laps * max(kernel.cycles, memory)
+    partial = segments * ctas * 32 * (256 * 2 + 16)
+    return -(-ctas * segments // room) * cycles / card.CLOCK_GHZ / 1e6 + copy_ms(2 * partial)
+
+
+def extension_table() -> str:
+    """What the notebook shows of extensions to 131,072 keys: split, and by prefill attention."""
+    counts = (16, 32, 64, 128, 256)
+    rows = [
+        f"| cache | {' | '.join(f'{n} tokens' for n in counts)} |",
+        "| --- |" + " --- |" * len(counts),
+    ]
+    for a, b in zip(
+        (ATTENTION[0], ATTENTION[2], ATTENTION[3]),
+        (PREFILL_ATTENTION[2], PREFILL_ATTENTION[1], PREFILL_ATTENTION[0]),
+        strict=True,
+    ):
+        cells = (
+            f"{extension_ms(a, n, 131_072):.1f} / {prefill_attention_ms(b, n, 131_072 - n):.1f}"
+            for n in counts
+        )
+        rows.append(f"| {a.what.partition(',')[0]} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 _LM_HEAD_START = {8: 13_857, 16: 11_432}
 """Cycles outside the laps, from counts of whole CTAs with 10 and 20 laps: the first steps of all
 CTAs at once, adding up, writing."""

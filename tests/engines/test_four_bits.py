@@ -36,9 +36,28 @@ def test_one_card_holds_long_requests_in_four_bits_with_their_price_named() -> N
         "TRITON_ATTN",
     )
     assert cache(eight) == "fp8"
-    assert found.value("max_model_len") > 100_000 > eight.value("max_model_len")
+    assert found.value("max_model_len") > 170_000
+    assert eight.value("max_model_len") < 100_000
     assert "err by some 10 %" in found.settings["kv_cache_dtype"].reason
     assert not any("float16 cache" in warning for warning in found.warnings)
+
+
+def test_nearly_the_models_whole_context_is_held_where_the_head_is_int8_too() -> None:
+    """Attention that gathers nothing needs neither FlashInfer's workspace nor a reserve that grows
+    with the context; 16 layers of 262,144 tokens are 4.1 GiB, states and weights the rest."""
+    known = replace(KNOWN, lm_head="pass")
+    head = {"policy": {**LONG, "lm_head": "int8"}}
+    found = planned(known, **head)
+    assert cache(found) == "int4_per_token_head"
+    assert found.value("max_model_len") > 240_000
+    assert found.value("enable_prefix_caching")
+    whole = planned(known, **head, engine={"extra_args": ["--no-enable-prefix-caching"]})
+    assert whole.value("max_model_len") == 262_144
+    off = {"engine": {"env": {"CAOVAN_ATTENTION": "off"}}}
+    kept = {"policy": {**LONG, "kv_cache_dtype": "int4_per_token_head"}}
+    triton, ours = planned(**kept, **off), planned(**kept)
+    grows = ours.value("max_model_len") - triton.value("max_model_len")
+    assert grows > 40_000
 
 
 @pytest.mark.parametrize(
@@ -51,13 +70,20 @@ def test_one_card_holds_long_requests_in_four_bits_with_their_price_named() -> N
         ({}, {"policy": {**LONG, "kv_cache_dtype": "fp8"}}),
         ({}, {"engine": {"env": {"CAOVAN_ATTENTION": "off"}}}),
         ({}, {"engine": {"extra_args": ["--attention-backend", "FLASHINFER"]}}),
-        ({}, {"policy": {}}),  # usual conversations fit in 8 bits
+        ({"lm_head": "pass"}, {"policy": {"lm_head": "int8"}}),  # 8 bits hold conversations
     ],
 )
 def test_eight_bits_stay_where_ours_do_not_act_or_are_not_needed(
     changed: dict[str, Any], sections: dict[str, Any]
 ) -> None:
     assert cache(planned(replace(KNOWN, **changed), **sections)) in ("fp8", None)
+
+
+def test_conversations_are_held_in_four_bits_where_eight_hold_few_tokens() -> None:
+    found, eight = planned(policy={}), planned(policy={"kv_cache_dtype": "fp8"})
+    assert cache(found) == "int4_per_token_head"
+    assert found.value("speculative_config") == eight.value("speculative_config")
+    assert found.value("max_model_len") > 2 * eight.value("max_model_len")
 
 
 def test_two_cards_and_other_cards_need_no_four_bits() -> None:

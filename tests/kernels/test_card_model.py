@@ -143,6 +143,7 @@ def test_the_notebook_shows_what_the_model_says() -> None:
     assert times.our_table() in notebook
     assert times.attention_table() in notebook
     assert times.prefill_attention_table() in notebook
+    assert times.extension_table() in notebook
     assert times.lm_head_table() in notebook
 
 

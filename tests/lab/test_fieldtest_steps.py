@@ -18,6 +18,7 @@ from caovand.lab.fieldtest import kernels, steps, trial
 from caovand.lab.fieldtest.steps import ORDER, QUICK, Subject
 from caovand.lab.fieldtest.work import Work
 from tests.core.machines import FIXED, inventory, named, turing
+from tests.daemon_process import ROOT
 
 MACHINE = inventory(gpus=turing(2), engine=FIXED)
 BEFORE = Subject(Config(), MACHINE, Path("/etc/caovan.toml"), QUICK)
@@ -103,6 +104,13 @@ def test_kernels_that_were_not_used_are_measured_once_they_are(take: Take) -> No
 def test_they_are_measured_on_a_card_that_they_are_made_for(take: Take) -> None:
     mixed = (*named("A100"), replace(turing(1)[0], index=1))
     assert take(replace(BEFORE, machine=replace(MACHINE, gpus=mixed))) == [turing(1)[0].name]
+
+
+def test_every_part_is_a_program_of_the_plugin_and_attention_of_prompts_is_one() -> None:
+    folder = kernels.MODULE.replace(".", "/")
+    programs = {path.stem for path in (ROOT / "plugin" / folder).glob("*.py")}
+    assert {name for name, _ in kernels.PARTS} <= programs
+    assert "prefill_attention" in dict(kernels.PARTS)
 
 
 @pytest.mark.parametrize(("uuid", "named_as"), [("GPU-1", "GPU-1"), ("", "1")])

@@ -15,11 +15,12 @@ PARTS = (
     ("check", "correctness against float64"),
     ("bench", "time, with those of vLLM in the same run"),
     ("attention", "attention, against float64 and in time"),
+    ("prefill_attention", "attention of prompts, the same"),
 )
 
 
 def measured(engine: EngineInfo, gpu: Gpu, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run both parts on one card; return their output."""
+    """Run each part on one card; return their output."""
     env = {"CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index), "PYTHONPATH": ""}
     parts = []
     for name, title in PARTS:

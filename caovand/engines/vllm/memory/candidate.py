@@ -205,11 +205,14 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
     step, drafting buffers, transients of large batches, collectives, a little a sequence, and what
     vLLM takes without counting it.
-    `context` replaces the candidate's; the fixed part is less on a small card.
+    `context` replaces the candidate's; the fixed part is less on a small card. Caovan's attention
+    gathers nothing: it reads the cache in place, and took its scratch memory before.
     """
     return (
         min(FIXED_MIB, total_mib * FIXED_SHARE)
-        + (candidate.context if context is None else context) * 4 / 1024
+        + (0 if candidate.sm75_attention else candidate.context if context is None else context)
+        * 4
+        / 1024
         + candidate.mtp * 128
         + candidate.batch_tokens * 48 / 1024
         + 256 * log2(candidate.tensor_parallel)
