@@ -206,6 +206,45 @@ def test_an_lm_head_is_int8_only_where_that_is_asked_for(
     assert dispatch.lm_head_wanted(environment, config) == wanted
 
 
+def test_an_mtp_layer_is_int8_only_where_that_is_asked_for() -> None:
+    assert dispatch.drafter_wanted({}, {}) == "off"
+    assert dispatch.drafter_wanted({}, {"caovan_drafter": "int8"}) == "int8"
+    assert dispatch.drafter_wanted({"CAOVAN_DRAFTER": "off"}, {"caovan_drafter": "int8"}) == "off"
+    assert dispatch.drafter_wanted({"CAOVAN_KERNELS": "off"}, {"caovan_drafter": "int8"}) == "off"
+    with pytest.raises(ValueError, match="CAOVAN_DRAFTER = 'fp8': it must be one of off, int8"):
+        dispatch.drafter_wanted({"CAOVAN_DRAFTER": "fp8"}, {})
+
+
+def test_a_part_of_the_vocabulary_is_a_number() -> None:
+    assert dispatch.draft_vocabulary({}, {}) == 0
+    assert dispatch.draft_vocabulary({}, {"caovan_draft_vocabulary": 65536}) == 65536
+    environment = {"CAOVAN_DRAFT_VOCABULARY": "32768"}
+    assert dispatch.draft_vocabulary(environment, {"caovan_draft_vocabulary": 64}) == 32768
+    for wrong in ("many", "-1", "63", ""):
+        with pytest.raises(ValueError, match="it must be 0, or 64 or more"):
+            dispatch.draft_vocabulary({"CAOVAN_DRAFT_VOCABULARY": wrong}, {})
+
+
+@pytest.mark.parametrize(
+    ("count", "start", "end", "rows"),
+    [
+        (65_536, 0, 248_320, [(0, 65_536), (247_808, 248_320)]),
+        (65_536, 0, 124_160, [(0, 65_536)]),  # of two cards
+        (65_536, 124_160, 248_320, [(123_648, 124_160)]),
+        (65_536, 62_080, 124_160, [(0, 3_456)]),  # of four
+        (124_170, 124_160, 248_320, [(0, 64), (123_648, 124_160)]),  # 64 fit a launch
+        (65_536, 186_240, 247_818, [(61_514, 61_578)]),
+        (248_000, 0, 248_320, [(0, 248_320)]),
+        (300_000, 0, 248_320, [(0, 248_320)]),
+        (64, 100_000, 200_000, []),
+    ],
+)
+def test_a_shard_drafts_the_first_tokens_and_the_last_that_it_has(
+    count: int, start: int, end: int, rows: list[tuple[int, int]]
+) -> None:
+    assert dispatch.drafted_rows(count, 248_320, start, end) == rows
+
+
 def test_a_switch_of_the_lm_head_that_means_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="CAOVAN_LM_HEAD = 'fp8': it must be one of off, int8"):
         dispatch.lm_head_wanted({"CAOVAN_LM_HEAD": "fp8"}, {})
