@@ -247,7 +247,7 @@ deb: ## Debian packages in dist/; the tools it needs are installed if you are ro
 
 .PHONY: config
 config: .venv/ready ## etc/caovan.toml from the defaults in the code
-	$(PY) -c 'from caovand.core.config_text import render; print(render(), end="")' > etc/caovan.toml
+	$(PY) -c 'from caovand.core.config.text import render; print(render(), end="")' > etc/caovan.toml
 
 .PHONY: docs
 docs: .venv/ready ## the generated parts of packaging/docs from the code

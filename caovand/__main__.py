@@ -19,23 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters import (
-    config_file,
-    directories,
-    engine_user,
-    lock_file,
-    log,
-    processes,
-    short_slice,
-    threads,
-)
+from caovand.adapters import engine_user, log
 from caovand.adapters.control import CannotBind, Control
-from caovand.core.config import Config
-from caovand.core.config_key import ConfigError
+from caovand.adapters.files import config_file, directories, lock_file
+from caovand.adapters.system import processes, short_slice, threads
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config
 from caovand.core.lifecycle import events
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon import verbs
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.requests import verbs
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
@@ -196,7 +189,7 @@ def _serve_metrics(supervisor: Supervisor) -> None:
     if not listen:
         return
     try:
-        prometheus = importlib.import_module("caovand.adapters.prometheus")
+        prometheus = importlib.import_module("caovand.adapters.servers.prometheus")
         prometheus.serve(listen, supervisor.describe)
     except (OSError, ImportError) as problem:
         text = f"cannot serve metrics on {listen}: {problem}; set another [metrics] listen"

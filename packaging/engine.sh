@@ -29,7 +29,7 @@ if [ "$kind" = llamacpp ]; then
     exec .venv/bin/python -m caovand.cli.engine install --kind llamacpp --build cpu --root .engines
 fi
 # With a card the plugin goes into the engine, and into the plugin its library.
-if .venv/bin/python -c 'from caovand.adapters.nvml import read_gpus; raise SystemExit(not read_gpus())'; then
+if .venv/bin/python -c 'from caovand.adapters.gpu.nvml import read_gpus; raise SystemExit(not read_gpus())'; then
     ${MAKE:-make} -C csrc package
 fi
 exec .venv/bin/python -m caovand.cli.engine install --root .engines

@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from caovand.cli.parser import parser as parser_of_caovanctl  # noqa: E402  (from this checkout)
-from caovand.core.config import Config  # noqa: E402
-from caovand.core.config_key import ONCE  # noqa: E402
-from caovand.core.config_text import render  # noqa: E402
+from caovand.core.config.key import ONCE  # noqa: E402
+from caovand.core.config.schema import Config  # noqa: E402
+from caovand.core.config.text import render  # noqa: E402
 from caovand.core.healing.ladder import REACTIONS  # noqa: E402
 from caovand.core.healing.rung import ANY  # noqa: E402
 from caovand.core.lifecycle.state import State  # noqa: E402

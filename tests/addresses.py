@@ -1,6 +1,6 @@
 """Which tests hold a module of caovand: by rule, and by a table for what no test can import.
 
-python -m tests.addresses caovand/core/config.py     the files for a narrow pytest
+python -m tests.addresses caovand/core/config/schema.py     the files for a narrow pytest
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ CODE = re.compile(r"^(?:def |async def |class |@|[A-Za-z_]\w* *[:=]|if )", re.M)
 
 FACES: Mapping[str, str] = {
     "caovand.__main__": "tests/scenarios",
-    "caovand.adapters.admitted": "tests/page tests/gateway",
-    "caovand.adapters.daemon_socket": "tests/page tests/gateway",
-    "caovand.adapters.free_port": "tests/adapters/test_environment_install.py",
+    "caovand.adapters.network.admitted": "tests/page tests/gateway",
+    "caovand.adapters.network.daemon_socket": "tests/page tests/gateway",
+    "caovand.adapters.network.free_port": "tests/adapters/test_environment_install.py",
     "caovand.adapters.engine_install": "tests/adapters/test_environment_install.py",
     "caovand.adapters.model_pull.named": "tests/cli/test_model_verbs.py",
     "caovand.adapters.ray_in_env": "tests/adapters/test_ray_in_env.py",
@@ -32,7 +32,7 @@ FACES: Mapping[str, str] = {
     "caovand.cli.model": "tests/cli/test_model_verbs.py",
     "caovand.core.api_key": "tests/core/test_config.py",
     "caovand.core.tuning": "tests/core/test_tuning.py",
-    "caovand.daemon.reading_process": "tests/daemon/test_reading.py",
+    "caovand.daemon.engine.reading_process": "tests/daemon/test_reading.py",
     "caovand.engines.common": "tests/engines",
     "caovand.engines.llamacpp.planning.steps": "tests/engines/llamacpp/test_planner.py",
     "caovand.engines.vllm.serve_words": "tests/cli/test_public_commands.py",

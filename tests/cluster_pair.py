@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import cluster_key
-from caovand.cli.client import Client
+from caovand.adapters.network import cluster_key
+from caovand.cli.common.client import Client
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 from tests.two_nodes import ADDRESSES, TwoNodes, two_nodes

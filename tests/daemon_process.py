@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import processes
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError
+from caovand.adapters.system import processes
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError
 from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,12 +183,17 @@ def daemon(
     environ: dict[str, str] | None = None,
     wrapper: tuple[str, ...] = (),
     found_out: Path | None = None,
+    owner: int | None = None,
 ) -> Iterator[Daemon]:
     """A started daemon in a short-named folder; stopped, and its folder removed, at the end.
 
-    Its cache begins with what earlier ones left in the folder `found_out`, and adds to it.
+    Its cache begins with what earlier ones left in the folder `found_out`, and adds to it. With an
+    `owner` the folder is another user's, as whom `wrapper` runs the daemon.
     """
     folder = Path(tempfile.mkdtemp(prefix="caovan-"))
+    if owner is not None:
+        os.chown(folder, owner, -1)
+        folder.chmod(0o755)
     one = Daemon(folder, config, environ)
     one.wrapper = wrapper
     if found_out:

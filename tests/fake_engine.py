@@ -13,19 +13,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.config import Config, Mode
-from caovand.core.engine import Api, Arguments, Engine
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.install import Install, Source, Trial
+from caovand.core.engine.log import Explanation, Log, Phase
+from caovand.core.engine.planning import Command, Planning
+from caovand.core.engine.probe import Probe
+from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import ANY, Healing, Rung, Step
 from caovand.core.health.observation import Mark, Progress
-from caovand.core.install import Install, Source, Trial
-from caovand.core.log import Explanation, Log, Phase
 from caovand.core.plan import Plan, Setting
-from caovand.core.planning import Command, Planning
-from caovand.core.probe import Probe
 
 SERVER = Path(__file__).with_name("standin") / "tabby.py"
 WIDE = 8

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from caovand.core.log import Explanation
+from caovand.core.engine.log import Explanation
 from caovand.engines.common import public_reports
 from caovand.engines.writer import explain_log
 
@@ -24,6 +24,7 @@ Verdict = Literal["right", "not known", "wrong"]
 NOT_A_LOG = "none"
 UNCITED = ("", "exception")
 """Signatures that say nothing of what failed."""
+MAX_LINE = 100
 MAX_CITED = 2
 CITED = Path(public_reports.__file__)
 
@@ -115,6 +116,12 @@ def table(every: Iterable[Judged], cause: bool) -> Iterator[str]:
         yield f"| {name} | {' | '.join(map(str, cells))} |"
 
 
+def shortened(words: Sequence[str]) -> str:
+    """The words as one line of source, without the last ones that do not fit."""
+    line = " ".join(words)
+    return line if len(line) <= MAX_LINE else shortened(words[:-1])
+
+
 def cited() -> str:
     """The module with the table that `explain` cites: right reports by what was found in them.
 
@@ -131,11 +138,7 @@ def cited() -> str:
         if judged(report).verdict == "right":
             key = (finding.failure, finding.signature, found[0].name or report.writer)
             rows.setdefault(key, []).append(report.source.split(", ")[0])
-    lines = [
-        " ".join((*key, source))
-        for key, cell in sorted(rows.items())
-        for source in cell[:MAX_CITED]
-    ]
+    lines = [shortened((*key, *cell[:MAX_CITED])) for key, cell in sorted(rows.items())]
     head, mark, rest = CITED.read_text(encoding="utf-8").partition('_LINES = """\n')
     return "".join((head, mark, *(f"{line}\n" for line in lines), rest[rest.index('"""') :]))
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 if __name__ != "__main__":
-    from caovand.cli.client import Client
+    from caovand.cli.common.client import Client
     from tests.daemon_process import Daemon
     from tests.patience import PATIENCE_S
 

@@ -48,7 +48,7 @@ def test_the_table_sends_to_tests_that_are_there() -> None:
 @pytest.mark.parametrize(
     ("module", "test"),
     [
-        ("caovand.core.config", "tests/core/test_config.py"),  # of its name
+        ("caovand.core.config.schema", "tests/core/test_config.py"),  # of its name
         ("caovand.core.lifecycle.living", "tests/core/test_scenarios.py"),  # its room's
         ("caovand.cli.reset", "tests/cli/test_verbs.py"),  # the table's
     ],

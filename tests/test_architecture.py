@@ -32,11 +32,14 @@ IMPURE = frozenset({
 })  # fmt: skip
 FOUNDATIONS = (
     "caovand.adapters.confinement",
+    "caovand.adapters.engine_helper",
+    "caovand.adapters.engine_program",
     "caovand.adapters.engine_user",
     "caovand.adapters.rights",
-    "caovand.adapters.safe_files",
+    "caovand.adapters.files.safe_files",
     "caovand.adapters.spawner",
-    "caovand.adapters.trust",
+    "caovand.adapters.spawner_link",
+    "caovand.adapters.files.trust",
 )
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 
@@ -282,7 +285,7 @@ def defined(name: str) -> set[str]:
 
 
 # It moves to the engine's record, and takes this import along.
-SECOND_HOMES = {"caovand.daemon.inspection": {"Unplannable"}}
+SECOND_HOMES = {"caovand.daemon.start.inspection": {"Unplannable"}}
 
 
 def test_a_name_is_imported_from_where_it_is_defined() -> None:
@@ -325,12 +328,12 @@ def test_what_differs_between_releases_stands_in_one_place() -> None:
 # Flags whose names are also words of ours.
 COMMON_WORDS = frozenset({"host", "port", "dtype", "revision", "quantization", "chat_template"})
 KNOWS_VLLM = {
-    "caovand.adapters.config_file": "names the flag that brings the API key, in its message",
+    "caovand.adapters.files.config_file": "names the flag that brings the API key, in its message",
     "caovand.cli.doctor": "an example of its words, which are vLLM's flags",
     "caovand.cli.explain": "labels for the figures that are read from a log",
     "caovand.cli.mode": "shows which setting a mode changes",
     "caovand.cli.serve": "stands in for `vllm serve`",
-    "caovand.core.config": "says in its help which flag a key becomes",
+    "caovand.core.config.schema": "says in its help which flag a key becomes",
     "caovand.core.plan": "the settings that every engine has go by vLLM's names",
     "caovand.core.reporting.report": "keys of a public document",
     "caovand.core.gateway.protocol": "lists models with the key that clients read",
@@ -378,10 +381,10 @@ KINDS = "says in its help which kinds there are"
 OTHERS = {
     r"llama\.?cpp|llama-server|\bLLAMA_[A-Z]|\bGGML_[A-Z]": {
         "caovand.cli.engine": "an example of its words",
-        "caovand.core.config": f"{KINDS}, and when this one is chosen",
+        "caovand.core.config.schema": f"{KINDS}, and when this one is chosen",
     },
-    r"\b[Oo]llama\b|\bOLLAMA_[A-Z]": {"caovand.core.config": f"{KINDS}, and their names"},
-    r"\b[Ss][Gg][Ll]ang\b|\bSGLANG_[A-Z]": {"caovand.core.config": KINDS},
+    r"\b[Oo]llama\b|\bOLLAMA_[A-Z]": {"caovand.core.config.schema": f"{KINDS}, and their names"},
+    r"\b[Ss][Gg][Ll]ang\b|\bSGLANG_[A-Z]": {"caovand.core.config.schema": KINDS},
 }
 
 

@@ -13,18 +13,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from caovand.adapters import nvml, ports, processes
+from caovand.adapters.gpu import nvml
+from caovand.adapters.network import ports
+from caovand.adapters.system import processes
 from tests.adapters.test_surroundings import FakeNvml
 from tests.source_trees import offenders, tree
 from tests.test_architecture import MODULES
 
 # Module and function -> why a strict decoding is right, or is another's.
 STRICT = {
-    ("caovand.adapters.config_file", "load"): "the operator's file: refused in words",
-    ("caovand.adapters.safe_files", "read_text"): "its callers refuse what is no text in words",
-    ("caovand.adapters.probe", "*"): "JSON of our own probe, in ASCII",
-    ("caovand.adapters.all_reduce", "start"): "our own file, in UTF-8",
-    ("caovand.daemon.evidence_verbs", "incident"): "base64 is ASCII",
+    ("caovand.adapters.files.config_file", "load"): "the operator's file: refused in words",
+    (
+        "caovand.adapters.files.safe_files",
+        "read_text",
+    ): "its callers refuse what is not text",
+    ("caovand.adapters.engine.probe", "*"): "JSON of our own probe, in ASCII",
+    ("caovand.adapters.gpu.all_reduce", "start"): "our own file, in UTF-8",
+    ("caovand.daemon.requests.evidence_verbs", "incident"): "base64 is ASCII",
     ("caovand.lab.corpus", "texts"): "our own files, in UTF-8",
     ("caovand.page.server", "_token_of"): "a form that is not UTF-8 is refused as malformed",
 }

@@ -1,8 +1,8 @@
 """Whatever opens, replaces or starts something does so in a place that is known and explained.
 
 The class of the defect: code that root runs, and that opens a path which another user can make a
-link, a FIFO or a file of its own. New code goes through `adapters/safe_files.py`; what cannot is
-named here with the reason why nobody else can put anything there.
+link, a FIFO or a file of its own. New code goes through `adapters/files/safe_files.py`; what cannot
+is named here with the reason why nobody else can put anything there.
 """
 
 from __future__ import annotations
@@ -34,41 +34,48 @@ OWN = "in a folder of the daemon's that directories.make found to be its own"
 MODELS = "inside a models' folder, which folders.locked found to be root's where root works there"
 EXPLAINED: dict[str, tuple[str, str]] = {
     "__main__.py": ("os.open", "/dev/null"),
-    "adapters/safe_files.py": (
+    "adapters/files/safe_files.py": (
         "os.link os.open os.replace os.symlink tempfile.mkstemp",
         "it is the safe way",
     ),
     "adapters/confinement.py": ("open", "a file in memory"),
-    "adapters/engine_user.py": (
-        "open os.open",
-        f"files in memory, /dev/null, a cgroup; {KERNEL}",
-    ),
+    "adapters/engine_user.py": ("open os.open", f"files in memory, a cgroup; {KERNEL}"),
+    "adapters/engine_helper.py": ("open", "files in memory, a pipe, /dev/null"),
     "adapters/engine_calls.py": ("open", "descriptors that the daemon sends"),
     "adapters/launch.py": (
         "open os.open",
         "/dev/null, a cgroup; nothing is read",
     ),
-    "adapters/trust.py": ("read_text", "pyvenv.cfg, once it was found that nobody could write it"),
-    "adapters/evidence.py": ("read_text", KERNEL),
+    "adapters/files/trust.py": (
+        "read_text",
+        "pyvenv.cfg, that nobody else can write",
+    ),
+    "adapters/engine/evidence.py": ("read_text", KERNEL),
     "lab/corpus.py": ("read_text", "files of this package"),
-    "adapters/host.py": ("read_text", KERNEL),
-    "adapters/kernel_log.py": ("os.open", KERNEL),
+    "adapters/system/host.py": ("read_text", KERNEL),
+    "adapters/system/kernel_log.py": ("os.open", KERNEL),
     "adapters/node_facts/rdma.py": ("read_text", KERNEL),
     "adapters/rights.py": ("read_text", KERNEL),
-    "adapters/oom_kills.py": ("read_text", KERNEL),
-    "adapters/ports.py": ("open", KERNEL),
-    "adapters/pcie_errors.py": ("read_text", KERNEL),
-    "adapters/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
-    "adapters/tegra.py": ("read_text", KERNEL),
+    "adapters/system/oom_kills.py": ("read_text", KERNEL),
+    "adapters/network/ports.py": ("open", KERNEL),
+    "adapters/gpu/pcie_errors.py": ("read_text", KERNEL),
+    "adapters/system/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
+    "adapters/gpu/tegra.py": ("read_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
-    "adapters/stale_files.py": ("open shutil.rmtree", KERNEL + "; what a folder of our own holds"),
-    "adapters/pump.py": ("os.replace", OWN),
+    "adapters/files/stale_files.py": (
+        "open shutil.rmtree",
+        KERNEL + "; a folder of our own",
+    ),
+    "adapters/engine/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
-    "adapters/state_file.py": ("rename shutil.rmtree", OWN),
-    "adapters/lock_file.py": ("os.open", "a folder, or a lock that could not be made, " + OWN),
+    "adapters/files/state_file.py": ("rename shutil.rmtree", OWN),
+    "adapters/files/lock_file.py": (
+        "os.open",
+        "a folder, or a lock not made, " + OWN,
+    ),
     "adapters/admission/door.py": ("os.chmod os.chown", OWN),
     "adapters/confined.py": ("open", "a file in memory, without a name"),
-    "adapters/private_tmp.py": ("read_text", KERNEL),
+    "adapters/files/private_tmp.py": ("read_text", KERNEL),
     "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
     "adapters/engine_install/acquire.py": ("shutil.rmtree", ENGINE),
     "adapters/engine_install/build.py": ("read_text write_text shutil.rmtree", ENGINE),
@@ -88,8 +95,8 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     "adapters/engine_install/flashinfer_jit_cache.py": ("read_text", ENGINE),
     "adapters/engine_install/kernels.py": ("read_text shutil.rmtree", ENGINE + "; our own script"),
-    "adapters/all_reduce.py": ("read_text", "part of this package"),
-    "adapters/all_reduce_in_env.py": (
+    "adapters/gpu/all_reduce.py": ("read_text", "part of this package"),
+    "adapters/gpu/all_reduce_in_env.py": (
         "open os.open shutil.rmtree tempfile.mkdtemp",
         "a folder of its own",
     ),
@@ -116,14 +123,14 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/model_pull/named.py": ("os.chown tempfile.TemporaryDirectory", "a folder of its own"),
     "cli/engine/choice.py": ("read_text", KERNEL),
     "lab/fieldtest/work.py": ("shutil.rmtree", OWN),
-    "cli/own_daemon.py": (
+    "cli/common/own_daemon.py": (
         "open os.open",
         "O_EXCL, " + OWN,
     ),
-    "adapters/own_server.py": ("write_text", KERNEL),
+    "adapters/servers/own_server.py": ("write_text", KERNEL),
     "page/files.py": ("read_bytes", "files of this package"),
-    "cli/ending.py": ("os.open", "/dev/null"),
-    "cli/archive.py": ("tarfile.open", "over a file that safe_files opened"),
+    "cli/common/ending.py": ("os.open", "/dev/null"),
+    "cli/common/archive.py": ("tarfile.open", "over a file that safe_files opened"),
     "cli/explain.py": ("open", "a log that the caller names, which may be a pipe"),
 }
 
@@ -161,7 +168,7 @@ def touches(name: str) -> set[str]:
 
 def test_what_opens_or_replaces_a_path_is_explained_or_goes_the_safe_way() -> None:
     explained = {name: set(calls.split()) for name, (calls, _) in EXPLAINED.items()}
-    assert offenders(MODULES, touches) == explained, "use caovand.adapters.safe_files"
+    assert offenders(MODULES, touches) == explained, "use caovand.adapters.files.safe_files"
 
 
 def test_no_child_works_in_the_folder_of_who_called_us() -> None:
@@ -183,11 +190,11 @@ def test_no_program_is_looked_for_in_the_current_folder() -> None:
     def looking(name: str) -> list[int]:
         return [call.lineno for call in calls(name) if named(call.func) == "shutil.which"]
 
-    assert offenders(MODULES.keys() - {"adapters/trust.py"}, looking) == {}
+    assert offenders(MODULES.keys() - {"adapters/files/trust.py"}, looking) == {}
 
 
 MODULE_RUNS = {
-    "adapters/server_process.py": "the daemon starts its servers in /, isolated where it is itself",
+    "adapters/servers/server_process.py": "the daemon starts its servers in /, isolated if it is",
     "adapters/ray_in_env/__main__.py": "it starts Ray in /, as the daemon starts engines",
     "engines/vllm/command.py": "the daemon starts engines in /, `--exec` turns it into a -c",
     "engines/sglang/command.py": "the daemon starts engines in /",

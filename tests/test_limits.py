@@ -28,23 +28,26 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import http, processes
-from caovand.adapters.directories import Directories
-from caovand.adapters.http import Unanswered
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.threads import Threads
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Unanswered
+from caovand.adapters.system import processes
+from caovand.adapters.system.threads import Threads
 from caovand.core import limits
-from caovand.core.config import Config, WatchSection
+from caovand.core.config.schema import Config, WatchSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import State
 from caovand.core.slot import ONLY
-from caovand.daemon import inspection, memories, proof
-from caovand.daemon.inspection import Prepared
+from caovand.daemon.engine import proof
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.records import memories
 from caovand.daemon.shortage import OVER_S, Shortage
+from caovand.daemon.start import inspection
+from caovand.daemon.start.inspection import Prepared
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
@@ -126,9 +129,9 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(inspection, "planned_for", lambda *_: ready)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(proof, "prove", proven)
-    monkeypatch.setattr("caovand.daemon.engine_run.check_all_reduce", check_all_reduce)
+    monkeypatch.setattr("caovand.daemon.engine.run.check_all_reduce", check_all_reduce)
     monkeypatch.setattr(http, "call", _unreachable)
-    for name in ("loop.POLL_S", "loop.MAX_TICK_S", "engine_run.RETRY_S"):
+    for name in ("loop.POLL_S", "loop.MAX_TICK_S", "engine.run.RETRY_S"):
         monkeypatch.setattr(f"caovand.daemon.{name}", 0.02)
     monkeypatch.setattr("caovand.daemon.shortage.OVER_S", 0.2)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)

@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from caovand.cli import plan as plan_verb
+from caovand.cli.common.planned import plan_for
 from caovand.cli.main import main
-from caovand.cli.planned import plan_for
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import Gpu
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
+
+from caovand import HOME
 
 MEMORY_BYTES = 1 << 30  # of address space
 ANSWER_BYTES = 64 << 20
@@ -34,7 +35,6 @@ sys.path.append(home)
 import importlib
 importlib.import_module(module).main()
 """
-HOME = str(Path(__file__).parents[2])
 
 
 def ask(

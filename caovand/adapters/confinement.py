@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.engine_user import in_memory
+from caovand.adapters.engine_helper import in_memory
 
 PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 

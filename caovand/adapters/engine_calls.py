@@ -19,7 +19,13 @@ from typing import Any
 
 PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
 OURS = "caovand."
-CALLED = ("evidence", "ports", "processes", "stale_files")
+CALLED = (
+    "engine_access",
+    "engine.evidence",
+    "files.stale_files",
+    "network.ports",
+    "system.processes",
+)
 """Adapters whose functions are called: imported once, not by each process."""
 
 

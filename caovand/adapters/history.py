@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from caovand.adapters import state_file
+from caovand.adapters.files import state_file
 from caovand.core.figures.minute import COLUMNS, MINUTE_S, CardMinute, Mark, Minute, Row
 
 FILE = "history.db"

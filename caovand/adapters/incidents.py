@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, state_file
+from caovand.adapters.files import safe_files, state_file
 from caovand.core.reporting.incident_text import REPORT
 
 MOST = 20

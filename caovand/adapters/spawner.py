@@ -44,6 +44,7 @@ from typing import Any
 MAX_MESSAGE = 64 << 10
 MAX_DESCRIPTORS = 4
 SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 CANNOT_RUN = 126
 PR_SET_NAME, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 15, 4, 38
 CAPABILITY_VERSION = 0x20080522
@@ -162,10 +163,10 @@ class Spawner:
             become(self._uid, self._groups)
             for number, descriptor in enumerate(received[:3]):
                 os.dup2(descriptor, number)
-            for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE,
-                            signal.SIGXFSZ):  # fmt: skip
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
                 signal.signal(ignored, signal.SIG_DFL)
             os.chdir("/")
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
             os.execve(argv[0], argv, env)
         except BaseException as problem:
             os.write(received[2], f"caovan: cannot start {argv[0]}: {problem}\n".encode())
@@ -219,8 +220,9 @@ def main() -> None:
     if uid in (0, os.getuid()) or 0 in groups:
         raise SystemExit("the engine's user is neither root nor the daemon's")
     # systemd sends TERM to all of a unit, a terminal INT: the daemon may still need this process.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    # Blocked, not ignored: one for a new program waits there until the program has begun.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     libc.prctl(PR_SET_NAME, b"caovan-spawner", 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)

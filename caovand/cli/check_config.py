@@ -9,13 +9,13 @@ import argparse
 import json
 from pathlib import Path
 
-from caovand.adapters import config_file
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli.errors import Exit
-from caovand.cli.survey import SYSTEM_CONFIG, config_path, inspect, running
-from caovand.cli.verb import Group, Verb
-from caovand.core.config import Config
-from caovand.core.config_key import ConfigError
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import config_file
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.survey import SYSTEM_CONFIG, config_path, inspect, running
+from caovand.cli.common.verb import Group, Verb
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config
 
 PATIENCE_S = 20.0
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install import places
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Group, Verb
 from caovand.cli.engine.shared import ENGINE
-from caovand.cli.errors import Exit
 from caovand.cli.parser import parser
-from caovand.cli.verb import Group, Verb
 
 # Runs in zsh too, where `path`, `words` and `options` are the shell's own.
 BASH = """_caovanctl() {{

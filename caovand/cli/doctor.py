@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import os
 import platform
-import pwd
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,27 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import (
-    all_reduce,
-    engine_user,
-    host,
-    launch,
-    memory_speed,
-    model_folder,
-    pcie_errors,
-    ports,
-    server_process,
-)
-from caovand.adapters.directories import directories, own_directories
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.adapters.server_process import GATEWAY, PAGE, Kind
-from caovand.cli.alternatives import alternatives
-from caovand.cli.checks import report
-from caovand.cli.ending import ended
-from caovand.cli.errors import CommandError
-from caovand.cli.orphans import find_orphans
-from caovand.cli.planned import plan_for, remembered_here, tuned_here
-from caovand.cli.survey import (
+from caovand.adapters import engine_access, engine_user, launch, model_folder
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files.directories import directories, own_directories
+from caovand.adapters.gpu import all_reduce, pcie_errors
+from caovand.adapters.network import ports
+from caovand.adapters.servers import server_process
+from caovand.adapters.servers.server_process import GATEWAY, PAGE, Kind
+from caovand.adapters.system import host, memory_speed
+from caovand.cli.common.alternatives import alternatives
+from caovand.cli.common.checks import report
+from caovand.cli.common.ending import ended
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.orphans import find_orphans
+from caovand.cli.common.planned import plan_for, remembered_here, tuned_here
+from caovand.cli.common.survey import (
     Machine,
     add_config,
     asked_config,
@@ -45,17 +37,17 @@ from caovand.cli.survey import (
     inspect,
     running,
 )
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common.verb import Group, Verb
 from caovand.core.addresses import split
-from caovand.core.config import Config, Mode
-from caovand.core.engine import Engine
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.record import Engine
 from caovand.core.facts.all_reduce import Sums, key_of
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.daemon.confinement import readable_keys
-from caovand.daemon.inspection import read_model
+from caovand.daemon.start.confinement import readable_keys
+from caovand.daemon.start.inspection import read_model
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
@@ -310,33 +302,9 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
 def _unreadable(folder: Path) -> tuple[str, str]:
     """The first place that a user of the service may not enter or read, and which; else empty."""
     for name in (SERVICE_USER, engine_user.NAME):
-        if place := _unreadable_for(name, folder):
+        if place := engine_access.closed_to(name, folder):
             return place, name
     return "", SERVICE_USER
-
-
-def _unreadable_for(name: str, folder: Path) -> str:
-    """The first place the user may not enter or read; empty where it may, or there is none."""
-    try:
-        user = pwd.getpwnam(name)
-        groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
-        for place in (*reversed(folder.parents), folder):
-            if not _may(place, stat.S_IXOTH, user.pw_uid, groups):
-                return str(place)
-        for file in folder.iterdir():
-            if not _may(file, stat.S_IROTH, user.pw_uid, groups):
-                return str(file)
-    except (KeyError, OSError):
-        return ""
-    return ""
-
-
-def _may(path: Path, bit: int, uid: int, groups: set[int]) -> bool:
-    """Whether a user has the right that `bit` is for others."""
-    seen = path.stat()
-    if seen.st_uid == uid:
-        return bool(seen.st_mode & bit << 6)
-    return bool(seen.st_mode & (bit << 3 if seen.st_gid in groups else bit))
 
 
 def _writable(folder: Path) -> bool:

@@ -6,9 +6,9 @@ import argparse
 import json
 import time
 
-from caovand.cli.client import connect
-from caovand.cli.errors import Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 from caovand.core.reporting.wire import Notice, notice_fields
 
 

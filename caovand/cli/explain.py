@@ -10,11 +10,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from caovand.adapters.log_excerpt import excerpt_of
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
+from caovand.core.engine.log import Explanation
 from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
-from caovand.core.log import Explanation
 from caovand.core.reporting import answer_text
 from caovand.engines.common.answer import answer_of
 from caovand.engines.common.whole_log import plan_from_log

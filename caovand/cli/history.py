@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caovand.cli.client import connect
-from caovand.cli.drawing import BARS, PLAIN_BARS, number, sparkline
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.printing import takes_unicode
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.drawing import BARS, PLAIN_BARS, number, sparkline
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.printing import takes_unicode
+from caovand.cli.common.verb import Verb
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = 60

@@ -9,19 +9,19 @@ from pathlib import Path, PurePath
 
 from rich.table import Table
 
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli.candidates import with_engine
-from caovand.cli.console import console
-from caovand.cli.errors import Exit
-from caovand.cli.survey import (
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.cli.common.candidates import with_engine
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.survey import (
     Machine,
     add_config,
     asked_config,
     inspect,
     running,
 )
-from caovand.cli.verb import Group, Verb
-from caovand.core.config import Config
+from caovand.cli.common.verb import Group, Verb
+from caovand.core.config.schema import Config
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.engines import registry

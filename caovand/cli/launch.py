@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from caovand.adapters import config_file, http, secret_file, trust
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli.client import connect
-from caovand.cli.client_programs import KEY, PROGRAMS, Endpoint, Run
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Group, Verb
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import config_file, secret_file, trust
+from caovand.adapters.network import http
+from caovand.cli.common.client import connect
+from caovand.cli.common.client_programs import KEY, PROGRAMS, Endpoint, Run
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
 from caovand.core import api_key
-from caovand.core.config_key import ConfigError
+from caovand.core.config.key import ConfigError
 from caovand.core.gateway import protocol
 
 ANSWER_S = 10.0

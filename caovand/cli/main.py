@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from caovand.adapters import rights
-from caovand.cli.ending import ended
-from caovand.cli.errors import CommandError
+from caovand.cli.common.ending import ended
+from caovand.cli.common.errors import CommandError
 from caovand.cli.parser import parser
 from caovand.core.reporting.wire import failure_fields
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from caovand.cli import waiting
-from caovand.cli.client import Client, connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Group, Verb
-from caovand.core.config import MODES
+from caovand.cli.common import waiting
+from caovand.cli.common.client import Client, connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
+from caovand.core.config.schema import MODES
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

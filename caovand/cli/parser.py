@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from caovand.cli.verb import Parser, Verb, fill
+from caovand.cli.common.verb import Parser, Verb, fill
 
 EPILOG = """examples: caovanctl status; sudo caovanctl reload; caovanctl plan. Each verb has its own
 under `caovanctl VERB --help`. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon

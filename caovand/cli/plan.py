@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli import candidates
-from caovand.cli.alternatives import instead_of
-from caovand.cli.console import console
-from caovand.cli.drawing import COLOURS, LEGEND, cells
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.over_nodes import over_nodes
-from caovand.cli.planned import Planned, plan_for, remembered_here, tuned_here
-from caovand.cli.survey import (
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.cli.common import candidates
+from caovand.cli.common.alternatives import instead_of
+from caovand.cli.common.console import console
+from caovand.cli.common.drawing import COLOURS, LEGEND, cells
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.over_nodes import over_nodes
+from caovand.cli.common.planned import Planned, plan_for, remembered_here, tuned_here
+from caovand.cli.common.survey import (
     add_config,
     asked_config,
     cache_of,
@@ -30,8 +30,8 @@ from caovand.cli.survey import (
     read_first,
     running,
 )
-from caovand.cli.verb import Group, Verb
-from caovand.core.config import MODES, Config
+from caovand.cli.common.verb import Group, Verb
+from caovand.core.config.schema import MODES, Config
 from caovand.core.facts import occupancy
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from caovand.cli import waiting
-from caovand.cli.client import connect
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common import waiting
+from caovand.cli.common.client import connect
+from caovand.cli.common.verb import Group, Verb
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caovand.cli import waiting
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common import waiting
+from caovand.cli.common.verb import Group, Verb
 
 VERB = Verb(
     name="restart",

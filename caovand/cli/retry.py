@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from caovand.cli import waiting
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common import waiting
+from caovand.cli.common.verb import Group, Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

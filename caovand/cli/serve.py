@@ -19,23 +19,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from caovand.adapters import processes, safe_files, trust, yaml_file
-from caovand.adapters.config_file import ModeMemory
-from caovand.adapters.directories import Directories, own_directories
-from caovand.cli import own_daemon
-from caovand.cli.console import console
-from caovand.cli.ending import ended
-from caovand.cli.errors import CommandError, Exit
+from caovand.adapters.files import safe_files, trust, yaml_file
+from caovand.adapters.files.config_file import ModeMemory
+from caovand.adapters.files.directories import Directories, own_directories
+from caovand.adapters.system import processes
+from caovand.cli.common import own_daemon
+from caovand.cli.common.console import console
+from caovand.cli.common.ending import ended
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import Planned, plan_for, remembered
+from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
+from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
-from caovand.cli.planned import Planned, plan_for, remembered
-from caovand.cli.survey import SYSTEM_CONFIG, configuration, inspect
-from caovand.cli.verb import Group, Verb
-from caovand.core.config import Config, EngineSection, Mode, ModelSection, ServerSection
+from caovand.core.config.schema import Config, EngineSection, Mode, ModelSection, ServerSection
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.plan import Unplannable
 from caovand.core.problem import ProblemError
-from caovand.daemon import memories
-from caovand.daemon.inspection import PlanRequest
+from caovand.daemon.records import memories
+from caovand.daemon.start.inspection import PlanRequest
 from caovand.engines.vllm import serve_words
 from caovand.engines.vllm.command import SERVE
 from caovand.engines.vllm.flags import command_line

@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.text import Text
 
-from caovand.cli.client import connect
-from caovand.cli.console import console
-from caovand.cli.errors import Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 from caovand.core.model_task import TITLES
 from caovand.core.reporting import card_text, starts
 

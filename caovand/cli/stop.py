@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from caovand.cli import waiting
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common import waiting
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Group, Verb
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.reach import NoDaemon
-from caovand.cli.verb import Verb
-from caovand.cli.waiting import follow
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.reach import NoDaemon
+from caovand.cli.common.verb import Verb
+from caovand.cli.common.waiting import follow
 
 AGAIN_S = 0.25
 """Seconds between attempts to reach a daemon that does not listen yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 
 ONLY = "main"
 """The slot of a configuration file, which describes one model."""

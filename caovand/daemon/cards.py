@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from caovand.adapters import nvml, processes
-from caovand.adapters.gpu_samples import GpuSampler
+from caovand.adapters.gpu import nvml
+from caovand.adapters.gpu.samples import GpuSampler
+from caovand.adapters.system import processes
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu
 from caovand.core.figures import cards as figures
@@ -22,7 +23,7 @@ from caovand.core.health.observation import GpuSample
 KEPT = 120  # samples, of all cards together
 BACK_S = 60.0
 STUCK_S = 10.0  # after which constant memory of no known process will not be released
-LOOK_S = 1.0
+POLL_S = 1.0
 SLOW_S = 20.0  # how long an answer of a driver that is well may take
 
 
@@ -166,5 +167,5 @@ async def wait_for_freed_memory(
         stuck = not held and clock() - moved >= STUCK_S
         if not missing or stuck or hurry() or clock() - begun >= BACK_S:
             return missing
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     return ""

@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.adapters.http import Endpoint
-from caovand.core.config import Config
-from caovand.core.config_key import ConfigError
+from caovand.adapters.network.http import Endpoint
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config
+from caovand.core.engine.planning import Planning
 from caovand.core.gateway.record import MAX_KEPT
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
-from caovand.core.planning import Planning
 from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
-from caovand.daemon.starts import Starts
+from caovand.daemon.start.starts import Starts
 
 SILENT_S = 1.0
 """After this long without a question of the gateway, nobody waits for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from caovand.adapters.kernel_log import KernelLog
+from caovand.adapters.system.kernel_log import KernelLog
 
 KEPT = 200
 

@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import state_file, wall_clock
+from caovand.adapters.files import state_file
+from caovand.adapters.system import wall_clock
 from caovand.core.gateway import keys
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.usage import DAY_S

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.adapters.directories import Directories
-from caovand.adapters.http import Endpoint
+from caovand.adapters.engine.pump import RING_BYTES
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.incidents import Incidents
-from caovand.adapters.pump import RING_BYTES
-from caovand.core.config import Config
+from caovand.adapters.network.http import Endpoint
+from caovand.core.config.schema import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
@@ -17,12 +17,12 @@ from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan
-from caovand.daemon.chronicle import Then
-from caovand.daemon.engine_run import EngineRun
-from caovand.daemon.failure_records import FailureRecords
-from caovand.daemon.figures import SlotFigures
+from caovand.daemon.engine.figures import SlotFigures
+from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.machine import Machine
-from caovand.daemon.planning import SlotPlanner
+from caovand.daemon.records.chronicle import Then
+from caovand.daemon.records.failure_records import FailureRecords
+from caovand.daemon.start.planning import SlotPlanner
 
 
 class Lent:

@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file, processes, wall_clock
 from caovand.adapters.child import Engines
-from caovand.adapters.directories import Directories
+from caovand.adapters.files import config_file
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.notify import Notifier
-from caovand.adapters.server_process import GATEWAY, PAGE
+from caovand.adapters.servers.server_process import GATEWAY, PAGE
+from caovand.adapters.system import processes, wall_clock
+from caovand.adapters.system.notify import Notifier
 from caovand.core import limits
-from caovand.core.config import Config, unapplied
-from caovand.core.config_key import ConfigError
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config, unapplied
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
@@ -29,16 +30,16 @@ from caovand.core.reporting import status
 from caovand.core.reporting.wire import Notice
 from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
-from caovand.daemon.confinement import of_a_server
-from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.keys import Keys
 from caovand.daemon.own_server import OwnServer
+from caovand.daemon.records.history import History
+from caovand.daemon.records.unwritten import Unwritten
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
+from caovand.daemon.start.confinement import of_a_server
 from caovand.daemon.tasks import Tasks
-from caovand.daemon.unwritten import Unwritten
 
 MAX_TICK_S = 5.0
 POLL_S = 5.0  # at most

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from caovand.core.config import Config, Mode
-from caovand.core.engine import Engine
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.record import Engine
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot
 from caovand.daemon.cluster.part import Part

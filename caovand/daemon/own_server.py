@@ -1,19 +1,23 @@
 """Keeps the process of the page or the gateway as configured, and starts one that ended again.
 
-Nothing here waits for it, and no trouble of it becomes one of the engine.
+Nothing here waits for it, and no trouble of it becomes one of the engine. The socket on which it
+listens is the daemon's, so that clients who come while it is started again wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from caovand.adapters.confinement import Confinement
-from caovand.adapters.server_process import READY, Kind, ServerProcess
+from caovand.adapters.servers import listening
+from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import split
 from caovand.core.lifecycle.backoff import delay
@@ -46,6 +50,7 @@ class OwnServer:
         self._confinement = NOTHING
         self._wanted: object = None
         self._process: ServerProcess | None = None
+        self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ready_at: float | None = None
         self._attempts = 0
@@ -67,20 +72,31 @@ class OwnServer:
         wanted = (listen, tuple(words), secret)
         if wanted == self._wanted and self._ready_at is not None:
             return
-        self.close()
+        self._end()
+        if listen != self._listen:
+            self._stop_listening()
         self._listen, self._words = listen, ("--listen", listen, *words)
         self._wanted, self.problem, self._attempts = wanted, "", 0
         if listen:
             self._try()
 
     def close(self) -> None:
-        """End it."""
+        """End it, and refuse clients from now on."""
+        self._end()
+        self._stop_listening()
+
+    def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._process is not None:
             self._process.end()
         self._process = self._ready_at = None
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def describe(self) -> dict[str, Any] | None:
         """What the status has of it, None if it is off."""
@@ -93,9 +109,20 @@ class OwnServer:
     def _try(self) -> None:
         self._timer, self._printed = None, ""
         try:
+            if self._listener is None:
+                self._listener = listening.on(self._listen, self.kind.backlog)
+        except OSError as problem:
+            # Python's own words repeat the address; a resolver's numbers are negative.
+            number = problem.errno or 0
+            why = os.strerror(number) if number > 0 else problem.strerror or str(problem)
+            remedy = f"set another [{self.kind.name}] listen"
+            self._failed(f"cannot serve {self.kind.title}: {self._listen}: {why}; {remedy}")
+            return
+        try:
             self._process = self._start(
                 self.kind,
                 self._words,
+                self._listener,
                 self._runtime,
                 self._environ,
                 self._on_line,
@@ -116,6 +143,8 @@ class OwnServer:
 
     def _on_end(self, status: int) -> None:
         ready_at, self._process, self._ready_at = self._ready_at, None, None
+        if ready_at is None:  # perhaps it never will serve
+            self._stop_listening()
         if ready_at is None and self._printed.startswith("cannot "):
             self._failed(self._printed)
             return

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from caovand.adapters.child import Engines
-from caovand.adapters.directories import Directories
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.daemon.cards import Cards
-from caovand.daemon.history import History
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.keys import Keys
+from caovand.daemon.records.history import History
+from caovand.daemon.records.unwritten import Unwritten
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.tasks import Tasks
-from caovand.daemon.unwritten import Unwritten
 
 
 class Publish(Protocol):

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any, Literal
 
 from caovand import __version__
-from caovand.adapters import config_file, engine_user
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.core.config import Config, Mode
+from caovand.adapters import engine_user
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import config_file
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts import occupancy
 from caovand.core.figures.memory import by_card
 from caovand.core.healing import ladder
@@ -30,16 +31,16 @@ from caovand.core.plan import Plan
 from caovand.core.reporting import status
 from caovand.daemon import clients, tuning
 from caovand.daemon.cluster.roles import part_of
-from caovand.daemon.engine_run import EngineRun
-from caovand.daemon.failure_records import FailureRecords
-from caovand.daemon.figures import SlotFigures
-from caovand.daemon.history import History
-from caovand.daemon.inspections import Inspections
+from caovand.daemon.engine.figures import SlotFigures
+from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.lending import Lent
-from caovand.daemon.planning import SlotPlanner
+from caovand.daemon.records.failure_records import FailureRecords
+from caovand.daemon.records.history import History
+from caovand.daemon.records.slot_memory import SlotMemory
 from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.shared import Shared, now
-from caovand.daemon.slot_memory import SlotMemory
+from caovand.daemon.start.inspections import Inspections
+from caovand.daemon.start.planning import SlotPlanner
 from caovand.daemon.tuning import DraftTuner, Serving
 
 

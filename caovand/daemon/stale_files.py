@@ -10,11 +10,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from caovand.adapters import engine_user
 from caovand.adapters.child import Child
-from caovand.adapters.directories import Directories
-from caovand.adapters.stale_files import StaleFiles
+from caovand.adapters.files.directories import Directories
+from caovand.adapters.files.stale_files import StaleFiles
 from caovand.core import limits
-from caovand.daemon import memories
+from caovand.daemon.records import memories
 
 LIMIT_S = 5.0
 
@@ -27,8 +28,7 @@ class StaleFileCleaner:
     ) -> None:
         state = directories.state
         self._files = StaleFiles(
-            # Compilers run what they put there, and /run may forbid that: the cache comes first.
-            (directories.cache, directories.runtime),
+            places(directories),
             memories.find(state, memories.FILES, slot),
             mark=memories.mark(state, slot),
         )
@@ -37,8 +37,8 @@ class StaleFileCleaner:
 
     @property
     def folder(self) -> Path | None:
-        """The engine's TMPDIR."""
-        return self._files.folder
+        """The engine's TMPDIR, if there is one."""
+        return self._files.folder if self._files.made else None
 
     async def begin(self) -> None:
         """Prepare for an engine, once nothing is left of the earlier one."""
@@ -65,6 +65,16 @@ class StaleFileCleaner:
         if left:
             text = f"cannot remove what the engine left: {', '.join(left[:5])}"
             self._notice("noticed", text)
+
+
+def places(directories: Directories) -> tuple[Path, ...]:
+    """Where the engine may have its temporary folder, best first.
+
+    Compilers run what they put there, and /run may forbid that, so the cache comes first. An engine
+    of another user than ours may make a folder in the cache alone.
+    """
+    own = engine_user.current() is None
+    return (directories.cache, directories.runtime) if own else (directories.cache,)
 
 
 async def _in_time(scan: asyncio.Future[None]) -> None:

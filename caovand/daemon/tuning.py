@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import state_file, wall_clock
-from caovand.core.config import PolicySection
+from caovand.adapters.files import state_file
+from caovand.adapters.system import wall_clock
+from caovand.core.config.schema import PolicySection
 from caovand.core.figures.track import Point, Track
 from caovand.core.healing.ladder import Decision
 from caovand.core.plan import Plan

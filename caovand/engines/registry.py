@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Mapping
 
-from caovand.core.engine import Engine
+from caovand.core.engine.record import Engine
 
 DEFAULT = "vllm"
 MODULES: Mapping[str, str] = {

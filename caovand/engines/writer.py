@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from caovand.core.engine import Engine
+from caovand.core.engine.log import Explanation
+from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure
-from caovand.core.log import Explanation
 from caovand.engines import registry
-from caovand.engines.common import host, kernel, python
+from caovand.engines.common import building, exits, host, kernel, python, raised, toolchain
 from caovand.engines.common.advice import sentences
 from caovand.engines.common.advice_texts import GENERAL
+from caovand.engines.common.framing import ALARMING, pieces
 from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
@@ -25,9 +26,23 @@ _UNIT = re.compile(
 """journald's unit, or a container's name, before a line."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
-_ANY_PROGRAM = frozenset(row.id for row in ANY_PROGRAM)
-_COMMON = frozenset(row.id for row in (*host.ROWS, *python.ROWS, *python.HUB, *kernel.ROWS))
+_DECIDED = 2
+_ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
+_COMMON = frozenset(
+    row.id
+    for row in (
+        *host.ROWS,
+        *building.ROWS,
+        *toolchain.ROWS,
+        *exits.ROWS,
+        *python.ROWS,
+        *python.HUB,
+        *kernel.ROWS,
+        *raised.ROWS,
+    )
+)
 """Rows that read what any engine's libraries print: they identify no engine."""
+_EXITS = frozenset(row.id for row in exits.ROWS)
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,45 @@ def starts() -> tuple[str, ...]:
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(text))
+    found = _explained(text)
+    if (before := _certainty(found)) == _DECIDED:
+        return found
+    cut, numbers = pieces(text)
+    again = _explained(cut) if cut else None
+    if _certainty(again) == 0:
+        again = _as_errors(cut, found)
+    if again is None or _certainty(again) <= before:
+        return found
+    writer, explanation = again
+    finding = explanation.finding
+    assert finding is not None
+    finding = replace(finding, line=numbers[finding.line - 1])
+    return writer, replace(explanation, finding=finding)
+
+
+def _as_errors(
+    text: str, found: tuple[Writer, Explanation] | None
+) -> tuple[Writer, Explanation] | None:
+    """Read what sounds like an error as one that the engine's logger printed, whoever quotes it."""
+    known = found[0].engine if found else None
+    every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
+    words = []
+    for engine in every:
+        if (error := engine.log.error) is not None:
+            lines = (error(line) if ALARMING.search(line) else line for line in text.split("\n"))
+            words.append((engine, engine.explain("\n".join(lines))))
+    return _by_its_words(words)
+
+
+def _certainty(found: tuple[Writer, Explanation] | None) -> int:
+    """How much a log that was read as printed says of a failure: nothing, an end, its cause."""
+    if found is None or found[1].finding is None:
+        return _DECIDED if found is not None and found[1].reached == "serving" else 0
+    failure = found[1].finding.failure
+    return 0 if failure == "unknown" else 1 if failure in _CATCH_ALL else _DECIDED
+
+
+def _explained(text: str) -> tuple[Writer, Explanation] | None:
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines, text.split("\n")))
@@ -115,6 +169,8 @@ def _by_its_words(
         return Writer(engine.name, engine.title), explanation
     if not causes:
         return None
+    ended = [one for one in causes if one[1].finding.signature in _EXITS]  # type: ignore[union-attr]
+    causes = causes if named else ended or causes
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None

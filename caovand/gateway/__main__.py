@@ -7,15 +7,14 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from caovand.adapters import own_server
-from caovand.adapters.server_process import GATEWAY
+from caovand.adapters.servers import own_server
+from caovand.adapters.servers.server_process import GATEWAY
 from caovand.gateway.facts import BODIES
 
 MEMORY_BYTES = 512 << 20
 """The limit of the address space, in addition to the bodies that may wait."""
 DESCRIPTORS = 16_384
 VICTIM = 300  # for the kernel's OOM killer: the engine and the daemon matter more
-BACKLOG = 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return start
 
-    return own_server.run(GATEWAY, options, limit, BACKLOG, prepare)
+    return own_server.run(GATEWAY, options, limit, prepare)
 
 
 if __name__ == "__main__":

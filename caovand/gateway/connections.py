@@ -11,7 +11,7 @@ import asyncio
 import resource
 from collections.abc import Callable
 
-from caovand.adapters.admitted import Admitted, abort
+from caovand.adapters.network.admitted import Admitted, abort
 
 MAX_CONNECTIONS = 4096
 HEAD_S = 15.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters import wall_clock
+from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.events import (
     Arrived,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import daemon_socket
+from caovand.adapters.network import daemon_socket
 from caovand.core.gateway.events import EngineState
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 
-from caovand.adapters import wall_clock
+from caovand.adapters.servers.server_process import GATEWAY
+from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
@@ -42,7 +43,6 @@ BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
 LINGER_S = 1.0
 MAX_SHAPE = 300
 TRACES = 10  # of faults of ours: no more are printed
-BACKLOG = 1024
 ANYBODY = ClientKey("", "")
 """The key of clients where there are none of their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -298,5 +298,7 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     gateway.connections = Connections(runner.server)
     listed = partial(names.listed, session)
     gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
-    gateway.server = await loop.create_server(gateway.connections, sock=listener, backlog=BACKLOG)
+    gateway.server = await loop.create_server(
+        gateway.connections, sock=listener, backlog=GATEWAY.backlog
+    )
     return gateway

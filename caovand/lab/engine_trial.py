@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import http
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.cli import survey, waiting
-from caovand.cli.client import Client, connect
+from caovand.adapters.network import http
+from caovand.cli.common import survey, waiting
+from caovand.cli.common.client import Client, connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import plan_for
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import root_of
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import plan_for
-from caovand.cli.progress import Screen
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.lab import bench
 from caovand.lab.bench import show, target
 from caovand.lab.bench.drive import Order
@@ -40,7 +40,7 @@ ASKED = (
     "Once upon a time, in a town by the sea, there lived",
 )
 ANSWER_TOKENS, ANSWER_S = 32, 300.0
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
         figures = client.ask("status")["figures"]
         if figures["running"] or figures["waiting"]:
             last = time.monotonic()
-        time.sleep(min(LOOK_S, idle_s))
+        time.sleep(min(POLL_S, idle_s))
 
 
 @dataclass

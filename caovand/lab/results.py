@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, state_file
+from caovand.adapters.files import safe_files, state_file
 from caovand.core.problem import ProblemError
 
 FORMAT = 1

@@ -1,7 +1,7 @@
 """Request completions as clients do, most of them streamed, and time each piece of an answer.
 
 Bounded in silence and size, not in time: a long prompt may be read for many minutes. The other end
-is not trusted: a request ends in an Answered, in Unanswered or in Refused.
+is not trusted: a request ends in an Answered, in Unanswered or in BadStatus.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from caovand.adapters.http import (
+from caovand.adapters.network.http import (
     MAX_ANSWER_BYTES,
     Endpoint,
     Unanswered,
@@ -26,19 +26,19 @@ from caovand.adapters.http import (
     quoted,
     shut,
 )
-from caovand.core.engine import Upload, Work
+from caovand.core.engine.record import Upload, Work
 from caovand.lab.core.bench.record import Answered
 
 SILENCE_S = 1800.0
 MAX_LINE_BYTES = 1 << 20
 MAX_LINES = 1 << 20
 EVENT = b"data: "
-LOOK_S = 0.1
-Look = Callable[[int, int], None]
+POLL_S = 0.1
+OnProgress = Callable[[int, int], None]
 T = TypeVar("T")
 
 
-class Refused(Unanswered):
+class BadStatus(Unanswered):
     """The engine answered with a non-2xx HTTP status."""
 
     def __init__(self, path: str, status: int, text: str) -> None:
@@ -47,7 +47,7 @@ class Refused(Unanswered):
 
 
 @dataclass(frozen=True)
-class Told:
+class Streamed:
     """The result of one request: its text and why it ended; no `answered` if its client left."""
 
     text: str
@@ -78,11 +78,15 @@ class Streams:
         self._stopped = False
 
     def at_once(
-        self, prompts: Sequence[str], tokens: int, look: Look = lambda first, answered: None
+        self,
+        prompts: Sequence[str],
+        tokens: int,
+        on_progress: OnProgress = lambda first, answered: None,
     ) -> list[Answered]:
-        """Send all prompts at once and return their answers. Meanwhile `look` is called, at least
-        every LOOK_S, with how many have their first token and how many are answered.
+        """Send all prompts at once and return their answers.
 
+        Meanwhile `on_progress` is called, at least every POLL_S, with how many have their first
+        token and how many are answered.
         Raises the first failure, which ends all others and makes every later call fail.
         """
         ready = threading.Barrier(len(prompts))
@@ -108,8 +112,8 @@ class Streams:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(LOOK_S)  # in pieces, so that Ctrl-C gets through
-                    look(len(first), len(answers))
+                    thread.join(POLL_S)  # in pieces, so that Ctrl-C gets through
+                    on_progress(len(first), len(answers))
         except BaseException:
             ready.abort()
             self.stop()
@@ -131,7 +135,7 @@ class Streams:
             for link in self._open:
                 shut(link)
 
-    def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Told:
+    def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Streamed:
         """Ask for one answer; the client disconnects after `leave_after` pieces of it, 0 for never.
 
         `more` are fields of the request.
@@ -206,7 +210,7 @@ class Streams:
         answer = ask(connection, self._endpoint, self._path, body)
         if answer.status != 200:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
-            raise Refused(self._path, answer.status, quoted(self._endpoint, text))
+            raise BadStatus(self._path, answer.status, quoted(self._endpoint, text))
         return read(answer, sent)
 
     def _read_whole(
@@ -226,7 +230,7 @@ class Streams:
         sent: float,
         leave_after: int,
         begun: Callable[[], None] = lambda: None,
-    ) -> Told:
+    ) -> Streamed:
         pieces: list[float] = []
         texts: list[str] = []
         finish = ""
@@ -250,14 +254,14 @@ class Streams:
                 texts.append(text)
                 finish = why or finish
                 if len(pieces) == leave_after:
-                    return Told("".join(texts), finish, None)
+                    return Streamed("".join(texts), finish, None)
             if event.get("usage"):
                 prompt_tokens = count_in(event, "usage", "prompt_tokens")
                 tokens = count_in(event, "usage", "completion_tokens")
         if not pieces or prompt_tokens is None or not tokens:
             raise Unanswered(f"{self._path}: the answer ended without its tokens and their number")
         answered = Answered(sent, tuple(pieces), prompt_tokens, tokens)
-        return Told("".join(texts), finish, answered)
+        return Streamed("".join(texts), finish, answered)
 
 
 def choice(document: Any) -> tuple[str, str]:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from caovand.adapters import own_server, secret_file
-from caovand.adapters.server_process import PAGE
+from caovand.adapters.files import secret_file
+from caovand.adapters.servers import own_server
+from caovand.adapters.servers.server_process import PAGE
 
 MEMORY_BYTES = 256 << 20
 DESCRIPTORS = 512
 NICE = 10
 FIRST_VICTIM = 500  # for the kernel's OOM killer: the engine and the daemon matter more
-BACKLOG = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return start
 
-    return own_server.run(PAGE, options, limit, BACKLOG, prepare)
+    return own_server.run(PAGE, options, limit, prepare)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import daemon_socket
+from caovand.adapters.network import daemon_socket
 from caovand.core.reporting.wire import Request
 
 AT_ONCE = 4

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.adapters.daemon_socket import Unreachable
+from caovand.adapters.network.daemon_socket import Unreachable
 from caovand.core.problem import ProblemError
 from caovand.page.ask import Daemon
 from caovand.page.on_cards import on_cards

@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from caovand.adapters.admitted import Admitted, abort
+from caovand.adapters.network.admitted import Admitted, abort
 
 MAX_CONNECTIONS = 192
 REQUEST_S = 10.0

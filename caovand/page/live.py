@@ -11,7 +11,7 @@ from caovand.page.refusal import Refusal
 
 MAX_READERS = 64
 UNREAD_BYTES = 16 << 10  # in the connection's buffer: with more, a reader is sent nothing new
-LOOK_S = 0.25
+POLL_S = 0.25
 STUCK_S = 30.0
 
 
@@ -47,6 +47,6 @@ async def _has_read(transport: asyncio.Transport | None) -> bool:
             return True
         if waited_s >= STUCK_S:
             return False
-        await asyncio.sleep(LOOK_S)
-        waited_s += LOOK_S
+        await asyncio.sleep(POLL_S)
+        waited_s += POLL_S
     return False

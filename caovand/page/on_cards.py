@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.core.figures.memory import strange
 
 

@@ -15,18 +15,18 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from caovand.adapters import wall_clock
-from caovand.adapters.daemon_socket import Declined
+from caovand.adapters.network.daemon_socket import Declined
+from caovand.adapters.system import wall_clock
 from caovand.core.problem import Problem, ProblemError
 from caovand.core.reporting.answer_text import evidence, remedy
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
 from caovand.page import charts, files, live
 from caovand.page.access import COOKIE, Access
 from caovand.page.ask import Daemon
+from caovand.page.chat import Tries
 from caovand.page.feed import Feeds, default_model
 from caovand.page.guard import BODY_BYTES, Guard
 from caovand.page.refusal import Refusal, document
-from caovand.page.tries import Tries
 
 SPANS = {"5m": 300, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 PUBLIC = ("/static/", "/login")

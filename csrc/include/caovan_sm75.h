@@ -122,7 +122,7 @@ typedef struct caovan_attention_args {
   uint32_t struct_size;
   uint32_t format; /* caovan_kv_format */
   int32_t sequences;
-  int32_t max_tokens; /* no sequence has more query tokens than this; decode: 1..8 */
+  int32_t max_tokens; /* no sequence has more query tokens than this; decode: 1..512 */
   int32_t heads;
   int32_t kv_heads;   /* query head h reads KV head h / (heads / kv_heads) */
   int32_t head_dim;   /* 128 or 256 */
@@ -138,7 +138,7 @@ typedef struct caovan_attention_args {
   const void* v_scale;
   int64_t block_stride, token_stride, head_stride; /* bytes, of all four */
   const int32_t* block_table; /* [sequences, ...]: the blocks of a sequence in order */
-  int64_t block_table_stride; /* 0: all share one, as chunks of an extension do */
+  int64_t block_table_stride; /* 0: all share one */
   const int32_t* cu_seqlens; /* [sequences + 1]: query tokens; a sequence without any is skipped */
   const int32_t* kv_lengths; /* [sequences]: keys, those of the query tokens included; query token i
                                 of n sees the first kv_length - n + 1 + i */
@@ -209,7 +209,8 @@ int32_t caovan_attention_segments(uint32_t format, int32_t sequences, int32_t ma
 int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, int32_t heads,
                                          int32_t kv_heads, int32_t head_dim, int32_t segments);
 
-/* Causal attention of 1..8 new tokens a sequence to a paged cache that holds their keys already. */
+/* Causal attention of 1..512 new tokens a sequence to a paged cache that holds their keys already. The
+ * keys are split over the device: for decoding, verification, and short extensions of long sequences. */
 int caovan_attention_decode(const caovan_attention_args* args, void* workspace,
                             int64_t workspace_bytes, void* stream);
 

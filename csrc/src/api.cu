@@ -162,8 +162,10 @@ extern "C" int32_t caovan_attention_segments(uint32_t format, int32_t sequences,
   const caovan::attention::Split split = caovan::attention::split_of(max_tokens, heads, kv_heads, 1);
   const auto known = static_cast<caovan::attention::Format>(format);
   const int64_t ctas = int64_t(split.blocks) * kv_heads * sequences;
-  const int64_t segments = processors * caovan::attention::resident(known, head_dim, split.groups) / ctas;
-  return int32_t(std::max<int64_t>(1, std::min<int64_t>(caovan::attention::kMaxSegments, segments)));
+  const int64_t room = processors * caovan::attention::resident(known, head_dim, split.groups);
+  if (max_tokens <= caovan::attention::kOneWaveTokens)
+    return int32_t(std::max<int64_t>(1, std::min<int64_t>(caovan::attention::kMaxSegments, room / ctas)));
+  return caovan::attention::extension_segments(ctas, room);
 }
 
 extern "C" int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t max_tokens, int32_t heads,
@@ -176,8 +178,9 @@ extern "C" int64_t caovan_attention_workspace_bytes(int32_t sequences, int32_t m
 extern "C" int caovan_attention_decode(const caovan_attention_args* p, void* workspace, int64_t workspace_bytes,
                                        void* stream) {
   if (const int status = check_attention(p)) return status;
-  if (p->max_tokens < 1 || p->max_tokens > 8)
-    return refuse("cannot attend with %d tokens a sequence: 1 to 8 fit the kernel; prefill more", p->max_tokens);
+  if (p->max_tokens < 1 || p->max_tokens > caovan::attention::kMaxTokens)
+    return refuse("cannot attend with %d tokens a sequence: 1 to %d fit the kernel; prefill more", p->max_tokens,
+                  caovan::attention::kMaxTokens);
   if (p->segments < 1 || p->segments > caovan::attention::kMaxSegments)
     return refuse("cannot split a sequence into %d segments: 1 to %d fit the kernel; ask caovan_attention_segments",
                   p->segments, caovan::attention::kMaxSegments);

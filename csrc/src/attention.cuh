@@ -2,7 +2,8 @@
 //
 // The keys of a sequence are split into segments; a CTA takes one segment of one KV head for up to
 // 32 query rows (token x query head of the group), and leaves an unnormalised output, a maximum and
-// a sum for each row. attention_combine.cu puts segments together.
+// a sum for each row. attention_combine.cu puts segments together. An extension of a sequence has more
+// rows than a CTA takes, and as many CTAs for each segment as they need.
 //
 // A warp owns eight rows, for all dimensions: scores, maxima and output stay in its registers, and
 // warps meet only where a tile of the cache is staged. Everything is transposed, S^T = K Q^T and
@@ -29,6 +30,7 @@ namespace attention {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kMaxSegments = 256;
+constexpr int kMaxTokens = 512;  // of a sequence; prefill attention is faster long before
 constexpr float kNone = -1e30f;  // the reference of a row that has seen no key: finite, so no NaN
 constexpr float kLog2E = 1.4426950408889634f;
 

@@ -20,6 +20,20 @@ inline Split split_of(int max_tokens, int heads, int kv_heads, int segments) {
   return {groups, (rows + groups * 8 - 1) / (groups * 8), segments * (kWarps / groups)};
 }
 
+constexpr int kOneWaveTokens = 8;  // decode and verification: more waves would be longer at short contexts
+
+// Segments of an extension, whose CTAs do not divide the card well: those of up to four waves that
+// leave the least of them idle.
+inline int32_t extension_segments(int64_t ctas, int64_t room) {
+  int32_t best = 1;
+  int64_t waves = (ctas + room - 1) / room;
+  for (int32_t n = 2; n <= kMaxSegments && n * ctas <= 4 * room; ++n) {
+    const int64_t more = (n * ctas + room - 1) / room;
+    if (more * best < waves * n) best = n, waves = more;
+  }
+  return best;
+}
+
 // Partial results: [sequences, kv_heads, rows, parts] of float4 {reference, sum, largest, 0}, then
 // as many times head_dim halves: the output over its largest element, in the order of fragments.
 inline int64_t partial_rows(int sequences, int max_tokens, int heads, int kv_heads, int segments) {

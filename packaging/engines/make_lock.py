@@ -29,8 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from wheel_contents import installed  # noqa: E402
 
-from caovand.adapters import safe_files, trust  # noqa: E402  (from this checkout)
-from caovand.adapters.engine_install.commands import anchored  # noqa: E402
+from caovand.adapters.engine_install.commands import anchored  # noqa: E402  (from this checkout)
 from caovand.adapters.engine_install.errors import EngineError  # noqa: E402
 from caovand.adapters.engine_install.lock import (  # noqa: E402
     ANY_PYTHON,
@@ -41,6 +40,7 @@ from caovand.adapters.engine_install.lock import (  # noqa: E402
     same_version,
 )
 from caovand.adapters.engine_install.verify import shared_files  # noqa: E402
+from caovand.adapters.files import safe_files, trust  # noqa: E402
 
 _WHEEL = re.compile(
     r"^(?P<name>[^-]+)-(?P<version>[^-]+)(-(?P<build>\d[^-]*))?-(?P<python>[^-]+)-(?P<abi>[^-]+)"

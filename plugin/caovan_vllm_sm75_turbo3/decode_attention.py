@@ -7,7 +7,8 @@ scratch memory is taken when a layer is made: every call may be captured in a CU
 from __future__ import annotations
 
 import functools
-import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -23,19 +24,52 @@ FORMATS = {
 """By --kv-cache-dtype; fp16 otherwise."""
 MAX_SCRATCH = 32 << 20
 """Bytes: a batch of more sequences than this is enough for is vLLM's."""
+COUNTED = {"decode": "attention", "extend": "attention extend", "prefill": "attention prefill"}
 
 _workspaces: dict[torch.device, list[Tensor]] = {}
 
 
+class Shape(NamedTuple):
+    """What decides how a batch is launched."""
+
+    format: int
+    heads: int
+    kv_heads: int
+    dim: int
+    processors: int
+
+
 @functools.cache
-def split(
-    format_: int, sequences: int, tokens: int, heads: int, kv_heads: int, dim: int
-) -> tuple[int, int]:
+def split(shape: Shape, sequences: int, tokens: int) -> tuple[int, int]:
     """Into how many segments a batch of this shape is split, and the scratch bytes it takes."""
-    lib = launch.shared_library()
-    segments = lib.attention_segments(format_, sequences, tokens, heads, kv_heads, dim)
-    size = lib.attention_workspace_bytes(sequences, tokens, heads, kv_heads, dim, segments)
-    return segments, size
+    lib, sizes = launch.shared_library(), (shape.heads, shape.kv_heads, shape.dim)
+    segments = lib.attention_segments(shape.format, sequences, tokens, *sizes)
+    return segments, lib.attention_workspace_bytes(sequences, tokens, *sizes, segments)
+
+
+class Part(NamedTuple):
+    """A launch, and into how many segments it splits the keys: 0 for the prefill kernel."""
+
+    launch: dispatch.Launch
+    segments: int
+
+
+@functools.lru_cache(maxsize=64)  # a step's layers ask for the same
+def parts(shape: Shape, lengths: tuple[int, ...], scratch: int) -> tuple[Part, ...] | None:
+    """The launches for sequences of so many query tokens; None if one needs more scratch."""
+    found = []
+    for one in dispatch.attention_launches(lengths, *shape[1:]):
+        if one.kernel == "prefill":
+            found.append(Part(one, 0))
+            continue
+        segments, size = split(shape, one.last - one.first, one.tokens)
+        if size <= scratch:
+            found.append(Part(one, segments))
+        elif one.kernel == "extend":
+            found.append(Part(one._replace(kernel="prefill"), 0))
+        else:
+            return None
+    return tuple(found)
 
 
 def workspace(device: torch.device, size: int) -> Tensor:
@@ -47,6 +81,11 @@ def workspace(device: torch.device, size: int) -> Tensor:
     if not kept or kept[-1].numel() < size:
         kept.append(torch.empty(size, dtype=torch.uint8, device=device))
     return kept[-1]
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of the card."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class DecodeAttention:
@@ -63,67 +102,100 @@ class DecodeAttention:
         signs: Tensor | None,
         sequences: int,
         device: torch.device,
+        prompts: bool = True,
     ) -> None:
-        """`cache`: --kv-cache-dtype; `signs`: of an int4 cache; `sequences`: the most of a batch.
+        """`cache`: --kv-cache-dtype; `signs`: of an int4 cache; `sequences`: the most of a batch;
+        `prompts`: whether batches with more tokens a sequence than are verified are taken, too.
 
-        Loads the kernels. Raises LibraryError or KernelError.
+        Loads the kernels. Raises LibraryError, KernelError or ValueError.
         """
         launch.prepare(device)
-        self.shape = heads, kv_heads, dim
-        self.scale, self.signs = scale, signs
-        self.format = FORMATS.get(cache, library.KV_HALF)
-        batches = itertools.product(
-            range(1, sequences + 1), range(1, dispatch.MAX_QUERY_TOKENS + 1)
+        self.shape = Shape(
+            FORMATS.get(cache, library.KV_HALF), heads, kv_heads, dim, processors(device)
         )
-        sizes = (split(self.format, *batch, *self.shape)[1] for batch in batches)
-        self.workspace = workspace(device, max(size for size in sizes if size <= MAX_SCRATCH))
+        self.scale, self.signs, self.prompts, self.device = scale, signs, prompts, device
+        sizes = [split(self.shape, *batch)[1] for batch in self._batches(sequences)]
+        fitting = [size for size in sizes if size <= MAX_SCRATCH]
+        if not fitting:
+            raise ValueError(
+                f"one sequence of {heads} heads takes {min(sizes) >> 20} MiB of scratch memory, "
+                f"more than the {MAX_SCRATCH >> 20} MiB that attention takes of a card"
+            )
+        self.workspace = workspace(device, max(fitting))
 
-    def takes(self, query: Tensor, output_scale: Tensor | None, meta) -> bool:
-        """Whether a batch is one of decoding and verification that the kernel knows."""
-        return (
-            meta.max_query_len <= dispatch.MAX_QUERY_TOKENS
-            and meta.causal is True
+    def _batches(self, sequences: int) -> Iterator[tuple[int, int]]:
+        """Sequences and tokens of the batches that scratch is for."""
+        for tokens in range(1, dispatch.MAX_QUERY_TOKENS + 1):
+            yield from ((n, tokens) for n in range(1, sequences + 1))
+        if self.prompts:
+            yield from ((1, 1 << n) for n in range(4, 10))
+
+    def parts(self, query: Tensor, output_scale: Tensor | None, meta) -> tuple[Part, ...] | None:
+        """The launches that take this batch; None if it is vLLM's.
+
+        Sequences of up to eight query tokens are one launch of the largest number, whatever
+        graph it is captured in. Others are cut by what `Sm75TritonAttentionMetadataBuilder` says of
+        each, which it does outside of graphs alone.
+        """
+        if not (
+            meta.causal is True
             and query.dtype is torch.float16
             and output_scale is None
             and meta.mm_prefix_range_tensor is None
             and meta.rswa_prefix_lens is None
-            and self._split(meta)[1] <= self.workspace.numel()
-        )
+        ):
+            return None
+        sequences, most = meta.seq_lens.shape[0], int(meta.max_query_len)
+        if most <= dispatch.MAX_QUERY_TOKENS:
+            lengths = (most,) * sequences
+        elif self.prompts:
+            lengths = getattr(meta, "caovan_query_lengths", None)
+            if lengths is None or len(lengths) != sequences:
+                return None
+        else:
+            return None
+        return parts(self.shape, lengths, self.workspace.numel())
 
-    def _split(self, meta) -> tuple[int, int]:
-        sequences = meta.query_start_loc.shape[0] - 1
-        return split(self.format, sequences, int(meta.max_query_len), *self.shape)
-
-    def attend(self, name: str, query: Tensor, cache: Tensor, meta, out: Tensor) -> None:
-        """query, out: float16 [T, H, D]; cache: [blocks, Hkv, block size, content].
+    def attend(
+        self, name: str, query: Tensor, cache: Tensor, meta, out: Tensor, found: tuple[Part, ...]
+    ) -> None:
+        """query, out: float16 [T, H, D]; cache: [blocks, Hkv, block size, content]; `found`: by
+        `parts`.
 
         Raises ValueError, for tensors that the kernel would misread, or KernelError.
         """
-        heads, kv_heads, dim = self.shape
+        _, heads, kv_heads, dim, _ = self.shape
         if cache.shape[1] != kv_heads:
-            raise ValueError(f"a cache of shape {tuple(cache.shape)} has not {kv_heads} heads next")
-        args = launch.attention_args(
-            query.view(-1, heads, dim),
-            out.view(-1, heads, dim),
-            cache,
-            meta.block_table,
-            meta.query_start_loc,
-            meta.seq_lens,
-            self.signs,
-            max_tokens=int(meta.max_query_len),  # drafters have a number of numpy
-            segments=self._split(meta)[0],
-            scale=self.scale,
-        )
-        launch.attention_decode(args, self.workspace)
-        counts[name, "attention"] += 1
+            raise ValueError(
+                f"cannot use a cache of shape {tuple(cache.shape)}: "
+                f"it must be [blocks, {kv_heads}, ...]"
+            )
+        query, out = query.view(-1, heads, dim), out.view(-1, heads, dim)
+        for (kernel, first, last, tokens), segments in found:
+            args = launch.attention_args(
+                query,
+                out,
+                cache,
+                meta.block_table[first:last],
+                meta.query_start_loc[first : last + 1],
+                meta.seq_lens[first:last],
+                self.signs,
+                max_tokens=tokens,
+                segments=segments,
+                scale=self.scale,
+            )
+            if segments:
+                launch.attention_decode(args, self.workspace)
+            else:
+                launch.attention_prefill(args, self.device)
+            counts[name, COUNTED[kernel]] += 1
 
     def write(self, name: str, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
         """key, value: float16 [T, Hkv, D] into the cache at int64 `slots`. Raises as `attend`."""
-        _, kv_heads, dim = self.shape
         tokens = min(key.shape[0], slots.shape[0])
         launch.kv_write(
-            key[:tokens].view(-1, kv_heads, dim),
-            value[:tokens].view(-1, kv_heads, dim),
+            key[:tokens].view(-1, self.shape.kv_heads, self.shape.dim),
+            value[:tokens].view(-1, self.shape.kv_heads, self.shape.dim),
             cache,
             slots[:tokens],
             self.signs,

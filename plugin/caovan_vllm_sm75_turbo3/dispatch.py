@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KERNELS = ("off", "prefill", "decode", "all")
 MAX_SPEC_TOKENS = 7  # gdn_decode takes 8 new tokens a sequence
-ATTENTION = ("off", "read", "all")
-MAX_QUERY_TOKENS = 8  # attention_decode takes so many a sequence
+ATTENTION = ("off", "decode", "read", "all")
+MAX_QUERY_TOKENS = 8  # of a sequence that decodes or verifies
+MAX_EXTEND_TOKENS = 512  # attention_decode takes so many a sequence
+SPLIT_SHARE = 0.4
+"""Of the card's multiprocessors: prefill CTAs up to which an extension is split over its keys."""
 CACHES = ("auto", "float16", "int8_per_token_head", "int4_per_token_head")
 LM_HEAD = ("off", "int8")
 PLAIN_METHODS = ("UnquantizedEmbeddingMethod", "UnquantizedLinearMethod")
@@ -132,7 +136,9 @@ class AttentionFacts:
 
 
 def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants of attention: "off", "read" a cache, or "all", write it as well.
+    """What the operator wants of attention: "off", "decode" (no prompts), "read" any cache, "all".
+
+    "decode" and "all" write the packed caches as well.
 
     CAOVAN_ATTENTION, else `caovan_attention` in additional_config, else all; off where all kernels
     are. Raises ValueError for an unknown word.
@@ -174,6 +180,53 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
     if facts.sleeps:
         return "--enable-sleep-mode discards memory that the kernels keep"
     return None
+
+
+class Launch(NamedTuple):
+    """One launch of an attention kernel: the sequences it takes of a batch."""
+
+    kernel: str  # "decode", "extend" (both attention_decode's) or "prefill"
+    first: int
+    last: int  # exclusive
+    tokens: int  # the most of a sequence
+
+
+def prefill_ctas(tokens: int, heads: int, kv_heads: int, head_dim: int) -> int:
+    """CTAs of the prefill kernel for a sequence of so many new tokens."""
+    rows = 128 * 256 // head_dim
+    return -(-tokens * (heads // kv_heads) // rows) * kv_heads
+
+
+def attention_launches(
+    lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, processors: int
+) -> tuple[Launch, ...]:
+    """Which kernel takes which sequences, by their query tokens; neighbours share a launch.
+
+    An extension that would leave most of the card idle in the prefill kernel, a CTA walking all
+    keys, goes to the kernel that splits them. Both take as long at two fifths of a card (fp16) to
+    a whole one (int4), by the model of a 2080 Ti and by times of an H200.
+    """
+    found: list[Launch] = []
+    room = int(processors * SPLIT_SHARE)
+    each = [prefill_ctas(tokens, heads, kv_heads, head_dim) for tokens in lengths]
+    for n, (tokens, ctas) in enumerate(zip(lengths, each, strict=True)):
+        if tokens <= MAX_QUERY_TOKENS:
+            kernel = "decode"
+        elif ctas <= room and tokens <= MAX_EXTEND_TOKENS:
+            kernel = "extend"
+        else:
+            kernel = "prefill"
+        if found and found[-1].kernel == kernel:
+            last = found.pop()
+            found.append(Launch(kernel, last.first, n + 1, max(last.tokens, tokens)))
+        else:
+            found.append(Launch(kernel, n, n + 1, tokens))
+    return tuple(
+        one._replace(kernel="prefill")
+        if one.kernel == "extend" and sum(each[one.first : one.last]) > room
+        else one
+        for one in found
+    )
 
 
 @dataclass(frozen=True)

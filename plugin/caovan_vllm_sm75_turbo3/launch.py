@@ -431,17 +431,6 @@ def attention_decode(args: AttentionArgs, workspace: Tensor) -> None:
     )
 
 
-def extend_chunks(tokens: int, length: int, group: int) -> tuple[list[int], list[int]]:
-    """cu_seqlens and kv_lengths with which `attention_decode` takes an extension of a sequence.
-
-    Each chunk fills the rows of a CTA, `group` query heads a KV head; all share the sequence's
-    block table (`expand` its row). Faster than `attention_prefill` while that leaves the card idle.
-    """
-    step = max(1, min(8, 32 // group))
-    ends = [*range(step, tokens, step), tokens]
-    return [0, *ends], [length - tokens + end for end in ends]
-
-
 def attention_prefill(args: AttentionArgs, device: torch.device) -> None:
     """The same of many new tokens, as they are prefilled."""
     shared_library().attention_prefill(args, torch.cuda.current_stream(device).cuda_stream)

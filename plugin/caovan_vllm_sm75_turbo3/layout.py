@@ -17,9 +17,12 @@ from . import dispatch
 BACKEND = "vllm.v1.attention.backends.triton_attn"
 INT4 = "vllm.v1.attention.ops.int4_per_token_head"
 RESHAPE = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
+CACHE = "vllm.v1.kv_cache_interface"
 SOURCES = {
     (BACKEND, "TritonAttentionBackend.customize_spec"): ("3912fc431bbd88a3",),
     (BACKEND, "TritonAttentionImpl._ensure_scale_caches"): ("627142c52132c180",),
+    (BACKEND, "TritonAttentionMetadataBuilder.build"): ("f6673792fe3e352c",),
+    (BACKEND, "TritonAttentionMetadataBuilder.build_for_cudagraph_capture"): ("1100fe72655d0490",),
     (BACKEND, "TritonAttentionImpl._pth_key_value_caches"): ("e3d5ab162704ca0d",),
     (BACKEND, "TritonAttentionImpl.do_kv_cache_update"): ("ea26c5bbc2a993a1", "07b42e5dfbd3bd1c"),
     (INT4, "pack_int4_nibbles"): ("4c6028bb845e589c",),
@@ -30,6 +33,11 @@ SOURCES = {
     (INT4, "single_rht"): ("e5cde6869ff5853e",),
     (RESHAPE, "_reshape_cache_per_token_head"): ("71754c2745a66a35",),
     (RESHAPE, "triton_reshape_and_cache_flash_per_token_head_quant"): ("d0ff021dfffbda9f",),
+    (CACHE, "AttentionSpec.num_heads"): ("7b4e6d236483ceca",),
+    (CACHE, "AttentionSpec.state_content_size_bytes"): ("efdac08cd025bdbd",),
+    (CACHE, "compute_layer_kv_cache_shape_bytes"): ("8ed36186d19bfcb7",),
+    (CACHE, "compute_layout_strides"): ("7476d5cab1a60a5d",),
+    (CACHE, "create_kv_cache_views"): ("91be24c74d7f448d",),
 }
 """Digests of the sources of vLLM 0.32.0 and 0.33.0, by module and name."""
 FORWARD = (
@@ -58,7 +66,7 @@ METADATA = {
 def problem() -> str | None:
     """How the vLLM at hand differs from what the kernels were written for, or None."""
     modules = {}
-    for name in (BACKEND, INT4, RESHAPE):
+    for name in (BACKEND, INT4, RESHAPE, CACHE):
         try:
             found = importlib.util.find_spec(name)
         except ImportError as error:

@@ -1,11 +1,12 @@
-"""vLLM's Triton attention with decoding and verification on our kernels.
+"""vLLM's Triton attention on our kernels: decoding, verification, prompts, and batches of them.
 
 vLLM imports this when it chooses the backend. What a layer or a batch has that the kernels have not
-is vLLM's own: prefill, windows, sinks, soft caps, encoders.
+is vLLM's own: windows, sinks, soft caps, encoders.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 
@@ -13,7 +14,11 @@ import torch
 import vllm.envs
 from vllm.config import get_current_vllm_config
 from vllm.utils.torch_utils import set_default_torch_dtype
-from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend, TritonAttentionImpl
+from vllm.v1.attention.backends.triton_attn import (
+    TritonAttentionBackend,
+    TritonAttentionImpl,
+    TritonAttentionMetadataBuilder,
+)
 from vllm.v1.attention.ops.int4_per_token_head import _get_rht_signs
 
 from . import dispatch, library
@@ -79,20 +84,21 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         try:
             reason = dispatch.attention_refusal(facts(self, config))
             if reason is None:
-                self.caovan = self.kernels(config.scheduler_config.max_num_seqs)
+                self.caovan = self.kernels(mode, config.scheduler_config.max_num_seqs)
         except Exception as error:  # a vLLM that has changed must start all the same
             reason = reason_of(error)
         if reason:
             logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)
             return
-        self.caovan_writes = mode == "all" and self._is_per_token_head_quant
+        self.caovan_writes = mode != "read" and self._is_per_token_head_quant
         logger.info_once(
-            "caovan: attention runs on the SM75 kernels (cache %s, %s)",
+            "caovan: attention runs on the SM75 kernels (cache %s, %s; %s)",
             self.kv_cache_dtype,
             "read and written" if self.caovan_writes else "read",
+            "decoding only" if mode == "decode" else "decoding and prompts",
         )
 
-    def kernels(self, sequences: int) -> DecodeAttention:
+    def kernels(self, mode: str, sequences: int) -> DecodeAttention:
         """Our side of this layer."""
         device, signs = torch.device("cuda", torch.cuda.current_device()), None
         if self.kv_cache_dtype == "int4_per_token_head":
@@ -109,6 +115,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             signs=signs,
             sequences=sequences,
             device=device,
+            prompts=mode != "decode",
         )
 
     def stay_off(self, reason: str) -> None:
@@ -129,8 +136,9 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
     ):
         ours = self.caovan if attn_metadata is not None and output_block_scale is None else None
         try:
-            if ours and ours.takes(query, output_scale, attn_metadata):
-                ours.attend(layer.layer_name, query, kv_cache, attn_metadata, output)
+            parts = ours.parts(query, output_scale, attn_metadata) if ours else None
+            if ours and parts:
+                ours.attend(layer.layer_name, query, kv_cache, attn_metadata, output, parts)
                 return output
         except Exception as error:
             self.stay_off(reason_of(error))
@@ -157,7 +165,30 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
 
+class Sm75TritonAttentionMetadataBuilder(TritonAttentionMetadataBuilder):
+    """Says how many query tokens each sequence has, which vLLM's metadata has on the card alone.
+
+    Not of a batch that a CUDA graph is captured with: others replay it.
+    """
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        meta = super().build(common_prefix_len, common_attn_metadata, fast_build)
+        if common_attn_metadata.max_query_len > dispatch.MAX_QUERY_TOKENS:
+            starts = common_attn_metadata.query_start_loc_cpu[: meta.seq_lens.shape[0] + 1]
+            meta.caovan_query_lengths = tuple(b - a for a, b in itertools.pairwise(starts.tolist()))
+        return meta
+
+    def build_for_cudagraph_capture(self, common_attn_metadata):
+        meta = super().build_for_cudagraph_capture(common_attn_metadata)
+        meta.caovan_query_lengths = None
+        return meta
+
+
 class Sm75TritonAttentionBackend(TritonAttentionBackend):
+    @staticmethod
+    def get_builder_cls() -> type[Sm75TritonAttentionMetadataBuilder]:
+        return Sm75TritonAttentionMetadataBuilder
+
     @staticmethod
     def get_impl_cls() -> type[Sm75TritonAttentionImpl]:
         return Sm75TritonAttentionImpl

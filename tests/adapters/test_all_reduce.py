@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import all_reduce, all_reduce_in_env
+from caovand.adapters.gpu import all_reduce, all_reduce_in_env
 from caovand.core.facts.all_reduce import AllReduce, Sums
 from tests.daemon_process import lives
 from tests.patience import eventually

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.chat_template import MAX_BYTES, effective
-from caovand.core.config_parser import parse
+from caovand.adapters.engine.chat_template import MAX_BYTES, effective
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.registry import engine_of
 from tests.core.machines import QWEN_27B_AWQ, inventory, plan

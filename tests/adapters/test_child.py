@@ -23,10 +23,11 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import child, processes
+from caovand.adapters import child
 from caovand.adapters.child import Child, Engines, end_orphans, orphans, sweeper
-from caovand.adapters.processes import Process
-from caovand.adapters.pump import Ring, RotatedFile
+from caovand.adapters.engine.pump import Ring, RotatedFile
+from caovand.adapters.system import processes
+from caovand.adapters.system.processes import Process
 from caovand.core.facts.ledger import MARK, Marks
 from tests.daemon_process import ROOT, lives
 from tests.patience import LIMIT_S, eventually, soon, turns
@@ -630,7 +631,7 @@ def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.adapters.child import Child
 from tests.adapters.test_child import Engine
 

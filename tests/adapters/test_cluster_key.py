@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from caovand.adapters import cluster_key
+from caovand.adapters.network import cluster_key
 from caovand.core.cluster.key import BadKey, ClusterKey
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file somebody else's")

@@ -16,13 +16,13 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from caovand.adapters import cluster_key, cluster_link
 from caovand.adapters.admission import gate
 from caovand.adapters.admission.curve import Encrypted
 from caovand.adapters.admission.door import spare_descriptors
 from caovand.adapters.admission.zmtp import Excessive
-from caovand.adapters.cluster_key import Pairs
-from caovand.adapters.cluster_link import HeadLink, WorkerLink, numeric
+from caovand.adapters.network import cluster_key, cluster_link
+from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_link import HeadLink, WorkerLink, numeric
 from caovand.core.problem import ProblemError
 from tests.daemon_process import free_port
 from tests.patience import PATIENCE_S, soon

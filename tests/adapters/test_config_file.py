@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import config_file, secret_file
-from caovand.adapters.config_file import check_secret_files, check_secrets, load
-from caovand.core.config import Config
-from caovand.core.config_key import ConfigError
-from caovand.core.config_parser import parse
+from caovand.adapters.files import config_file, secret_file
+from caovand.adapters.files.config_file import check_secret_files, check_secrets, load
+from caovand.core.config.key import ConfigError
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
 from caovand.engines.registry import engine_of
 from tests.secret_files import secret_file as written
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import confined, processes
+from caovand.adapters import confined
+from caovand.adapters.system import processes
 from tests.patience import eventually
 
 WORK = """

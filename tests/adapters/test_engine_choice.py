@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import config_file, engine_choice
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.core.config import Config, EngineSection, ModelSection
-from caovand.core.config_key import ConfigError
-from caovand.core.engine import Engine
-from caovand.daemon.inspection import Obstacle, check_kind
+from caovand.adapters.engine import choice as engine_choice
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import config_file
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config, EngineSection, ModelSection
+from caovand.core.engine.record import Engine
+from caovand.daemon.start.inspection import Obstacle, check_kind
 from caovand.engines import registry
 from tests import fake_engine
 

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_calls, engine_user, processes, rights, spawner
+from caovand.adapters import engine_calls, engine_user, rights, spawner
+from caovand.adapters.system import processes
 from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
 from tests.daemon_process import ROOT
 
@@ -23,7 +23,9 @@ ENGINE = "nobody"
 DAEMON_PROGRAM = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from caovand.adapters import engine_user, processes, spawner, stale_files
+from caovand.adapters import engine_helper, engine_user, spawner
+from caovand.adapters.system import processes
+from caovand.adapters.files import stale_files
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
 user, found = engine_user.current(), {"why": engine_user.why_none()}
 status = open("/proc/self/status").read().splitlines()
@@ -61,15 +63,15 @@ if user is not None:
         engine_user.Program(user, user.start(words, {}, [nothing] * 3))
     except OSError as problem:
         os.pidfd_open, pid = real, found.pop("unwatched")
-    while user._abandoned:
-        user._reap()
+    while user._link._abandoned:
+        user._link._reap()
     found["unwatched lives"] = os.path.exists(f"/proc/{pid}")
-    caller = user._calls[1]
+    caller = user._helper._running[1]
     caller.kill()
     caller.wait()
     found["again"] = engine_user.as_engine(stale_files.empty, folder)
-    engine_user.MARGIN_S = 0.1
-    user.run(["/bin/kill", "-STOP", str(user._calls[1].pid)], {}, nothing, 60)
+    engine_helper.MARGIN_S = 0.1
+    user.run(["/bin/kill", "-STOP", str(user._helper._running[1].pid)], {}, nothing, 60)
     found["again after a stop"] = engine_user.as_engine(stale_files.empty, folder, limit_s=0)
     try:
         engine_user.as_engine(stale_files.make_folder, "/etc/caovan-test")
@@ -147,29 +149,6 @@ def test_without_the_rights_or_the_user_the_daemon_has_no_rights_either(
     assert daemon(place, *words, user=user) == {"why": why, "rights": ["0000000000000000"] * 3}
 
 
-def test_a_late_answer_is_not_taken_for_the_next_and_what_started_late_is_killed() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.settimeout(0.01)
-    with theirs, open(os.devnull, "rb") as nothing, subprocess.Popen(["/bin/true"]) as process:
-        user = engine_user.EngineUser(ENGINE, 1, process, ours)
-        with pytest.raises(TimeoutError):
-            user.start(["/bin/true"], {}, [nothing.fileno()] * 3)
-        with pytest.raises(TimeoutError):
-            user.signal(nothing.fileno(), 15)
-        late = subprocess.Popen(["/bin/true"])
-        for answer in ({"pid": late.pid}, {}, {"errno": errno.ESRCH}):
-            theirs.send(json.dumps(answer).encode())
-        with pytest.raises(ProcessLookupError):
-            user.signal(nothing.fileno(), 9)
-        asked = [json.loads(theirs.recv(1000)) for _ in range(3)]
-        assert [one["op"] for one in asked] == ["start", "kill", "signal"]
-        assert asked[1]["pid"] == late.pid
-        assert asked[2]["signal"] == 9
-        late.wait()
-        os.close(user.ended)
-        ours.close()
-
-
 CAOVANCTL_PROGRAM = """
 import sys, types
 sys.path.insert(0, sys.argv[1])
@@ -237,6 +216,6 @@ def test_only_caovans_functions_are_called_and_errors_come_back() -> None:
     pids = f"{processes.__name__}:read_outputs"
     assert engine_calls.called(pids, [0]) == {"result": []}
     assert "error" in engine_calls.called("os:getpid", [])
-    assert "error" in engine_calls.called("caovand.adapters.processes:none", [])
-    made = "caovand.adapters.stale_files:make_folder"
+    assert "error" in engine_calls.called("caovand.adapters.system.processes:none", [])
+    made = "caovand.adapters.files.stale_files:make_folder"
     assert engine_calls.called(made, ["/proc/none"]) == {"errno": errno.ENOENT}

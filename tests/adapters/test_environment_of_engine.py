@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.processes import inherited
+from caovand.adapters.system.processes import inherited
 
 
 def test_the_engines_own_tools_come_first(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import evidence, processes
+from caovand.adapters.engine import evidence
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.system import processes
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import Case
-from caovand.daemon.chronicle import STACKS_S, Recorder
+from caovand.daemon.records.chronicle import STACKS_S, Recorder
 from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
 

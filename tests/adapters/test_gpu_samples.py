@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import gpu_samples, nvml_library
-from caovand.adapters.gpu_samples import GpuSampler
+from caovand.adapters.gpu import nvml_library
+from caovand.adapters.gpu import samples as gpu_samples
+from caovand.adapters.gpu.samples import GpuSampler
 from caovand.core.health.observation import GpuSample
 from caovand.engines.common.kernel import find_in_kernel
 from tests.fake_nvml import (

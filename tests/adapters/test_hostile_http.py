@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters import http
-from caovand.adapters.http import Answer, Endpoint, Unanswered
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Answer, Endpoint, Unanswered
 from caovand.core.printable import one_line
 from tests.examples import examples
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import http
-from caovand.adapters.http import Answer, Endpoint, Unanswered, call, complete, counted
-from caovand.core.engine import Upload
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Answer, Endpoint, Unanswered, call, complete, counted
+from caovand.core.engine.record import Upload
 
 Script = Callable[[socket.socket, bytes], None]
 

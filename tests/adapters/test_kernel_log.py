@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.kernel_log import (
+from caovand.adapters.system.kernel_log import (
     KernelLog,
     without_other_cards,
 )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import safe_files
-from caovand.adapters.lock_file import LockTaken, take
+from caovand.adapters.files import safe_files
+from caovand.adapters.files.lock_file import LockTaken, take
 
 
 def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) ->
 
 def test_the_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from caovand.adapters.lock_file import take;"
+        "import sys; from pathlib import Path; from caovand.adapters.files.lock_file import take;"
         "take(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

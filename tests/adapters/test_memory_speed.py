@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import memory_speed
-from caovand.adapters.host import read_host
+from caovand.adapters.system import memory_speed
+from caovand.adapters.system.host import read_host
 
 
 def test_it_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

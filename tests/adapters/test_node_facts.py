@@ -361,7 +361,7 @@ def test_a_model_that_cannot_be_read_is_reported(
     def closed(path: Path, **_: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("caovand.adapters.safe_files.open_regular", closed)
+    monkeypatch.setattr("caovand.adapters.files.safe_files.open_regular", closed)
     assert problem_of(tmp_path, model=card(folder)) == (
         f"{what}: {folder}/config.json: Permission denied; run `chmod -R a+rX {folder}`"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.notify import Notifier
+from caovand.adapters.system.notify import Notifier
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import oom_kills as module
-from caovand.adapters.oom_kills import OomKills, memory_cgroup, oom_kills
+from caovand.adapters.system import oom_kills as module
+from caovand.adapters.system.oom_kills import OomKills, memory_cgroup, oom_kills
 
 EVENTS = "memory.events"
 

@@ -18,7 +18,7 @@ from caovand.adapters.admission.zmtp import GREETS
 from caovand.adapters.control import lines, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
-from caovand.daemon import verbs
+from caovand.daemon.requests import verbs
 from tests.adapters.served import ODD, folder, run, serving
 from tests.patience import LIMIT_S, soon, turns
 

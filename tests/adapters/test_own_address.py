@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from caovand.adapters import own_address
+from caovand.adapters.network import own_address
 
 
 class Link:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from caovand.adapters import port_check
-from caovand.adapters.port_check import connect, listening, reason
+from caovand.adapters.network import port_check
+from caovand.adapters.network.port_check import connect, listening, reason
 from caovand.core.cluster.link import LOST
 from tests.daemon_process import ROOT, free_port
 from tests.descriptors import descriptors, run
@@ -159,7 +159,7 @@ def nodes() -> Iterator[TwoNodes]:
 
 ASKING = """
 import asyncio, sys
-from caovand.adapters.port_check import connect
+from caovand.adapters.network.port_check import connect
 async def main():
     for host in sys.argv[1:]:
         print((await connect(host, 7071, b"a" * 64, b"b" * 64)).failure)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from caovand.adapters import sock_diag
-from caovand.adapters.ports import Listener, ends, listeners, parse
+from caovand.adapters.network import sock_diag
+from caovand.adapters.network.ports import Listener, ends, listeners, parse
 
 
 class Sockets:

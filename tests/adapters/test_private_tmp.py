@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.private_tmp import remedy
+from caovand.adapters.files.private_tmp import remedy
 from tests.daemon_process import ROOT
 
 # As systemd 252 shows them to a service; the second where /tmp is a file system of its own.
@@ -73,7 +73,7 @@ def test_without_a_list_of_mounts_nothing_is_told(tmp_path: Path) -> None:
 def test_a_folder_that_is_mounted_as_systemd_does_it_is_known(tmp_path: Path) -> None:
     own = tmp_path / "systemd-private-0d7e-caovan.service-Xk3/tmp"
     own.mkdir(parents=True)
-    asks = "from caovand.adapters.private_tmp import remedy; print(remedy('/tmp/model'))"
+    asks = "from caovand.adapters.files.private_tmp import remedy; print(remedy('/tmp/model'))"
     ask = (  # the checkout may lie below /tmp itself
         f"mount --rbind / /mnt && cd /mnt{ROOT} && mount --bind {own} /tmp"
         f' && exec /mnt{sys.executable} -c "{asks}"'

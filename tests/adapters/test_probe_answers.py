@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters import probe
-from caovand.adapters.probe import EngineMissing, probe_engine
-from caovand.core.probe import MARK, Probe
+from caovand.adapters.engine import probe
+from caovand.adapters.engine.probe import EngineMissing, probe_engine
+from caovand.core.engine.probe import MARK, Probe
 from caovand.engines.llamacpp.probe import PROBE as LLAMACPP
 from caovand.engines.ollama.probe import PROBE as OLLAMA
 from caovand.engines.sglang.probe import PROBE as SGLANG

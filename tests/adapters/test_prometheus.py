@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from caovand.adapters import prometheus
+from caovand.adapters.servers import prometheus
 from caovand.core.figures import track
 from caovand.core.figures.counters import Counters
 from caovand.core.figures.histogram import Histogram

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters import pump
-from caovand.adapters.pump import MAX_LINE, RING_BYTES, Pump, Ring, RotatedFile
+from caovand.adapters.engine import pump
+from caovand.adapters.engine.pump import MAX_LINE, RING_BYTES, Pump, Ring, RotatedFile
 from tests.daemon_process import ROOT
 from tests.patience import PATIENCE_S, eventually
 
@@ -189,7 +189,7 @@ def test_a_disk_that_hangs_costs_file_lines_only(tmp_path: Path) -> None:
 FLOOD = """
 import os, sys, threading
 from pathlib import Path
-from caovand.adapters.pump import Pump, Ring, RotatedFile
+from caovand.adapters.engine.pump import Pump, Ring, RotatedFile
 
 def peak():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
 from caovand.adapters.ray_in_env.__main__ import Printed
+from caovand.adapters.system import processes
 from tests.daemon_process import ROOT, free_port
 
 PROGRAMS = ROOT / "caovand/adapters/ray_in_env"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import lock_file, safe_files, stale_files
+from caovand.adapters.engine.pump import RotatedFile
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.pump import RotatedFile
+from caovand.adapters.files import lock_file, safe_files, stale_files
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file somebody else's")
 

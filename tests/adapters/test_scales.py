@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import scales
+from caovand.adapters.engine import scales
 from caovand.core.checkpoint.safetensors import BadShard
 
 NAME = "model.layers.0.mlp.up_proj.scales"

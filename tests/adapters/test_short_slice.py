@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from caovand.adapters.short_slice import _ATTR, SLICE_NS
+from caovand.adapters.system.short_slice import _ATTR, SLICE_NS
 from tests.daemon_process import ROOT
 
 GETATTR = {"x86_64": 315, "aarch64": 275}
@@ -34,7 +34,7 @@ def run(before: str = "") -> dict[str, int]:
     """What a process of its own finds: the usual length, its own, that of a child and a thread."""
     program = f"""
 import json, os, subprocess, sys, threading
-from caovand.adapters import short_slice
+from caovand.adapters.system import short_slice
 from tests.adapters.test_short_slice import runtime
 found = {{}}
 {before}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -121,8 +124,8 @@ def test_a_program_has_the_user_its_three_descriptors_and_nothing_else(shared: S
     capabilities = ("CapInh", "CapPrm", "CapEff", "CapAmb")
     assert {int(fields[name], 16) for name in capabilities} == {0}
     assert fields["NoNewPrivs"] == "1"
-    ignored = int(fields["SigIgn"], 16)
-    assert not ignored & (1 << signal.SIGTERM - 1 | 1 << signal.SIGINT - 1)
+    for kept in ("SigIgn", "SigBlk"):
+        assert not int(fields[kept], 16) & (1 << signal.SIGTERM - 1 | 1 << signal.SIGINT - 1)
     # `ls` opened the fourth itself.
     descriptors, (folder, *env), session = rest.split()[:4], rest.split()[4:-1], rest.split()[-1]
     assert descriptors == ["0", "1", "2", "3"]
@@ -180,6 +183,24 @@ def test_what_it_started_ends_with_the_daemon_and_not_by_a_term(program: Path) -
     one.process.send_signal(signal.SIGTERM)  # systemd sends it to all of a unit
     assert "refused" in one.send(b"{}")
     one.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+
+
+def test_a_program_that_has_not_begun_ends_with_the_daemon_too(program: Path) -> None:
+    one = Spawned(program)
+    joined, joins = os.pipe()
+    os.set_blocking(joins, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(joins, bytes(1 << 16)):  # the new process waits for room to write its pid
+            pass
+    os.set_blocking(joins, True)
+    asked = {"op": "start", "argv": ["/bin/true"], "env": {}, "session": False, "ends_with": 15}
+    with open(os.devnull, "r+b") as nothing:
+        pid = one.send(json.dumps(asked).encode(), [nothing.fileno()] * 3 + [joins])["pid"]
+    one.close()
+    os.close(joins)
+    with open(joined, "rb") as rest:
+        rest.read()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
 
 
@@ -268,6 +289,13 @@ def test_a_hundred_thousand_malformed_messages(program: Path) -> None:
     assert len(os.listdir(f"/proc/{one.process.pid}/fd")) == before
     assert one.run("echo lives") == "lives\n"
     one.close()
+
+
+def test_one_can_audit_it_in_an_hour() -> None:
+    text = Path(spawner.__file__).read_text()
+    assert len(text.splitlines()) <= 300
+    imported = re.findall(r"^(?:import|from) (\w+)", text, re.M)
+    assert {*imported} <= sys.stdlib_module_names, "the standard library alone"
 
 
 def test_what_has_ended_costs_it_nothing(shared: Spawned) -> None:

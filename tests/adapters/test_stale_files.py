@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from caovand.adapters.stale_files import MAX_FOLDER, SHARED, StaleFiles
+from caovand.adapters import engine_user
+from caovand.adapters.files import stale_files
+from caovand.adapters.files.directories import Directories
+from caovand.adapters.files.stale_files import MAX_FOLDER, SHARED, StaleFiles
+from caovand.daemon.stale_files import places
 from tests.patience import eventually
 
 USER = """
@@ -42,7 +46,7 @@ def user(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def stale_files(folder: Path, *, shared: Path | None = None) -> StaleFiles:
+def files_in(folder: Path, *, shared: Path | None = None) -> StaleFiles:
     return StaleFiles((folder / "c", Path("/tmp")), folder / "ledger.json", shared or folder)
 
 
@@ -54,7 +58,7 @@ def test_shared_memory_of_a_killed_engine_is_removed_and_a_neighbours_is_not(
     tmp_path: Path,
 ) -> None:
     ours, theirs = own_name("ours"), own_name("theirs")
-    one = stale_files(tmp_path, shared=SHARED)
+    one = files_in(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(theirs, "map"):
@@ -71,7 +75,7 @@ def test_shared_memory_of_a_killed_engine_is_removed_and_a_neighbours_is_not(
 
 def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(tmp_path: Path) -> None:
     made, name = own_name("made"), own_name("sem")
-    one = stale_files(tmp_path, shared=SHARED)
+    one = files_in(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(made, "map") as engine:
@@ -87,7 +91,7 @@ def test_a_semaphore_is_found_although_it_is_mapped_under_another_name(tmp_path:
 
 def test_what_another_living_process_still_uses_stays(tmp_path: Path) -> None:
     path = own_name("both")
-    one = stale_files(tmp_path, shared=SHARED)
+    one = files_in(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(path, "open") as engine, user(path, "open"):
@@ -127,7 +131,7 @@ def test_a_file_of_a_container_with_the_same_inode_is_another(tmp_path: Path) ->
 def test_what_was_there_before_the_engine_is_not_its(tmp_path: Path) -> None:
     path = own_name("old")
     path.write_bytes(b"")
-    one = stale_files(tmp_path, shared=SHARED)
+    one = files_in(tmp_path, shared=SHARED)
     one.begin()
     try:
         with user(path, "map") as engine:
@@ -141,12 +145,12 @@ def test_what_was_there_before_the_engine_is_not_its(tmp_path: Path) -> None:
 def test_a_next_daemon_removes_what_a_killed_one_wrote_down(tmp_path: Path) -> None:
     path = own_name("ledger")
     try:
-        first = stale_files(tmp_path, shared=SHARED)
+        first = files_in(tmp_path, shared=SHARED)
         first.begin()
         with user(path, "map") as engine:
             first.look([engine.pid])
         eventually(path.exists)
-        stale_files(tmp_path, shared=SHARED).begin()
+        files_in(tmp_path, shared=SHARED).begin()
         assert not path.exists()
     finally:
         path.unlink(missing_ok=True)
@@ -158,11 +162,11 @@ def test_what_a_daemon_was_killed_too_soon_to_write_down_is_removed_by_the_next(
     old, new = own_name("before"), own_name("fresh")
     old.write_bytes(b"")
     try:
-        first = stale_files(tmp_path, shared=SHARED)
+        first = files_in(tmp_path, shared=SHARED)
         first.begin()
         first.look(())
         with user(old, "map") as reader, user(new, "map") as maker:
-            second = stale_files(tmp_path, shared=SHARED)
+            second = files_in(tmp_path, shared=SHARED)
             second.take_over((reader.pid, maker.pid))
         second.begin()
         assert (old.exists(), new.exists()) == (True, False)
@@ -175,7 +179,7 @@ def test_without_a_ledger_nothing_is_taken_for_an_earlier_engines(tmp_path: Path
     path = own_name("unknown")
     try:
         with user(path, "map") as somebody:
-            one = stale_files(tmp_path, shared=SHARED)
+            one = files_in(tmp_path, shared=SHARED)
             one.take_over((somebody.pid,))
         one.begin()
         assert path.exists()
@@ -232,10 +236,57 @@ def test_without_an_answer_of_the_engines_user_nothing_is_removed_and_nothing_fa
     with open(tmp_path / name, "w"):
         for _ in range(5):
             with monkeypatch.context() as patch:
-                patch.setattr("caovand.adapters.stale_files.as_engine", silent)
+                patch.setattr("caovand.adapters.files.stale_files.as_engine", silent)
                 one.look([os.getpid()])
         one.look([os.getpid()])
     with monkeypatch.context() as patch:
-        patch.setattr("caovand.adapters.stale_files.as_engine", silent)
+        patch.setattr("caovand.adapters.files.stale_files.as_engine", silent)
         one.remove()
     assert (tmp_path / name).exists()
+
+
+def test_what_an_engine_of_our_own_user_left_is_removed_by_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade to a release whose engines are another user's, who may not remove it."""
+    one, asked = StaleFiles((), tmp_path / "ledger.json", tmp_path), list[object]()
+
+    def as_another(function: Callable[..., object], *args: object) -> list[object]:
+        if function is stale_files.remove_all:
+            asked.extend(args[0] if isinstance(args[0], list) else ())
+        return []
+
+    one.begin()
+    with user(tmp_path / "psm_1", "map") as engine:
+        one.look([engine.pid])
+        monkeypatch.setattr(stale_files, "as_engine", as_another)
+        monkeypatch.setattr(engine_user, "current", object)
+        assert one.remove() == ()
+        assert (tmp_path / "psm_1").exists(), "a process of ours still uses it"
+    one._ours = frozenset({"psm_1"})
+    assert one.remove() == ()
+    assert not (tmp_path / "psm_1").exists()
+    assert asked == []
+    (tmp_path / "psm_2").touch()
+    monkeypatch.setattr(os, "getuid", lambda: -2)
+    one._ours = frozenset({"psm_2"})
+    one.remove()
+    assert asked == [str(tmp_path / "psm_2")]
+
+
+def test_a_folder_that_cannot_be_made_is_nobodys_temporary_folder(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="c-") as short:
+        (Path(short) / "file").touch()
+        one = StaleFiles((Path(short) / "file",), tmp_path / "ledger.json", tmp_path)
+        one.begin()
+        assert one.folder is not None
+        assert not one.made
+
+
+def test_an_engine_of_another_user_has_its_temporary_folder_in_the_cache_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Directories(*(tmp_path / name for name in ("run", "state", "cache", "log")))
+    assert places(own) == (own.cache, own.runtime)
+    monkeypatch.setattr(engine_user, "current", object)
+    assert places(own) == (own.cache,)

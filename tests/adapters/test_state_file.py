@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.config_file import ModeMemory
-from caovand.adapters.directories import Directories, directories, own_directories
-from caovand.adapters.state_file import read_or_none, write
+from caovand.adapters.files.config_file import ModeMemory
+from caovand.adapters.files.directories import Directories, directories, own_directories
+from caovand.adapters.files.state_file import read_or_none, write
 
 # -- files ---
 

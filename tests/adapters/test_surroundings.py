@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import nvml as nvml_adapter
-from caovand.adapters import processes, tegra
-from caovand.adapters.host import read_host
-from caovand.adapters.nvml import read_gpus, visible
-from caovand.adapters.probe import EngineMissing, probe_engine
+from caovand.adapters.engine.probe import EngineMissing, probe_engine
+from caovand.adapters.gpu import nvml as nvml_adapter
+from caovand.adapters.gpu import tegra
+from caovand.adapters.gpu.nvml import read_gpus, visible
+from caovand.adapters.system import processes
+from caovand.adapters.system.host import read_host
 from caovand.core.facts import occupancy
 from caovand.engines.vllm.probe import PROBE
 from tests.core.machines import turing
@@ -391,7 +392,7 @@ def test_a_question_does_not_outlive_who_asked(tmp_path: Path) -> None:
     python = script(tmp_path, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     slow = f"import os, time; open({str(asked)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
     code = (
-        "from dataclasses import replace; from caovand.adapters import probe;"
+        "from dataclasses import replace; from caovand.adapters.engine import probe;"
         "from caovand.engines.vllm.probe import PROBE;"
         f"PROBE = replace(PROBE, versions={slow!r})"
     )

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from caovand.adapters.term_then_kill import term_then_kill
+from caovand.adapters.system.term_then_kill import term_then_kill
 from tests.patience import LIMIT_S
 
 

@@ -7,7 +7,7 @@ import sys
 
 HUNG = """
 import asyncio, threading
-from caovand.adapters.threads import Threads
+from caovand.adapters.system.threads import Threads
 
 async def main():
     asyncio.get_running_loop().set_default_executor(Threads())

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import probe, trust
-from caovand.adapters.trust import doubt
+from caovand.adapters.engine import probe
+from caovand.adapters.files import trust
+from caovand.adapters.files.trust import doubt
 from caovand.engines.vllm.probe import PROBE
 
 STRANGER = 65534

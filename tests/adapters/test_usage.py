@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import usage
+from caovand.adapters.system import usage
 
 CHILD = """
 import os, sys

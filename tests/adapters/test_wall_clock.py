@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import caovand
-from caovand.adapters import wall_clock
+from caovand.adapters.system import wall_clock
 from tests.source_trees import nodes, offenders
 
 PACKAGE = Path(caovand.__file__).parent
@@ -41,4 +41,4 @@ def test_whatever_the_daemon_runs_asks_for_the_time_where_it_cannot_fail() -> No
             and ast.unparse(node.value) == "time"
         ]
 
-    assert offenders(OF_THE_DAEMON, asked) == {"adapters/wall_clock.py": ["time.time"]}
+    assert offenders(OF_THE_DAEMON, asked) == {"adapters/system/wall_clock.py": ["time.time"]}

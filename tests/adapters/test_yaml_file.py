@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import yaml_file
+from caovand.adapters.files import yaml_file
 from caovand.core.problem import ProblemError
 
 

@@ -23,17 +23,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import processes
 from caovand.adapters.child import Child
-from caovand.adapters.http import Endpoint, complete
+from caovand.adapters.engine.pump import Ring, RotatedFile
 from caovand.adapters.log import Echo
-from caovand.adapters.pump import Ring, RotatedFile
-from caovand.cli.client import Client
-from caovand.core.config import WatchSection
+from caovand.adapters.network.http import Endpoint, complete
+from caovand.adapters.system import processes
+from caovand.cli.common.client import Client
+from caovand.core.config.schema import WatchSection
 from caovand.core.health.detector import DetectorRules, begin, observe, proven
 from caovand.core.health.observation import LogLine, Progress
 from caovand.core.plan import Plan
-from caovand.daemon.watching import WatchedRun, Watching
+from caovand.daemon.engine.watching import WatchedRun, Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.phases import read
 from tests.bench.measures import memory_mb, pid, round_trip, shares

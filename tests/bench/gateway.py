@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from caovand.adapters import listening
+from caovand.adapters.servers import listening
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.daemon_process import free_port
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon

@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from tests.daemon_process import Daemon
 
 ROUND_TRIPS = 2000

@@ -11,7 +11,7 @@ from functools import cache
 from textwrap import wrap
 from typing import Any
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
@@ -63,6 +63,8 @@ def _machine(kind: str, name: str, box: str) -> Inventory:
     if kind != "sglang":
         card = in_gguf(card)
         engine = engine if box_with(box, card).gpus else replace(engine, build="cpu")
+    if kind == "ollama" and card.gguf:  # its files hold a model's vision tower as well
+        card = replace(card, gguf=replace(card.gguf, vision=model(name).size("vision")))
     return box_with(box, card, engine)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.nvml import read_gpus
+from caovand.adapters.gpu.nvml import read_gpus
 from tests.daemon_process import ROOT, Daemon, daemon
 
 ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")
@@ -105,7 +105,7 @@ port = {port}
 [engine]
 kind = "vllm"
 python = "{python}"
-gpus = {list(gpus)}
+{f"gpus = {list(gpus)}" if gpus else ""}
 extra_args = {json.dumps([*ARGS[kind], *args])}
 env = {{{table}}}
 {engine}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from caovand.adapters import nvml_library
+from caovand.adapters.gpu import nvml_library
 from tests.cards.conftest import CARD
 
 NEIGHBOUR = """

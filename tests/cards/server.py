@@ -47,19 +47,9 @@ class Server:
         self, prompt: Sequence[int], tokens: int = 1, **more: Any
     ) -> tuple[float, dict[str, Any]]:
         """Seconds until so many tokens are there, and the answer; `more` goes into the request."""
-        body = {
-            "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
-            "ignore_eos": True, "logprobs": 1, "return_token_ids": True, **more,
-        }  # fmt: skip
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
         begun = time.monotonic()
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-            found = json.load(answer)
-        return time.monotonic() - begun, found["choices"][0]
+        found = complete(self.port, prompt, tokens, **more)
+        return time.monotonic() - begun, found
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[list[str]]:
@@ -73,13 +63,7 @@ class Server:
 
     def outcome(self, prompt: Sequence[int], tokens: int = 1) -> str:
         """What becomes of a request while the engine may end."""
-        try:
-            self.answer(prompt, tokens)
-        except urllib.error.HTTPError as problem:
-            return f"HTTP {problem.code}"
-        except (OSError, http.client.HTTPException):
-            return "cut"
-        return "answered"
+        return completed(self.port, prompt, tokens)
 
     def many(self, count: int, tokens: int) -> float:
         """Tokens a second of so many requests at once, prompts and all."""
@@ -93,6 +77,33 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
+
+
+def complete(port: int, prompt: Sequence[int], tokens: int = 1, **more: Any) -> dict[str, Any]:
+    """The answer of so many tokens to a prompt; `more` goes into the request."""
+    body = {
+        "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
+        "ignore_eos": True, "logprobs": 1, "return_token_ids": True, **more,
+    }  # fmt: skip
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        choice: dict[str, Any] = json.load(answer)["choices"][0]
+    return choice
+
+
+def completed(port: int, prompt: Sequence[int], tokens: int = 1) -> str:
+    """What becomes of a request: "answered", "HTTP 500" or "cut"."""
+    try:
+        complete(port, prompt, tokens)
+    except urllib.error.HTTPError as problem:
+        return f"HTTP {problem.code}"
+    except (OSError, http.client.HTTPException):
+        return "cut"
+    return "answered"
 
 
 def configured(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import configured

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import launch, processes
+from caovand.adapters import launch
+from caovand.adapters.system import processes
 from caovand.lab.core.bench import compare
 from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, engine_plugin, running, serves

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import processes
-from caovand.adapters.nvml import read_gpus
-from caovand.cli.client import Client
+from caovand.adapters.gpu.nvml import read_gpus
+from caovand.adapters.system import processes
+from caovand.cli.common.client import Client
 from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import Server, configured, drawn

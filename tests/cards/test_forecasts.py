@@ -7,25 +7,16 @@ CAOVAN_CARDS_ENGINE's Python runs the engine; nothing else may use the cards.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from caovand.cli.planned import Planned, plan_for
-from caovand.cli.survey import configuration as read
-from caovand.cli.survey import inspect
-from tests.cards.conftest import CACHE, CARD, EAGER, ENGINE
-from tests.cards.shapes import CONTEXT, SHAPES, Shape
-from tests.daemon_process import ROOT, free_port
+from caovand.cli.common.planned import Planned
+from tests.cards.shapes import SHAPES
+from tests.cards.starts import planned, started
 
-START_S, ENDED_S = 300.0, 30.0
 MAX_OFF, MAX_GIB_TOO_MUCH = 0.02, 0.3
 FOUND = {
     "weights GiB": r"Model loading took ([\d.]+) GiB",
@@ -37,62 +28,7 @@ FOUND = {
     "profile s": r"[Pp]rofiling.* took ([\d.]+) s",
     "start s": r"init engine \(.*\) took ([\d.]+) s",
 }
-READY = "Application startup complete"
 WAYS = ("cold", "warm") if os.environ.get("CAOVAN_CARDS_WARM") == "1" else ("cold",)
-
-
-def planned(shape: Shape, folder: Path) -> Planned:
-    """The plan of this shape for the cards it is split over."""
-    gpus = [CARD] if shape.cards == 1 else list(range(shape.cards))
-    words = ["--load-format", "dummy", *EAGER, *shape.args]
-    if "full_attention_interval" in shape.config:
-        words += ["--gdn-prefill-backend", "triton"]
-    policy = {"tensor_parallel_size": shape.cards, **shape.policy}
-    lines = "\n".join(f"{name} = {value}" for name, value in policy.items())
-    file = folder / "caovan.toml"
-    file.write_text(f"""
-[model]
-path = "{shape.folder(folder)}"
-served_name = "tiny"
-max_model_len = {CONTEXT}
-[server]
-port = {free_port()}
-[engine]
-kind = "vllm"
-python = "{ENGINE}"
-gpus = {gpus}
-extra_args = [{", ".join(f'"{word}"' for word in words)}]
-env = {{ VLLM_USE_FLASHINFER_SAMPLER = "0", TRITON_CACHE_DIR = "{CACHE}/triton" }}
-[policy]
-{lines}
-""")
-    config = read(file)
-    return plan_for(config, inspect(config, None).with_model(config), None, cache=CACHE)
-
-
-@contextlib.contextmanager
-def started(found: Planned, log: Path) -> Iterator[str]:
-    """The log of the planned command, run until it answers or ends."""
-    env = {**os.environ, **found.command.env}
-    with log.open("wb") as output:
-        engine = subprocess.Popen(
-            found.command.argv, env=env, cwd=ROOT, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + START_S
-        while READY not in (text := log.read_text(errors="replace")):
-            if engine.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"no start: {text[-3000:]}", pytrace=False)
-            time.sleep(0.3)
-        yield text
-    finally:
-        engine.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            engine.wait(ENDED_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(engine.pid, signal.SIGKILL)
-        engine.wait()
 
 
 def forecast(found: Planned) -> dict[str, float]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.daemon import canary, memories
+from caovand.daemon.engine import canary
+from caovand.daemon.records import memories
 from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
 from tests.daemon_process import ROOT, free_port

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.planned import plan_for
-from caovand.cli.survey import configuration as read
-from caovand.cli.survey import inspect
+from caovand.cli.common.planned import plan_for
+from caovand.cli.common.survey import configuration as read
+from caovand.cli.common.survey import inspect
 from tests.cards.conftest import CARD, configuration, long_model, running, serves, shown
 from tests.daemon_process import Daemon, free_port
 

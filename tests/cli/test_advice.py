@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.cli.parser import parser
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from tests.daemon_process import ROOT
 from tests.documents import DOCUMENTS, READMES, name_of
 

@@ -11,17 +11,17 @@ from typing import get_args
 import pytest
 
 from caovand.adapters import model_folder
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli import candidates, drawing, survey
+from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli import plan as plan_verb
-from caovand.cli.errors import Exit
+from caovand.cli.common import candidates, drawing, survey
+from caovand.cli.common.errors import Exit
 from caovand.cli.main import main
 from caovand.cli.top import parts
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
+from caovand.core.engine.planning import Modelled
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard
 from caovand.core.facts.inventory_file import engines_in, render
-from caovand.core.planning import Modelled
 from caovand.core.problem import Problem
 from caovand.engines.registry import engine_of
 from tests.core.machines import (

@@ -22,13 +22,14 @@ import pytest
 
 from caovand import __version__
 from caovand.adapters.engine_install import places
-from caovand.cli import check_config, reach
+from caovand.cli import check_config
 from caovand.cli import main as cli_main
-from caovand.cli.client import Client, runtime_directory
-from caovand.cli.errors import CommandError
+from caovand.cli.common import reach
+from caovand.cli.common.client import Client, runtime_directory
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.survey import Machine
 from caovand.cli.incidents import files
 from caovand.cli.parser import parser
-from caovand.cli.survey import Machine
 from caovand.core.lifecycle.events import Gone, Start, Stop
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply
 from tests.patience import LIMIT_S

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.cli.drawing import BARS, PLAIN_BARS, sparkline
+from caovand.cli.common.drawing import BARS, PLAIN_BARS, sparkline
+from caovand.cli.common.printing import Shown, takes_unicode
 from caovand.cli.history import lines
-from caovand.cli.printing import Shown, takes_unicode
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon
 

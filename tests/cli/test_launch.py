@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.client_programs import PROGRAMS, Endpoint
+from caovand.cli.common.client_programs import PROGRAMS, Endpoint
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.model_pull import folders
-from caovand.cli import survey
+from caovand.cli.common import survey
 from caovand.core.facts.inventory_file import render
 from caovand.core.model_source.selection import MANIFEST
 from tests import tiny_gguf
@@ -225,7 +225,7 @@ def test_the_model_that_is_served_is_not_removed(
     assert ctl(*words).code == 0
     config = tmp_path / "caovan.toml"
     config.write_text(f'model.path = "{tmp_path}/models/owner--tiny"\n')
-    monkeypatch.setattr("caovand.cli.survey.SYSTEM_CONFIG", config)
+    monkeypatch.setattr("caovand.cli.common.survey.SYSTEM_CONFIG", config)
     said = ctl("model", "remove", NAME)
     assert (said.code, "it is the model that caovan serves" in said.err) == (1, True)
 

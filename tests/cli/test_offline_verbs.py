@@ -15,16 +15,18 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import model_folder, server_process
+from caovand.adapters import model_folder
 from caovand.adapters.engine_install import places
-from caovand.adapters.processes import Process
-from caovand.adapters.server_process import GATEWAY, PAGE
-from caovand.cli import doctor, orphans, serve, survey
+from caovand.adapters.servers import server_process
+from caovand.adapters.servers.server_process import GATEWAY, PAGE
+from caovand.adapters.system.processes import Process
+from caovand.cli import doctor, serve
 from caovand.cli import inventory as inventory_verb
 from caovand.cli import plan as plan_verb
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common import orphans, survey
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.main import main
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.all_reduce import Sums
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host

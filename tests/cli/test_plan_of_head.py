@@ -10,8 +10,8 @@ import pytest
 
 from caovand.adapters import model_folder
 from caovand.cli import plan as plan_verb
-from caovand.cli import survey
-from caovand.cli.errors import Exit
+from caovand.cli.common import survey
+from caovand.cli.common.errors import Exit
 from caovand.core.reporting.wire import Reply
 from caovand.engines.vllm.memory.shards import PARTITION
 from tests.cli.cluster.test_nodes_and_check import FACTS, cluster, node

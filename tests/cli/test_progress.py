@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from caovand.cli.progress import Screen
+from caovand.cli.common.progress import Screen
 
 
 class Terminal(io.TextIOWrapper):

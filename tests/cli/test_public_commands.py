@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caovand.cli import serve
-from caovand.cli.errors import CommandError
+from caovand.cli.common.errors import CommandError
 from caovand.engines.vllm.command import SERVE, build
 from caovand.engines.vllm.flags.table import SUCCESSORS
 from caovand.engines.vllm.planning.planner import make_plan

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.admission import door
-from caovand.cli import reach
-from caovand.cli.errors import CommandError
+from caovand.cli.common import reach
+from caovand.cli.common.errors import CommandError
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be several users")
 STRANGER = 65534

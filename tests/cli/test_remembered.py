@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import config_file, model_folder, state_file
-from caovand.cli import doctor, serve, survey
+from caovand.adapters import model_folder
+from caovand.adapters.files import config_file, state_file
+from caovand.cli import doctor, serve
 from caovand.cli import plan as plan_verb
+from caovand.cli.common import survey
 from caovand.cli.main import main
-from caovand.core.config import Config, ModelSection
+from caovand.core.config.schema import Config, ModelSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import degraded
 from caovand.core.plan import Plan, Setting, Taken

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import model_folder
-from caovand.cli import serve, survey
-from caovand.core.config import EngineSection
+from caovand.cli import serve
+from caovand.cli.common import survey
+from caovand.core.config.schema import EngineSection
 from tests.core.machines import CUDA, HOST, QWEN_27B_AWQ, turing
 
 

@@ -19,12 +19,13 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from caovand.cli import inventory, printing
+from caovand.cli import inventory
 from caovand.cli import plan as plan_verb
-from caovand.cli.console import console
-from caovand.cli.planned import plan_for
-from caovand.cli.progress import Screen
-from caovand.core.config_parser import parse
+from caovand.cli.common import printing
+from caovand.cli.common.console import console
+from caovand.cli.common.planned import plan_for
+from caovand.cli.common.progress import Screen
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory_file import render
 from caovand.core.problem import Problem
 from caovand.core.reporting.wire import Reply

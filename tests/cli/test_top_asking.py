@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import processes
-from caovand.cli.client import Client
+from caovand.adapters.system import processes
+from caovand.cli.common.client import Client
 from caovand.cli.top import screen, watcher
 from caovand.cli.top.view import CardProcess, Happening, Look, Page
 from caovand.core.reporting.wire import Reply

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import caovand.cli
-from caovand.cli.verb import Verb, verbs_of
+from caovand.cli.common.verb import Verb, verbs_of
 from tests.cli.conftest import Ctl
 from tests.daemon_process import ROOT
 
@@ -20,7 +20,7 @@ import make as man
 FOLDERS = {file.parent for file in (ROOT / "caovand/cli").rglob("*.py")}
 PACKAGES = sorted(str(folder.relative_to(ROOT)).replace("/", ".") for folder in FOLDERS)
 NEW = '''"""`caovanctl dance`: dance."""
-from caovand.cli.verb import Verb
+from caovand.cli.common.verb import Verb
 
 
 def arguments(parser):

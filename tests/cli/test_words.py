@@ -19,7 +19,7 @@ FILES = [
     *sorted((ROOT / "caovand/cli").rglob("*.py")),
     *sorted((ROOT / "caovand/adapters/engine_install").glob("*.py")),
     *(ROOT / "caovand/daemon").glob("*verbs.py"),
-    ROOT / "caovand/daemon/arguments.py",
+    ROOT / "caovand/daemon/requests/arguments.py",
 ]
 NOT = re.compile(
     r"\b(mend\w*|said|told|held|given|beside|heed|forgo|looks? at|looking now|of that|what is not"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import (
     EngineInfo,
     Gpu,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.values import BadConfig
-from caovand.core.config import Config
-from caovand.core.config_parser import parse as parse_config
+from caovand.core.config.parser import parse as parse_config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.plan import Unplannable

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from caovand.core.cluster.checks import agreed, compare
 from caovand.core.cluster.node import Card, NodeFacts
-from caovand.core.engine import Package
+from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from tests.core.nodes import HEAD, T4, WORKER
 from tests.core.test_cluster_node import NODES

@@ -20,7 +20,7 @@ from caovand.core.cluster.node_document import (
     shown,
     to_document,
 )
-from caovand.core.config_services import ClusterSection
+from caovand.core.config.services import ClusterSection
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import in_use
 from caovand.core.healing.failure import Finding

@@ -14,11 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import MODES, Config, ModelSection, PolicySection, WatchSection, unapplied
-from caovand.core.config_key import ConfigError, Pairs
-from caovand.core.config_parser import parse
-from caovand.core.config_services import LogSection
-from caovand.core.config_text import render
+from caovand.core.config.key import ConfigError, Pairs
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import (
+    MODES,
+    Config,
+    ModelSection,
+    PolicySection,
+    WatchSection,
+    unapplied,
+)
+from caovand.core.config.services import LogSection
+from caovand.core.config.text import render
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.examples import examples
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import Config, PolicySection
-from caovand.core.config_key import key
-from caovand.core.config_parser import parse
+from caovand.core.config.key import key
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config, PolicySection
 from caovand.core.facts.inventory import Gpu, Node
 from caovand.core.facts.occupancy import NOTABLE_MIB, used
 from caovand.core.healing import degraded

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import WatchSection
+from caovand.core.config.schema import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.detector import (
     DetectorRules,

@@ -18,6 +18,8 @@ from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 from caovand.core.checkpoint.gguf import BadGguf, Count, GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
+from caovand.engines.common.gguf.placement import Placement, devices
+from caovand.engines.common.gguf.sizes import Load
 from tests import tiny_gguf
 from tests.tiny_gguf import ARRAY, BOOL, F32, I32, TEXT, U32, U64, assemble, make, value
 
@@ -98,6 +100,24 @@ def test_the_last_layers_may_share_the_caches_of_others() -> None:
     found = card("qwen3", attention__shared_kv_layers=value(U32, 1)).gguf
     assert found is not None
     assert [layer.keys for layer in found.layers] == [32, 32, 0]
+
+
+def test_an_image_encoder_in_the_file_takes_memory_and_is_not_read_for_text() -> None:
+    values = {
+        "general.architecture": value(TEXT, "gemma3"),
+        **{f"gemma3.{name}": value(U32, 2) for name in KEYS},
+    }
+    shapes = dict.fromkeys(("blk.0.x", "v.blk.0.attn_q.weight", "mm.0.bias", "output_norm"), (8,))
+    data = assemble(values, shapes, dict.fromkeys(shapes, bytes(32)))
+    found = describe([("a.gguf", parsed(data))], "/a.gguf")
+    assert found.gguf is not None
+    assert (found.gguf.vision, found.gguf.rest, found.gguf.size) == (64, 32, 128)
+    with_images, without = (
+        devices(replace(found, gguf=one), Load(256), Placement((3,)))[0]
+        for one in (found.gguf, replace(found.gguf, vision=0))
+    )
+    assert with_images.weights - without.weights == 64
+    assert with_images.read == without.read
 
 
 def test_an_architecture_with_an_index_is_noted() -> None:

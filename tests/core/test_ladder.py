@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import PolicySection
+from caovand.core.config.schema import PolicySection
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import (
     REACTIONS,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.chat_template import NO_CHAT, effective
+from caovand.adapters.engine.chat_template import NO_CHAT, effective
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.core.checkpoint.model_task import SentenceTransformer, task_of
 from tests import tiny_tasks
@@ -62,7 +62,8 @@ def test_a_whisper_has_the_context_and_the_layers_of_its_decoder(tmp_path: Path)
     more = {"num_hidden_layers": 9, "max_position_embeddings": None, **tiny_tasks.WHISPER}
     card = read_model(str(folder(tmp_path / "model", "WhisperForConditionalGeneration", more)))
     assert (card.task, card.max_model_len, len(card.layer_types)) == ("transcription", 64, 2)
-    assert (card.heads, card.notes) == (2, ())
+    sound = tiny_tasks.WHISPER["max_source_positions"]
+    assert (card.heads, card.notes, card.encoder_tokens) == (2, (), sound)
 
 
 def test_a_written_reranker_is_known_by_its_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import WatchSection
+from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
 from caovand.core.lifecycle.events import Failed, Gone, Planned, Proven, Restart, Start, Tick

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import WatchSection
+from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caovand.core.config import WatchSection
+from caovand.core.config.schema import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.observation import LogLine, Mark, Tick
 from caovand.core.health.signs import Broken

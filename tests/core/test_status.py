@@ -8,11 +8,11 @@ from typing import get_args
 
 import pytest
 
+from caovand.core.engine.log import Step
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
-from caovand.core.log import Step
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.reporting.status import (
     SlotFacts,

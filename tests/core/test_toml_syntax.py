@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caovand.core.toml_syntax import explained
+from caovand.core.config.toml_syntax import explained
 
 
 @pytest.mark.parametrize(

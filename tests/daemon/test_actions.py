@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import state_file
 from caovand.adapters.child import Child
-from caovand.adapters.directories import Directories
+from caovand.adapters.files import state_file
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.processes import Process
-from caovand.core.config import (
+from caovand.adapters.system.processes import Process
+from caovand.core.config.schema import (
     Config,
     ModelSection,
     PolicySection,
@@ -36,13 +36,15 @@ from caovand.core.config import (
 from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
-from caovand.daemon import inspection, memories, proof
 from caovand.daemon.cards import InUse
 from caovand.daemon.cluster.part import Part
-from caovand.daemon.inspection import Obstacle, PlanRequest, Prepared
-from caovand.daemon.inspections import CHOICES
+from caovand.daemon.engine import proof
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.records import memories
 from caovand.daemon.room_again import RoomAgain
+from caovand.daemon.start import inspection
+from caovand.daemon.start.inspection import Obstacle, PlanRequest, Prepared
+from caovand.daemon.start.inspections import CHOICES
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
 from tests.daemon_process import lives
@@ -110,7 +112,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(inspection, "planned_for", one.planned_for)
     monkeypatch.setattr(inspection, "check_cards", lambda *_: None)
     monkeypatch.setattr(inspection, "check_port", lambda _: None)
-    monkeypatch.setattr("caovand.daemon.engine_run.check_all_reduce", one.check_all_reduce)
+    monkeypatch.setattr("caovand.daemon.engine.run.check_all_reduce", one.check_all_reduce)
     monkeypatch.setattr(proof, "prove", one.prove)
     monkeypatch.setattr("caovand.daemon.loop.MAX_TICK_S", 0.05)
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import all_reduce
+from caovand.adapters.gpu import all_reduce
 from caovand.core.facts.all_reduce import AllReduce, Sums
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan, Setting
-from caovand.daemon.all_reduce import check_all_reduce
+from caovand.daemon.start.all_reduce import check_all_reduce
 from caovand.engines.registry import engine_of
 from tests.core.machines import inventory
 from tests.patience import LIMIT_S, soon

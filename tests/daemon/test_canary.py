@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import http
-from caovand.adapters.http import Answer, Endpoint, Unanswered
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Answer, Endpoint, Unanswered
 from caovand.core.healing.failure import Finding
 from caovand.core.health.canary import NOT_JSON, PROMPT, TOKENS
 from caovand.core.plan import Plan, Setting
-from caovand.daemon.canary import FILE, Canary, FirstAnswers
+from caovand.daemon.engine.canary import FILE, Canary, FirstAnswers
 from caovand.engines.registry import engine_of
 from tests.core.machines import SMALL_HYBRID, inventory
 
@@ -173,7 +173,7 @@ def test_where_nothing_can_be_written_it_says_so_and_still_compares(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("caovand.adapters.state_file.write", full)
+    monkeypatch.setattr("caovand.adapters.files.state_file.write", full)
     world.fake.answers = [greedy("abc"), greedy("abx"), greedy("abx")]
     start = world.start()
     assert start("proof") is None

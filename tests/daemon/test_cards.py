@@ -26,7 +26,7 @@ def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, *_: Any) -> None: ...
 
     monkeypatch.setattr(cards, "GpuSampler", Silent)
-    monkeypatch.setattr(cards, "LOOK_S", 0.001)
+    monkeypatch.setattr(cards, "POLL_S", 0.001)
 
 
 def look_like(monkeypatch: pytest.MonkeyPatch, looks: Iterator[Gpu]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from caovand.adapters.incidents import Incidents
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import Case
-from caovand.daemon import chronicle
-from caovand.daemon.chronicle import Gathered, Recorder
+from caovand.daemon.records import chronicle
+from caovand.daemon.records.chronicle import Gathered, Recorder
 from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
 

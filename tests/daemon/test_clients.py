@@ -12,10 +12,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from caovand.adapters.http import Endpoint
-from caovand.core.config import Config, ModelSection
-from caovand.core.config_key import ConfigError
-from caovand.core.config_services import GatewaySection
+from caovand.adapters.network.http import Endpoint
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config, ModelSection
+from caovand.core.config.services import GatewaySection
 from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.slot import engine_of, returns
@@ -27,7 +27,7 @@ from caovand.daemon import clients as module
 from caovand.daemon.clients import Clients, Slot
 from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
-from caovand.daemon.starts import Starts
+from caovand.daemon.start.starts import Starts
 from caovand.engines import registry
 from tests.patience import LIMIT_S, soon, turns
 

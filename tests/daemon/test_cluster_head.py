@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.cluster_key import Pairs
+from caovand.adapters.network.cluster_key import Pairs
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import Card, NodeFacts
-from caovand.core.config import Config
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
 from caovand.core.facts.checks import CheckResult
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
@@ -26,8 +26,8 @@ from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.links import Peer
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.workers import Member
-from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
+from caovand.daemon.start.inspection import Obstacle
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan

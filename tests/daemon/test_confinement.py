@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.directories import Directories
-from caovand.core.config import Config
-from caovand.daemon.confinement import confinement, of_a_server, readable_keys
+from caovand.adapters.files.directories import Directories
+from caovand.core.config.schema import Config
+from caovand.daemon.start.confinement import confinement, of_a_server, readable_keys
 from tests.fake_engine import ENGINE
 
 

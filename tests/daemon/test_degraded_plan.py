@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caovand.core.plan import Plan, Setting, Taken
-from caovand.daemon.degraded_plan import PlanMemory
+from caovand.daemon.start.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
 
 OFF = {"VLLM_PLUGINS": Setting("", "ladder", "caovan's kernels off")}

@@ -12,8 +12,8 @@ from caovand.core.health.observation import Progress
 from caovand.core.lifecycle.events import Exited, Planned, Restart, Tick
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan
-from caovand.daemon import figures as figures_module
-from caovand.daemon.figures import SlotFigures
+from caovand.daemon.engine import figures as figures_module
+from caovand.daemon.engine.figures import SlotFigures
 
 
 def reading(tokens: float, at: float, running: int = 1) -> Reading:

@@ -13,18 +13,20 @@ from pathlib import Path
 import pytest
 import structlog
 
-from caovand.adapters.directories import Directories
-from caovand.adapters.kernel_log import KernelLog
+from caovand.adapters.engine.pump import Pump
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.pump import Pump
-from caovand.core.config import Config, EngineSection
+from caovand.adapters.system.kernel_log import KernelLog
+from caovand.core.config.schema import Config, EngineSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import Snapshot
-from caovand.daemon import engine_run, inspection, proof
 from caovand.daemon.cards import InUse
-from caovand.daemon.inspection import Prepared
+from caovand.daemon.engine import proof
+from caovand.daemon.engine import run as engine_run
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.start import inspection
+from caovand.daemon.start.inspection import Prepared
 from tests.core.machines import CUDA, inventory, plan, turing
 from tests.patience import PATIENCE_S
 

@@ -17,9 +17,9 @@ from caovand.core.figures.minute import Mark
 from caovand.core.figures.track import Track, follow
 from caovand.core.health.observation import GpuSample, Progress
 from caovand.core.problem import ProblemError
-from caovand.daemon import history_writer
-from caovand.daemon.history import History
-from caovand.daemon.history_writer import Writer
+from caovand.daemon.records import history_writer
+from caovand.daemon.records.history import History
+from caovand.daemon.records.history_writer import Writer
 from tests.patience import LIMIT_S, eventually, soon
 
 MARK = Mark(1_800_000_000.0, "main", "mode", "fast")

@@ -12,17 +12,17 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from caovand.adapters.directories import directories
-from caovand.adapters.processes import Process
-from caovand.core.config_key import ConfigError
-from caovand.core.config_parser import parse
+from caovand.adapters.files.directories import directories
+from caovand.adapters.system.processes import Process
+from caovand.core.config.key import ConfigError
+from caovand.core.config.parser import parse
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.healing import degraded, ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan
-from caovand.daemon import inspection
-from caovand.daemon.degraded_plan import PlanMemory
+from caovand.daemon.start import inspection
+from caovand.daemon.start.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import CUDA, KNOWN, cards, inventory, plan, turing

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import wall_clock
+from caovand.adapters.system import wall_clock
 from caovand.core.gateway.keys import ClientKey, digest_of
 from caovand.core.gateway.usage import DAY_S
 from caovand.core.problem import ProblemError

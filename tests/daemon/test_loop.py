@@ -16,11 +16,12 @@ from unittest.mock import patch
 import pytest
 import structlog
 
-from caovand.adapters import child, processes
-from caovand.adapters.directories import Directories
+from caovand.adapters import child
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.core.config import Config, WatchSection
-from caovand.core.config_services import GatewaySection
+from caovand.adapters.system import processes
+from caovand.core.config.schema import Config, WatchSection
+from caovand.core.config.services import GatewaySection
 from caovand.core.facts.ledger import Marks
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import child, processes, state_file
-from caovand.adapters.config_file import ModeMemory
+from caovand.adapters import child
+from caovand.adapters.files import state_file
+from caovand.adapters.files.config_file import ModeMemory
+from caovand.adapters.files.stale_files import StaleFiles
 from caovand.adapters.incidents import Incidents, NoIncident
-from caovand.adapters.stale_files import StaleFiles
-from caovand.core.config_parser import parse
+from caovand.adapters.system import processes
+from caovand.core.config.parser import parse
 from caovand.core.facts.ledger import Marks
 from caovand.core.healing import degraded
 from caovand.core.health.canary import Greedy, to_document
@@ -24,11 +26,14 @@ from caovand.core.reporting import starts
 from caovand.core.reporting.starts import Start
 from caovand.core.tuning import record
 from caovand.core.tuning.evidence import Seen
-from caovand.daemon import canary, degraded_plan, inspection, memories, tuning
-from caovand.daemon.canary import FirstAnswers
-from caovand.daemon.degraded_plan import PlanMemory
-from caovand.daemon.inspection import PlanRequest
-from caovand.daemon.starts import Starts
+from caovand.daemon import tuning
+from caovand.daemon.engine import canary
+from caovand.daemon.engine.canary import FirstAnswers
+from caovand.daemon.records import memories
+from caovand.daemon.start import degraded_plan, inspection
+from caovand.daemon.start.degraded_plan import PlanMemory
+from caovand.daemon.start.inspection import PlanRequest
+from caovand.daemon.start.starts import Starts
 from caovand.daemon.tuning import DraftTuner
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.healing.cures import HEALING

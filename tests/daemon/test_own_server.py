@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caovand.adapters.server_process import PAGE, READY
+from caovand.adapters.servers.server_process import PAGE, READY
 from caovand.daemon import own_server as module
 from caovand.daemon.own_server import OwnServer, url
 from tests.patience import soon, turns
 
 ON = "127.0.0.1:9480"
+LACKS = "cannot serve the page: the library is not installed"
 TAKEN = "cannot serve the page: 127.0.0.1:9480: Address already in use; set another [page] listen"
 
 
@@ -23,8 +25,8 @@ class FakeProcess:
 
     pid = 7
 
-    def __init__(self, kind: Any, words: Any, *more: Any) -> None:
-        self.kind, self.words, self.ended = kind, words, False
+    def __init__(self, kind: Any, words: Any, listener: Any, *more: Any) -> None:
+        self.kind, self.words, self.listener, self.ended = kind, words, listener, False
         self.on_line, self.on_end, _ = more[-3:]
 
     def end(self) -> None:
@@ -54,6 +56,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "delay", lambda attempt, chance: 0.0)
+    monkeypatch.setattr(module.listening, "on", lambda listen, backlog: socket.socket())
 
 
 def run(test: Callable[[World], Awaitable[None]]) -> None:
@@ -128,16 +131,59 @@ def test_one_that_ended_is_started_again() -> None:
     run(test)
 
 
+def test_clients_wait_for_one_that_served_and_are_refused_by_one_that_cannot() -> None:
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        listener = world.latest.listener
+        world.latest.on_line(READY)
+        world.latest.on_end(-9)
+        await soon(lambda: len(world.started) == 2)
+        assert world.latest.listener is listener
+        world.latest.on_line(READY)
+        world.page.settle(ON, ("--token-file", "/t"))
+        assert world.latest.listener is listener
+        world.latest.on_end(1)
+        assert listener.fileno() < 0
+        await soon(lambda: len(world.started) == 4)
+        listener = world.latest.listener
+        world.page.settle("127.0.0.1:9481")
+        assert listener.fileno() < 0
+        world.page.close()
+        assert world.latest.listener.fileno() < 0
+
+    run(test)
+
+
 def test_what_it_cannot_do_is_the_problem_and_is_told_once() -> None:
     async def test(world: World) -> None:
         world.page.settle(ON)
         for number in range(1, 4):
-            world.latest.on_line(TAKEN)
+            world.latest.on_line(LACKS)
             world.latest.on_end(1)
-            assert world.page.problem == TAKEN
+            assert world.page.problem == LACKS
             await soon(lambda number=number: len(world.started) == number + 1)
+        assert world.told == [LACKS]
+
+    run(test)
+
+
+def test_an_address_that_is_taken_is_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    def on(listen: str, backlog: int) -> socket.socket:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError(98, "Address already in use (while attempting to bind)")
+        return socket.socket()
+
+    async def test(world: World) -> None:
+        world.page.settle(ON)
+        assert world.page.problem == TAKEN
+        await soon(lambda: world.started)
         assert world.told == [TAKEN]
 
+    monkeypatch.setattr(module.listening, "on", on)
     run(test)
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import engine_user, ports
-from caovand.adapters.http import Endpoint, Stranger, Unanswered, call
+from caovand.adapters import engine_user
+from caovand.adapters.network import ports
+from caovand.adapters.network.http import Endpoint, Stranger, Unanswered, call
 from caovand.core import limits
-from caovand.daemon.peers import Peers
+from caovand.daemon.engine.peers import Peers
 from tests.daemon_process import free_port
 from tests.patience import eventually
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.directories import Directories
+from caovand.adapters.files.directories import Directories
 from caovand.core.cluster.node import Card, assumed, node_of
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Setting, Taken
-from caovand.daemon import inspection
-from caovand.daemon.degraded_plan import PlanMemory
-from caovand.daemon.planning import SlotPlanner
+from caovand.daemon.start import inspection
+from caovand.daemon.start.degraded_plan import PlanMemory
+from caovand.daemon.start.planning import SlotPlanner
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.memory.shards import PARTITION
 from tests.core.machines import inventory, named, turing

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.network.http import Endpoint, Unanswered
 from caovand.core.plan import Plan, Setting
-from caovand.daemon import proof
+from caovand.daemon.engine import proof
 from caovand.engines.registry import engine_of
 from tests.lab.completions_server import completions
 from tests.patience import LIMIT_S

@@ -17,8 +17,8 @@ from caovand.core.lifecycle.events import Failed
 from caovand.core.plan import Plan
 from caovand.core.reporting.incident import Case
 from caovand.core.reporting.incident_text import REPORT
-from caovand.daemon import causes, reading, watching
-from caovand.daemon.chronicle import Recorder
+from caovand.daemon.engine import causes, reading, watching
+from caovand.daemon.records.chronicle import Recorder
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.reader import LOG
 from tests.daemon.test_watching import OOM, WORKER, Broken, watched

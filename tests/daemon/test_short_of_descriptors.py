@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import http, state_file
-from caovand.adapters.http import Endpoint, Unanswered
+from caovand.adapters.files import state_file
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Endpoint, Unanswered
 from caovand.core import limits
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.health import detector
 from caovand.core.health.detector import DetectorRules
 from caovand.core.health.observation import NotObserved, Progress, Tick
 from caovand.core.health.signs import Broken
-from caovand.daemon import inspection
+from caovand.daemon.start import inspection
 from tests.core.machines import CUDA
 
 
@@ -59,7 +60,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *_, **__: CUDA)
     monkeypatch.setattr(inspection.trust, "require", lambda *_: None)
-    monkeypatch.setattr("caovand.adapters.safe_files.read", exhausted)
+    monkeypatch.setattr("caovand.adapters.files.safe_files.read", exhausted)
     request = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
     with pytest.raises(inspection.Obstacle) as caught:
         inspection.inspect(request, inspection.Directories(*[tmp_path] * 4))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import scales
+from caovand.adapters.engine import scales
 from caovand.adapters.model_folder import ModelProblem
-from caovand.core.config import Config
-from caovand.core.config_parser import parse
-from caovand.daemon import inspection
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
+from caovand.daemon.start import inspection
 from tests.adapters.test_scales import floats, write
 
 QUANTISED = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import state_file
+from caovand.adapters.files import state_file
 from caovand.adapters.incidents import Incidents
 from caovand.core.reporting.incident_text import REPORT as INCIDENT
-from caovand.daemon import memories
+from caovand.daemon.records import memories
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.daemon.test_memories import DAMAGE, GOOD, REPORT
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import PolicySection
+from caovand.core.config.schema import PolicySection
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.track import Track, follow, restarted

@@ -16,19 +16,21 @@ from typing import Any
 import pytest
 import structlog
 
-from caovand.adapters import config_file, processes
-from caovand.adapters.directories import Directories
-from caovand.adapters.http import Endpoint, call
+from caovand.adapters.files import config_file
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.threads import Threads
-from caovand.core.config import Config
+from caovand.adapters.network.http import Endpoint, call
+from caovand.adapters.system import processes
+from caovand.adapters.system.threads import Threads
+from caovand.core.config.schema import Config
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.wire import Request
-from caovand.daemon import memories, verbs
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.records import memories
+from caovand.daemon.requests import verbs
 from caovand.daemon.slot import Slot
 from tests.patience import soon
 from tests.scenarios.test_supervision import configuration, model

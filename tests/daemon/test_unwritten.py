@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from caovand.adapters.directories import Directories
+from caovand.adapters.engine.pump import RotatedFile
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
-from caovand.adapters.pump import RotatedFile
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.daemon.loop import Supervisor
-from caovand.daemon.unwritten import Unwritten
+from caovand.daemon.records.unwritten import Unwritten
 
 
 def test_lost_output_is_noticed_once(tmp_path: Path) -> None:

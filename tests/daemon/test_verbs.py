@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand import __version__
-from caovand.adapters.http import Endpoint
+from caovand.adapters.engine.pump import Ring
 from caovand.adapters.incidents import Incidents
-from caovand.adapters.pump import Ring
-from caovand.core.config import Config, Mode
+from caovand.adapters.network.http import Endpoint
+from caovand.core.config.schema import Config, Mode
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan, Setting, Taken
@@ -24,11 +24,11 @@ from caovand.core.problem import ProblemError
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
 from caovand.core.slot import ONLY
-from caovand.daemon import evidence_verbs, verbs
 from caovand.daemon.cluster.part import Part
-from caovand.daemon.figures import SlotFigures
+from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.keys import Keys
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.requests import evidence_verbs, verbs
 from caovand.engines.registry import engine_of
 from tests.patience import turns
 

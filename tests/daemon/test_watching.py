@@ -14,20 +14,21 @@ from typing import Any, cast
 
 import pytest
 
-from caovand.adapters import http, oom_kills
 from caovand.adapters.child import Child
-from caovand.adapters.http import Answer, Endpoint, Stranger
-from caovand.adapters.pump import Ring
-from caovand.core.config import WatchSection
+from caovand.adapters.engine.pump import Ring
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Answer, Endpoint, Stranger
+from caovand.adapters.system import oom_kills
+from caovand.core.config.schema import WatchSection
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
 from caovand.core.health.signs import Broken, Probe
 from caovand.core.lifecycle.events import Event, Exited, Failed, Proven
 from caovand.core.plan import Plan
-from caovand.daemon import proof
-from caovand.daemon.canary import Canary
-from caovand.daemon.watching import WatchedRun, Watching
+from caovand.daemon.engine import proof
+from caovand.daemon.engine.canary import Canary
+from caovand.daemon.engine.watching import WatchedRun, Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import plain
@@ -112,7 +113,7 @@ def test_a_start_is_given_up_before_the_machine_does_where_a_process_failed(
     monkeypatch: pytest.MonkeyPatch, given: float | None, patience_s: float
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("caovand.daemon.watching._now", lambda: now)
+    monkeypatch.setattr("caovand.daemon.engine.watching._now", lambda: now)
 
     def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> None:
         nonlocal now
@@ -209,7 +210,7 @@ def polled(
                 raise answer
             return Answer(200, "")
 
-        monkeypatch.setattr("caovand.adapters.http.call", call)
+        monkeypatch.setattr("caovand.adapters.network.http.call", call)
         child: Any = SimpleNamespace(status=None, members=())
         for _ in answers:
             await watching.poll(child, ())
@@ -285,7 +286,7 @@ def test_what_a_fault_on_a_card_was_is_said_by_the_engine_and_else_by_the_kernel
     monkeypatch: pytest.MonkeyPatch, ends: bool, xid: int, words: list[str], failure: Failure
 ) -> None:
     """As on an H200: the kernel was faster than the log, and each of its Xids means many faults."""
-    monkeypatch.setattr("caovand.daemon.watching.LAST_WORDS_S", 60.0 if ends else 0.0)
+    monkeypatch.setattr("caovand.daemon.engine.watching.LAST_WORDS_S", 60.0 if ends else 0.0)
 
     def act(watching: Watching, say: Callable[[Sequence[str]], None]) -> Iterator[None]:
         end = asyncio.Event()

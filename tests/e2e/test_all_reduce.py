@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import all_reduce
+from caovand.adapters.gpu import all_reduce
 from caovand.core.facts.all_reduce import AllReduce
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.engines.llamacpp.tiny_model import tiny_model
 from tests import tiny_gguf
 from tests.daemon_process import ROOT, Daemon, daemon, free_port

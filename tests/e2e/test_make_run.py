@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.core import tiny_chat
 from tests.daemon_process import ROOT
 from tests.e2e.bare_root import BareRoot

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from tests.cluster_pair import Pair, pair
 from tests.daemon_process import ROOT, Daemon
 from tests.patience import until

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from caovand.adapters.port_check import connect, listening
+from caovand.adapters.network.port_check import connect, listening
 from tests.daemon_process import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.shards import weights_bytes
+from caovand.engines.vllm.memory.steps import overheads
+from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
@@ -18,13 +21,14 @@ BATCH = {"policy": {"workload": "batch"}}
 @pytest.mark.parametrize(
     ("box", "name", "sequences", "step"),
     [
-        ("3090", "gpt-oss-20b", 128, 8192),
-        ("4090", "gpt-oss-20b", 128, 8192),
+        ("3090", "gpt-oss-20b", 192, 8192),
+        ("4090", "gpt-oss-20b", 192, 8192),
         ("a100-80g", "gpt-oss-20b", 256, 8192),
-        ("a100-80g", "gpt-oss-120b", 128, 8192),
-        ("h100", "gpt-oss-120b", 128, 2048),
-        ("4090", "Llama-3.1-8B", 24, 2048),
-        ("h200-x8", "DeepSeek-R1", 256, 8192),
+        ("a100-80g", "gpt-oss-120b", 192, 8192),
+        ("h100", "gpt-oss-120b", 192, 8192),
+        ("4090", "Llama-3.1-8B", 96, 2048),
+        ("h200-x8", "DeepSeek-R1", 128, 8192),
+        ("h200", "gpt-oss-20b", 1024, 8192),
     ],
 )
 def test_a_batch_fills_the_cache_in_large_steps_with_graphs(
@@ -40,6 +44,83 @@ def test_turings_few_sequences_are_for_people_not_for_batches() -> None:
     machine = box_with("2080ti-22g", model("Qwen3-30B-A3B-AWQ"))
     assert plan(machine).value("max_num_seqs") <= 8
     assert plan(machine, **BATCH).value("max_num_seqs") > 8
+
+
+@pytest.mark.parametrize("box", ["4090", "a4000"])
+def test_a_batch_that_the_cache_bounds_weighs_eight_bits(box: str) -> None:
+    machine = box_with(box, model("Llama-3.1-8B-AWQ"))
+    found = plan(machine, **BATCH)
+    assert found.value("kv_cache_dtype") == "fp8"
+    assert "94 to 99 %" in found.settings["kv_cache_dtype"].reason
+    own = plan(machine, policy={"workload": "batch", "kv_cache_dtype": "float16"})
+    assert found.value("max_num_seqs") > 1.5 * own.value("max_num_seqs")
+    assert plan(machine).value("kv_cache_dtype") is None
+
+
+@pytest.mark.parametrize(("box", "name"), [("4090", "gpt-oss-20b"), ("h200", "Llama-3.1-8B")])
+def test_eight_bits_bring_nothing_to_windows_and_where_there_is_room(box: str, name: str) -> None:
+    assert plan(box_with(box, model(name)), **BATCH).value("kv_cache_dtype") is None
+
+
+def test_long_prompts_weigh_eight_bits_before_the_models_context_is_cut() -> None:
+    machine = box_with("5090", model("Qwen3.6-27B-AWQ"))
+    own = plan(machine, policy={"workload": "long", "kv_cache_dtype": "bfloat16"})
+    found = plan(machine, policy={"workload": "long"})
+    assert found.value("kv_cache_dtype") == "fp8"
+    assert found.value("max_model_len") > 1.5 * own.value("max_model_len")
+
+
+def test_few_active_parameters_do_not_draft_for_many_users() -> None:
+    machine = box_with("2080ti-22g-x4", model("Qwen3.5-35B-A3B-AWQ"))
+    assert plan(machine).mtp == 1
+    found = plan(machine, **BATCH)
+    assert found.mtp == 0
+    assert "keep the cards busy" in found.settings["speculative_config"].reason
+
+
+@pytest.mark.parametrize(
+    ("box", "name", "tensor", "replicas"),
+    [
+        ("h100-x8", "Qwen3.6-27B-FP8", 4, 2),
+        ("3090-x4", "Llama-3.1-8B-AWQ", 1, 4),
+        ("2080ti-22g-x2", "Llama-3.1-8B-AWQ", 1, 2),
+        ("h200-x8", "DeepSeek-R1", 1, 8),
+        ("h100-x8", "gpt-oss-120b", 8, None),
+        ("3090-and-3060", "Llama-3.1-8B-AWQ", 1, None),
+    ],
+)
+def test_a_batch_is_served_by_replicas_where_that_is_faster(
+    box: str, name: str, tensor: int, replicas: int | None
+) -> None:
+    machine = box_with(box, model(name))
+    found = plan(machine, **BATCH)
+    assert found.value("tensor_parallel_size") == tensor
+    assert found.value("data_parallel_size") == replicas
+    assert bool(found.value("enable_expert_parallel")) == (name == "DeepSeek-R1")
+    assert len(found.cards or ()) == tensor * (replicas or 1)
+    assert forecast(found, machine).fits
+    assert plan(machine).value("data_parallel_size") is None
+    whole = plan(machine, policy={"workload": "batch", "tensor_parallel_size": tensor})
+    assert whole.value("data_parallel_size") is None
+
+
+def test_replicas_need_the_flag() -> None:
+    machine = box_with("3090-x4", model("Llama-3.1-8B-AWQ"))
+    flags = frozenset({"--tensor-parallel-size", "--max-model-len", "--max-num-seqs"})
+    old = replace(machine, engine=replace(machine.engine, flags=flags))
+    assert plan(old, **BATCH).value("data_parallel_size") is None
+    assert plan(old, **BATCH).value("tensor_parallel_size") == 4
+
+
+def test_replicas_share_out_the_experts_and_keep_the_rest() -> None:
+    card = model("DeepSeek-R1")
+    one = Candidate(context=4096, sequences=1, batch_tokens=512, utilization=0.9)
+    all_cards, replicas = one.but(tensor_parallel=8), one.but(replicas=8, whole_experts=True)
+    more = weights_bytes(card, replicas) - weights_bytes(card, all_cards)
+    spared = card.size("layers", "embedding", "head") * 7 / 8
+    assert more == pytest.approx(spared, rel=0.2)
+    activations = [dict(overheads(card, asked))["activations"] for asked in (all_cards, replicas)]
+    assert activations[1] > 1.5 * activations[0]
 
 
 def test_requests_beyond_the_cache_wait() -> None:
@@ -76,9 +157,10 @@ def test_a_processors_cache_is_a_quarter_of_what_the_weights_leave() -> None:
 
 def test_reasons_of_batches_are_true() -> None:
     turing = plan(box_with("2080ti-22g", model("Qwen3-30B-A3B-AWQ")), **BATCH)
-    assert "full-length" not in turing.settings["max_num_seqs"].reason
+    assert "compute longer" not in turing.settings["max_num_seqs"].reason
+    hybrid = plan(box_with("2080ti-22g-x2", model("Qwen3.6-27B-AWQ")), **BATCH)
+    assert "with recurrent states as large as" in hybrid.settings["max_num_seqs"].reason
     latent = plan(box_with("h200-x8", model("DeepSeek-R1")), **BATCH)
-    flags = "--data-parallel-size 8 --enable-expert-parallel"
-    assert flags in latent.settings["tensor_parallel_size"].reason
+    assert "would hold the same" in latent.settings["data_parallel_size"].reason
     embedder = plan(box_with("4090", model("Qwen3-Reranker-4B")))
     assert "texts of 512 tokens" in embedder.settings["max_num_seqs"].reason

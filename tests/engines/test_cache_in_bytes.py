@@ -124,6 +124,21 @@ def test_less_of_the_card_means_that_vllm_sizes_the_cache() -> None:
     assert half.step(found, Finding("host-oom", "killed", "serving")) is None
 
 
+@pytest.mark.parametrize(("box", "card"), [("3090", QWEN), ("4090", model("Llama-3.1-8B"))])
+def test_the_share_bars_no_start_that_has_room(box: str, card: ModelCard) -> None:
+    """vLLM compares it with what is free, and uses it for nothing else."""
+    machine = box_with(box, card)
+    found = plan(machine)
+    asked = candidate_of_plan(found, machine)
+    size = visible_mib(machine.gpus[0].total_mib)
+    taken = weights_bytes(card, asked) + sum(part for _, part in overheads(card, asked))
+    taken = (taken + found.value(BYTES)) / MIB
+    assert taken - 260 <= found.value(SHARE) * size <= taken
+    assert found.value(SHARE) < utilization(asked, machine.gpus)
+    assert "must be free at the start" in found.settings[SHARE].reason
+    assert plan(machine, policy={SHARE: 0.93}).value(SHARE) == 0.93
+
+
 def test_the_log_of_such_a_start_tells_the_size() -> None:
     line = (
         "INFO 11-26 14:35:45 [gpu_worker.py:383] Initial free memory 23.2 GiB, reserved 2.45 GiB"
@@ -149,6 +164,7 @@ def test_a_set_cache_is_no_smaller_than_vllms_own() -> None:
     machine = box_with("3090-x4", model("Llama-3.3-70B-AWQ"))
     found = plan(machine)
     first = replace(candidate_of_plan(found, machine), kv_bytes=None, cold=True)
+    first = first.but(utilization=utilization(first, machine.gpus))
     own = kv_bytes(machine.model, first, machine.gpus)
     assert own - 2 * MIB < found.value(BYTES) <= own
     assert "as much as vLLM would leave it" in found.settings[BYTES].reason

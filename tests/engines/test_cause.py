@@ -251,7 +251,7 @@ def test_an_exception_without_a_message_is_told_by_where_it_was_raised() -> None
 {CORE}           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 {CORE}AssertionError
 """)
-    assert (found.failure, found.phase) == ("unknown", "load")
+    assert (found.failure, found.phase) == ("bad-arguments", "load")
     assert found.text == (
         "AssertionError at rotary_embedding/mrope.py:251: "
         "assert sum(self.mrope_section) == rotary_dim // 2"
@@ -261,7 +261,7 @@ def test_an_exception_without_a_message_is_told_by_where_it_was_raised() -> None
 
 
 def test_an_exception_while_starting_that_no_row_knows_is_unknown() -> None:
-    finding = cause(f"{LOADING}\n{CORE}EngineCore failed to start.\n{CORE}KeyError: 'layers.0.w'")
+    finding = cause(f"{LOADING}\n{CORE}EngineCore failed to start.\n{CORE}KeyError: 'w'")
     assert (finding.failure, finding.phase) == ("unknown", "load")
 
 
@@ -362,7 +362,7 @@ def test_the_cause_near_the_wrapper_counts_before_an_older_one() -> None:
     quiet = "(EngineCore pid=5) INFO 11-20 09:00:00 [loggers.py:271] idle\n" * 100
     assert cause(f"{LOADING}\n{old}\n{quiet}{FATAL}").failure == "illegal-access"
     assert cause(f"{LOADING}\n{old}\n{quiet}{CORE}EngineCore failed to start.").failure == "network"
-    unnamed = f"{CORE}EngineCore failed to start.\n{CORE}KeyError: 'layers.0.w'"
+    unnamed = f"{CORE}EngineCore failed to start.\n{CORE}KeyError: 'w'"
     assert cause(f"{LOADING}\n{old}\n{quiet}{unnamed}").failure == "unknown"
 
 
@@ -662,7 +662,7 @@ def test_what_running_kernels_raise_is_left_to_the_ladder(phase: str, error: str
     assert "another kernel" not in " ".join(advise(reading, {}))
 
 
-def test_a_method_that_is_not_implemented_says_nothing_more() -> None:
+def test_a_method_that_is_not_implemented_is_known_by_its_code() -> None:
     path = "/opt/engine/vllm/v1/attention/backends/flashinfer.py"
     finding = raised(CAPTURING, path, "forward", "NotImplementedError: ")
-    assert (finding.failure, finding.signature) == ("unknown", "exception")
+    assert (finding.failure, finding.signature) == ("backend-unsupported", "raised.kernel")

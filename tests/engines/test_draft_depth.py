@@ -21,7 +21,7 @@ DENSE, FEW, DEEPSEEK = (
     ("card", "box", "sections", "depth", "why"),
     [
         (DENSE, "h100", {}, 3, "mode auto drafts 3 tokens"),
-        (DENSE, "h100", {"policy": {"workload": "batch"}}, 1, "256 users"),
+        (DENSE, "h100", {"policy": {"workload": "batch"}}, 1, "1024 users"),
         (DENSE, "h100", {"policy": {"max_num_seqs": 64}}, 1, "64 users"),
         (DENSE, "h100", {"policy": {"max_num_seqs": 4}}, 3, "mode auto drafts 3 tokens"),
         (DENSE, "h100", {"policy": {"mode": "fast", "max_num_seqs": 64}}, 4, "mode fast"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import Config, ModelSection, PolicySection, ServerSection
+from caovand.core.config.schema import Config, ModelSection, PolicySection, ServerSection
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.flags import command_line

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.foreseen import foresee

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import ModelSection, PolicySection
+from caovand.core.config.schema import ModelSection, PolicySection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.planning.decisions import GOALS, forecast

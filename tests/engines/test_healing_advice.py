@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from caovand.core.config import ModelSection, PolicySection
+from caovand.core.config.schema import ModelSection, PolicySection
 from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import (

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from caovand.core.config import Config
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
 from caovand.engines.common.plans import OF_THE_DAEMON, idle_keys
 from caovand.engines.llamacpp.planning import planner as llamacpp
 from caovand.engines.ollama.planning import planner as ollama

@@ -37,6 +37,15 @@ def test_series_of_one_name_are_added_up_and_shares_are_averaged() -> None:
     assert progress.pending is None
 
 
+def test_one_of_several_servers_does_not_know_what_is_pending() -> None:
+    """Replicas have a server each by default, of which any may answer; seen with 0.32."""
+    one = 'vllm:kv_cache_usage_perc{engine="0"} 0.5\nvllm:num_requests_running{engine="0"} 3\n'
+    both = one + one.replace('"0"', '"1"')
+    assert parse_metrics(one, 0, 0.0).progress.pending == 0
+    assert parse_metrics(both, 0, 0.0).progress.pending == 6
+    assert parse_metrics(both, 9, 0.0).progress.pending == 9
+
+
 def test_completions_that_ended_are_counted_whatever_became_of_them() -> None:
     paths = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
     text = "".join(

@@ -11,7 +11,7 @@ import pytest
 from caovand.core.checkpoint.model_task import ENCODER
 from caovand.core.facts.inventory import Weights
 from caovand.core.plan import Unplannable
-from caovand.engines.common.works import WORKS
+from caovand.engines.common.task_probes import WORKS
 from caovand.engines.vllm.command import build
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.decisions import forecast
@@ -125,6 +125,23 @@ def test_speech_needs_a_package_that_reads_sound() -> None:
         plan(inventory(model, A100, replace(CUDA, decodes_sound=False)))
     found = plan(inventory(model, A100, replace(CUDA, decodes_sound=True)))
     assert found.value("compilation_config") == {"cudagraph_mode": "FULL_DECODE_ONLY"}
+
+
+def test_as_many_recordings_are_transcribed_at_once_as_the_cache_has_states_of() -> None:
+    """Each request of whisper-large-v3 keeps 1,500 states and 448 tokens of text in 32 layers."""
+    whisper = replace(
+        DENSE, task="transcription", encoder_tokens=1500, max_model_len=448, vocab_size=51866,
+        layer_types=("full_attention",) * 32, heads=20, kv_heads=20, head_dim=64,
+        weights=(Weights("layers", "sharded", "F16", 2944 * MIB),),
+    )  # fmt: skip
+    batch = {"workload": "batch"}
+    found = plan(inventory(whisper, named("RTX 3060")), policy=batch)
+    each = (1500 + 448) * 32 * 2 * 20 * 64 * 2 / MIB
+    left = 12288 * found.value("gpu_memory_utilization") - 2944
+    assert 0.7 * left < found.value("max_num_seqs") * each < 1.1 * left
+    assert plan(inventory(whisper, named("H100")), policy=batch).value("max_num_seqs") > 64
+    asked = plan(inventory(whisper, named("RTX 3060")), policy={**batch, "max_num_seqs": 64})
+    assert asked.value("max_num_seqs") == 64
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import Config
-from caovand.core.config_parser import parse
-from caovand.core.engine import UNTITLED, Place
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import UNTITLED, Place
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device_name
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.shards import PARTITION

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from caovand.core.config import Config
-from caovand.core.engine import Place
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import Place
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, Node
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import SERVE, build

@@ -33,6 +33,7 @@ from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (
     A100,
+    CUDA,
     GEMMA_4,
     H200,
     LLAMA_70B_AWQ,
@@ -167,12 +168,22 @@ def test_whole_graphs_where_attention_is_safe_in_them(gpus: Any) -> None:
     assert plan().value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
 
 
-def test_sequences_follow_the_cache_and_the_cards() -> None:
-    machine = inventory(gpus=turing(4))
-    found = plan(machine)
-    whole = forecast(found, machine).concurrency
-    assert 2 < found.value("max_num_seqs") <= whole < found.value("max_num_seqs") + 1
-    assert plan().value("max_num_seqs") == 2
+def test_turings_steps_have_no_more_tokens_than_they_read_weights_for() -> None:
+    drafting = plan(inventory(gpus=turing(4)))
+    assert drafting.mtp == 4
+    assert drafting.value("max_num_seqs") == 8
+    plain = plan(inventory(gpus=turing(4)), policy={"mtp": 0})
+    assert plain.value("max_num_seqs") == 32
+    assert "compute longer than it reads" in plain.settings["max_num_seqs"].reason
+
+
+def test_sequences_are_as_many_usual_requests_as_the_cache_holds() -> None:
+    found = plan(box_with("t4", model("Llama-3.1-8B-AWQ")))
+    assert found.value("max_num_seqs") == 16
+    assert "the cache holds about 2" in found.settings["max_num_seqs"].reason
+    long = plan(box_with("a100-80g", model("Llama-3.1-8B-AWQ")), policy={"workload": "long"})
+    assert long.value("max_num_seqs") == 8
+    assert "and more that are shorter" in long.settings["max_num_seqs"].reason
 
 
 def test_a_mode_that_was_chosen_is_not_weighed() -> None:
@@ -278,3 +289,69 @@ def test_a_smaller_split_says_whether_it_holds_more_or_is_faster() -> None:
     reason = found.settings["tensor_parallel_size"].reason
     assert found.value("tensor_parallel_size") == 1
     assert "1 of 2 cards hold more than all: memory is taken evenly, and GPU 1 has 9000" in reason
+
+
+def paced(kv_dtype: str, workload: str = "long", **more: Any) -> tuple[Pace, Any]:
+    """The pace of the 27B in 4 bits on one RTX 2080 Ti, with this cache and attention."""
+    machine = inventory(QWEN_27B_AWQ, turing(1))
+    base = candidate_of_plan(plan(machine), machine).but(
+        kv_dtype=kv_dtype, flashinfer=kv_dtype == "fp8", context=131_072, mtp=0, **more
+    )
+    return Pace(machine.model, base, gpus_of(plan(machine), machine), WORKLOADS[workload]), base
+
+
+def test_on_turing_the_cache_is_read_as_fast_as_its_attention_reads_it() -> None:
+    """Behind 100,500 tokens: 1.6 GB of int4 at 72 % of 616 GB/s, or at a nineteenth of that."""
+    tokens_s = {}
+    for name, kind, ours in (
+        ("ours", "int4_per_token_head", True),
+        ("Triton", "int4_per_token_head", False),
+        ("FlashInfer", "fp8", False),
+        ("fp16", "auto", True),
+    ):
+        pace, base = paced(kind, sm75_attention=ours)
+        tokens_s[name] = pace.answering(base)
+    read_s = {name: 1 / speed - 1 / tokens_s["ours"] for name, speed in tokens_s.items()}
+    cache = 100_500 * 16 * 4 * 264
+    assert read_s["Triton"] == pytest.approx(cache * 18 / 0.72 / 616e9, rel=0.01)
+    fp8 = 100_500 * 16 * 4 * 512
+    ours = cache / 0.72
+    assert read_s["FlashInfer"] == pytest.approx((fp8 / 0.26 - ours) / 616e9, rel=0.02)
+    assert read_s["fp16"] == pytest.approx((2 * fp8 / 0.78 - ours) / 616e9, rel=0.02)
+
+
+def test_on_turing_a_long_prompt_pays_its_attention() -> None:
+    """100,000 tokens: 16 layers of 24 heads of 256 at 79 % of 54 TFLOP/s, or a seventh of that."""
+    (ours, base), (triton, _) = (
+        paced("int4_per_token_head", sm75_attention=on) for on in (True, False)
+    )
+    seconds, theirs = 100_000 / ours.reading(base), 100_000 / triton.reading(base)
+    attention = 4 * 16 * 24 * 256 * 100_000**2 / 2 / 54e12 / 0.79
+    assert theirs - seconds == pytest.approx(6 * attention, rel=0.01)
+    short, base = paced("int4_per_token_head", "chat", sm75_attention=True)
+    assert short.reading(base) > 1.3 * ours.reading(base)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sections", "acts"),
+    [
+        ({}, {}, True),
+        ({"attention": "fail: it differs"}, {}, False),
+        ({"plugin": None}, {}, False),
+        ({}, {"engine": {"plugin": False}}, False),
+        ({}, {"engine": {"env": {"CAOVAN_ATTENTION": "off"}}}, False),
+        ({}, {"engine": {"env": {"CAOVAN_ATTENTION": "decode"}}}, True),
+        ({}, {"engine": {"env": {"CAOVAN_KERNELS": "off"}}}, False),
+    ],
+)
+def test_the_plan_knows_whose_attention_it_has(
+    changed: dict[str, Any], sections: dict[str, Any], acts: bool
+) -> None:
+    engine = replace(
+        CUDA, version="0.33.0", flashinfer=None, plugin="0.1.0", gdn_interface="pass",
+        attention="pass",
+    )  # fmt: skip
+    machine = inventory(QWEN_27B_AWQ, turing(1), engine=replace(engine, **changed))
+    found = plan(machine, **sections)
+    assert found.value("attention_backend") == "TRITON_ATTN"
+    assert candidate_of_plan(found, machine).sm75_attention is acts

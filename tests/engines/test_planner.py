@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config import MODES, Config
+from caovand.core.config.schema import MODES, Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.plan import Setting, Taken, Unplannable

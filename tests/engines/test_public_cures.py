@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.engine import Engine
+from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.lifecycle.events import (

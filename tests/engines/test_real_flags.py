@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.core.config import MODES
+from caovand.core.config.schema import MODES
 from caovand.core.facts.inventory import EngineInfo, Gpu
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.command import build

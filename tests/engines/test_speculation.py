@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.engines.vllm.planning.speculation import overruling
 from tests.core.machines import plan
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import processes
-from caovand.cli.client import Client
-from caovand.daemon import memories
+from caovand.adapters.system import processes
+from caovand.cli.common.client import Client
+from caovand.daemon.records import memories
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 

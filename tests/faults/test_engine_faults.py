@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
-from caovand.daemon import canary, memories
+from caovand.adapters.system import processes
+from caovand.daemon.engine import canary
+from caovand.daemon.records import memories
 from tests.daemon_process import free_port
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from tests import tiny_gguf
 from tests.daemon_process import ROOT, free_port
 from tests.faults.seen import NOTHING, Row, Seen, fault, request

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession, web
 
-from caovand.adapters import listening
+from caovand.adapters.servers import listening
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
 from caovand.gateway import server

@@ -44,10 +44,11 @@ class Ours:
         if self.problem:
             raise self.problem
 
-    def takes(self, query, output_scale, meta) -> bool:
-        return meta.max_query_len <= 8 and output_scale is None
+    def parts(self, query, output_scale, meta):
+        return (meta.max_query_len,) if meta.max_query_len <= 8 and output_scale is None else None
 
-    def attend(self, name, query, cache, meta, out) -> None:
+    def attend(self, name, query, cache, meta, out, parts) -> None:
+        assert parts == (meta.max_query_len,)
         self.called("ours")
 
     def write(self, name, key, value, cache, slots) -> None:
@@ -101,7 +102,7 @@ torch.set_default_dtype(torch.float32)
 assert made[-1]["signs"].dtype is torch.float32
 made.clear()
 
-# Turing with each cache: decoding and verification are ours, prefill is vLLM's
+# Turing with each cache: what ours takes, and the rest
 for cache in ("int4_per_token_head", "int8_per_token_head"):
     one = impl(cache)
     assert step(one, 5) == OURS
@@ -110,9 +111,8 @@ for cache in ("int4_per_token_head", "int8_per_token_head"):
     assert step(one, 5, output_block_scale=torch.ones(1))[-1] == "vllm"
 assert step(impl("auto"), 1) == READ, "vLLM's own write of fp16 is one launch, too"
 assert [shape["signs"] is not None for shape in made] == [True, False, False]
-assert {name: made[0][name] for name in ("heads", "kv_heads", "dim", "cache", "sequences")} == {
-    "heads": 24, "kv_heads": 4, "dim": 256, "cache": "int4_per_token_head", "sequences": 4
-}  # fmt: skip
+asked = ("heads", "kv_heads", "dim", "cache", "sequences", "prompts")
+assert [made[0][name] for name in asked] == [24, 4, 256, "int4_per_token_head", 4, True]
 calls.clear()
 one.forward(layer, None, None, None, None, None, None)
 assert calls == ["vllm"], "vLLM's memory profile has no metadata"
@@ -120,11 +120,40 @@ assert calls == ["vllm"], "vLLM's memory profile has no metadata"
 # the switches
 assert step(impl(additional={"caovan_attention": "read"}), 5) == READ
 assert step(impl(additional={"caovan_attention": "off"}), 5) == VLLMS
+assert step(impl(additional={"caovan_attention": "decode"}), 5) == OURS
+assert made[-1]["prompts"] is False
 assert step(impl(additional={"caovan_attention": "some"}), 5) == VLLMS
 assert step(impl(additional={"caovan": False}), 5) == VLLMS
 os.environ["CAOVAN_ATTENTION"] = "read"
 assert step(impl(), 5) == READ
 del os.environ["CAOVAN_ATTENTION"]
+
+# what a batch's sequences ask, said outside of graphs alone
+Builder = triton_sm75.Sm75TritonAttentionBackend.get_builder_cls()
+assert issubclass(Builder, triton_attn.TritonAttentionMetadataBuilder)
+builder = object.__new__(Builder)
+nothing = dict.fromkeys(
+    ("seq_threshold_3D", "num_par_softmax_segments", "softmax_segm_output", "softmax_segm_max",
+     "softmax_segm_expsum", "rswa_window")
+)  # fmt: skip
+vars(builder).update(nothing, max_seqs_64_segments=0)
+
+
+def batch(*tokens: int) -> types.SimpleNamespace:
+    """As vLLM's runner has it: the host's array is longer than the batch."""
+    cu = torch.tensor([0, *tokens, 0]).cumsum(0, dtype=torch.int32)
+    return types.SimpleNamespace(
+        num_reqs=len(tokens), num_actual_tokens=sum(tokens), max_query_len=max(tokens),
+        max_seq_len=99, query_start_loc=cu[:-1], query_start_loc_cpu=cu, block_table_tensor=None,
+        seq_lens=torch.tensor(tokens), slot_mapping=None, causal=True, mm_req_doc_ranges=None,
+        rswa_prefix_lens=None,
+    )  # fmt: skip
+
+
+assert builder.build(0, batch(1, 4, 90)).caovan_query_lengths == (1, 4, 90)
+assert not hasattr(builder.build(0, batch(1, 8)), "caovan_query_lengths")
+assert builder.build_for_drafting(batch(30), 0).caovan_query_lengths == (30,)
+assert builder.build_for_cudagraph_capture(batch(1, 90)).caovan_query_lengths is None
 
 # layers outside the contract
 for changed in (

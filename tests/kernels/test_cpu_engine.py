@@ -438,14 +438,15 @@ ATTENTION = ROOT / "tests/kernels/attention_in_vllm.py"
 def test_triton_attention_decodes_with_ours_where_they_serve(ran: Callable[[str], Ran]) -> None:
     log = ran("attention").log
     runs = "caovan: attention runs on the SM75 kernels"
-    assert f"{runs} (cache int4_per_token_head, read and written)" in log
-    assert f"{runs} (cache auto, read)" in log
+    assert f"{runs} (cache int4_per_token_head, read and written; decoding and prompts)" in log
+    assert f"{runs} (cache int4_per_token_head, read and written; decoding only)" in log
+    assert f"{runs} (cache auto, read; decoding and prompts)" in log
     stays = "caovan: attention stays on vLLM's own kernels: "
     assert f"{stays}the layer has a sliding window, which the kernels have not" in log
     assert f"{stays}cannot load attention" in log
     assert f"{stays}RuntimeError: out of memory" in log
     assert "goes back to vLLM's own kernels: cannot use a cache of torch.int16" in log
-    assert "cannot use caovan_attention = 'some': it must be one of off, read, all" in log
+    assert "cannot use caovan_attention = 'some': it must be one of off, decode, read, all" in log
 
 
 LM_HEAD = ROOT / "tests/kernels/lm_head_in_vllm.py"

@@ -47,19 +47,28 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     monkeypatch.setattr(launch, "shared_library", Library)
     monkeypatch.setattr(launch, "prepare", lambda device: None)
     monkeypatch.setattr(launch, "attention_args", prepared)
-    monkeypatch.setattr(launch, "attention_decode", lambda args, workspace: args[0].copy_(args[1]))
+
+    def answered(kernel: str, args) -> None:
+        made[-1]["kernel"] = kernel
+        out, got = args
+        out.copy_(torch.where(got.isnan(), out, got.to(out.dtype)))  # rows of others stay
+
+    monkeypatch.setattr(launch, "attention_decode", lambda args, _: answered("split", args))
+    monkeypatch.setattr(launch, "attention_prefill", lambda args, _: answered("prefill", args))
+    monkeypatch.setattr(decode_attention, "processors", lambda device: 5)
     monkeypatch.setattr(decode_attention, "_workspaces", {})
     decode_attention.split.cache_clear()
+    decode_attention.parts.cache_clear()
     core.counts.clear()
     return made
 
 
-def layer(cache: str = "auto", sequences: int = 4) -> DecodeAttention:
+def layer(cache: str = "auto", sequences: int = 4, **more) -> DecodeAttention:
     torch.manual_seed(1)
     signs = torch.randint(0, 2, (DIM,)) * 2.0 - 1
     return DecodeAttention(
         heads=HEADS, kv_heads=KV_HEADS, dim=DIM, scale=SCALE, cache=cache,
-        signs=signs if "int4" in cache else None, sequences=sequences, device=CPU,
+        signs=signs if "int4" in cache else None, sequences=sequences, device=CPU, **more,
     )  # fmt: skip
 
 
@@ -76,6 +85,12 @@ def metadata(tokens: list[int], lengths: list[int], **more) -> SimpleNamespace:
     return SimpleNamespace(**batch | more)
 
 
+def taken(ours: DecodeAttention, query, meta):
+    found = ours.parts(query, None, meta)
+    assert found
+    return found
+
+
 @pytest.mark.parametrize("cache", CACHES)
 def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -> None:
     ours, kind = layer(cache), CACHES[cache]
@@ -86,9 +101,8 @@ def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -
     # as vLLM has it: padding rows of the batch, and queries inside a wider row
     wide = torch.randn(10, HEADS * DIM + 64).half()
     query, out = wide[:, : HEADS * DIM].view(10, HEADS, DIM), torch.zeros(10, HEADS, DIM).half()
-    assert ours.takes(query, None, meta)
     meta.max_query_len = numpy.int64(meta.max_query_len)  # as vLLM's drafters pass it
-    ours.attend("l", query, rows, meta, out)
+    ours.attend("l", query, rows, meta, out, taken(ours, query, meta))
     want = torch.zeros(8, HEADS, DIM, dtype=torch.float64)
     for n, (first, tokens, length) in enumerate(((0, 5, 40), (5, 1, 17), (6, 0, 9), (6, 2, 2))):
         k, v = (
@@ -119,22 +133,82 @@ def test_ragged_tokens_attend_to_their_own_keys(calls: list[dict], cache: str) -
 )
 def test_other_batches_are_vllms(calls: list[dict], changed: dict) -> None:
     query, meta = torch.zeros(2, HEADS, DIM).half(), metadata([1, 1], [9, 9])
-    assert layer().takes(query, None, meta)
-    assert not layer().takes(query, None, SimpleNamespace(**vars(meta) | changed))
-    assert not layer().takes(query.float(), None, meta)
-    assert not layer().takes(query, torch.ones(1), meta)
+    assert layer().parts(query, None, meta)
+    assert not layer().parts(query, None, SimpleNamespace(**vars(meta) | changed))
+    assert not layer().parts(query.float(), None, meta)
+    assert not layer().parts(query, torch.ones(1), meta)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_mixed_batch_is_cut_by_query_length(calls: list[dict], cache: str) -> None:
+    """Decoding, extensions, a prompt, an idle sequence, verification."""
+    ours, kind = layer(cache), CACHES[cache]
+    tokens, lengths = [1, 9, 65, 40, 0, 4, 33], [40, 70, 66, 41, 7, 17, 33]
+    meta = metadata(tokens, lengths, caovan_query_lengths=tuple(tokens))
+    blocks = meta.block_table.numel()
+    x = torch.randn(2, blocks, KV_HEADS, BLOCK, DIM)
+    signs = ours.signs
+    rows = torch.cat([paged.write(kind, half, signs) for half in x], -1).view(paged.DTYPES[kind])
+    total = sum(tokens)
+    query, out = (
+        torch.randn(total + 3, HEADS, DIM).half(),
+        torch.zeros(total + 3, HEADS, DIM).half(),
+    )
+    ours.attend("l", query, rows, meta, out, taken(ours, query, meta))
+    want = paged.attention(
+        kind, query, rows, meta.block_table, meta.query_start_loc.tolist(), lengths, signs, SCALE
+    )
+    assert (out[:total].double() - want[:total]).norm() / want[:total].norm() < 1e-3
+    assert not out[total:].any()
+    assert [(c["kernel"], c["max_tokens"]) for c in calls] == [
+        ("split", 1), ("split", 9), ("prefill", 65), ("split", 40), ("split", 4), ("split", 33)
+    ]  # fmt: skip
+    assert core.counts == {
+        ("l", "attention"): 2, ("l", "attention extend"): 3, ("l", "attention prefill"): 1
+    }  # fmt: skip
+
+
+def test_prompts_are_vllms_in_graphs_and_where_they_are_switched_off(calls: list[dict]) -> None:
+    query = torch.zeros(40, HEADS, DIM).half()
+    eager = metadata([40], [40], caovan_query_lengths=(40,))
+    assert taken(layer(), query, eager)
+    assert layer(prompts=False).parts(query, None, eager) is None
+    for lengths in (None, (20, 20)):  # captured; of another batch
+        assert (
+            layer().parts(query, None, metadata([40], [40], caovan_query_lengths=lengths)) is None
+        )
+    assert layer(prompts=False).parts(query[:8], None, metadata([8], [8]))
+
+
+def test_an_extension_that_lacks_scratch_is_prefilled(calls: list[dict]) -> None:
+    shape, lengths = layer().shape, (1, 64)
+    assert [p.launch.kernel for p in decode_attention.parts(shape, lengths, 1 << 25)] == [
+        "decode", "extend"
+    ]  # fmt: skip
+    few = decode_attention.parts(shape, lengths, 63 << 16)
+    assert [(p.launch.kernel, p.segments) for p in few] == [("decode", 8), ("prefill", 0)]
+    assert decode_attention.parts(shape, lengths, 0) is None
+
+
+def test_scratch_that_no_sequence_fits_in_is_refused_in_words(
+    calls: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Library, "attention_workspace_bytes", lambda *shape: 64 << 20)
+    with pytest.raises(ValueError, match="one sequence of 8 heads takes 64 MiB of scratch memory"):
+        layer()
 
 
 def test_scratch_is_taken_once_and_holds_every_batch_that_is_taken(calls: list[dict]) -> None:
     first, second = layer(), layer("int8_per_token_head")
     assert first.workspace is second.workspace
-    assert first.workspace.numel() == 4 * 8 << 16
+    assert first.workspace.numel() == MAX_SCRATCH, "an extension of 512 tokens"
+    assert layer(prompts=False).workspace is first.workspace
     many = layer(sequences=4096)
     assert many.workspace.numel() <= MAX_SCRATCH
-    assert first.workspace.numel() == 4 * 8 << 16, "a captured graph writes there"
+    assert many.workspace is first.workspace, "a captured graph writes there"
     query, sizes = torch.zeros(1, HEADS, DIM).half(), MAX_SCRATCH >> 16
-    assert many.takes(query, None, metadata([1] * sizes, [1] * sizes))
-    assert not many.takes(query, None, metadata([1] * (sizes + 1), [1] * (sizes + 1)))
+    assert many.parts(query, None, metadata([1] * sizes, [1] * sizes))
+    assert not many.parts(query, None, metadata([1] * (sizes + 1), [1] * (sizes + 1)))
 
 
 def test_new_rows_are_written_where_vllm_says(
@@ -152,14 +226,21 @@ def test_new_rows_are_written_where_vllm_says(
     assert core.counts["l", "cache write"] == 1
 
 
+def attend(ours: DecodeAttention, query, cache) -> None:
+    meta = metadata([1], [1])
+    ours.attend("l", query, cache, meta, query.clone(), taken(ours, query, meta))
+
+
 def test_a_cache_whose_rows_the_kernel_could_not_load_is_refused(calls: list[dict]) -> None:
     content = paged.content("int4", DIM)
     odd = torch.zeros(2, BLOCK, KV_HEADS * content + 2, dtype=torch.uint8)[..., :-2]
     cache = odd.unflatten(2, (KV_HEADS, content)).transpose(1, 2)
     query = torch.zeros(1, HEADS, DIM).half()
     with pytest.raises(ValueError, match="4-byte boundaries"):
-        layer("int4_per_token_head").attend("l", query, cache, metadata([1], [1]), query.clone())
+        attend(layer("int4_per_token_head"), query, cache)
     short = torch.zeros(2, KV_HEADS, 24, 2 * DIM).half()
     with pytest.raises(ValueError, match="multiple of 16 tokens"):
-        layer().attend("l", query, short, metadata([1], [1]), query.clone())
+        attend(layer(), query, short)
+    with pytest.raises(ValueError, match=r"it must be \[blocks, 2, "):
+        attend(layer(), query, short.transpose(1, 2))
     assert calls == []

@@ -141,8 +141,34 @@ def test_attention_has_a_switch_of_its_own(environment: dict, config: dict, want
 
 
 def test_a_switch_of_attention_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, read"):
+    with pytest.raises(
+        ValueError, match="CAOVAN_ATTENTION = 'on': it must be one of off, decode, read"
+    ):
         dispatch.attention_wanted({"CAOVAN_ATTENTION": "on"}, {})
+
+
+def launches(lengths: list[int], shape: tuple[int, int, int] = (24, 4, 256), processors: int = 68):
+    found = dispatch.attention_launches(lengths, *shape, processors)
+    return [(one.kernel[0], one.first, one.last, one.tokens) for one in found]
+
+
+def test_each_sequence_of_a_batch_has_the_kernel_of_its_length() -> None:
+    assert launches([2048]) == [("p", 0, 1, 2048)]
+    assert launches([5, 0, 8, 1]) == [("d", 0, 4, 8)]
+    assert launches([5, 1, 9, 100, 2048]) == [("d", 0, 2, 5), ("e", 2, 4, 100), ("p", 4, 5, 2048)]
+    assert launches([1, 2048, 1]) == [("d", 0, 1, 1), ("p", 1, 2, 2048), ("d", 2, 3, 1)]
+
+
+def test_an_extension_is_split_while_it_leaves_most_of_the_card_idle() -> None:
+    """27 of 68 multiprocessors: six tiles of 128 rows of four KV heads; two heads a tile at 128."""
+    assert launches([128]) == [("e", 0, 1, 128)]
+    assert launches([129]) == [("p", 0, 1, 129)]
+    assert launches([192], (32, 8, 128)) == [("e", 0, 1, 192)]
+    assert launches([193], (32, 8, 128)) == [("p", 0, 1, 193)]
+    assert launches([277], processors=132) == [("e", 0, 1, 277)]
+    assert launches([17] * 7) == [("p", 0, 7, 17)], "prompts enough fill the card"
+    assert launches([513], (1, 1, 128), 108) == [("p", 0, 1, 513)]
+    assert launches([]) == []
 
 
 LM_HEAD = dispatch.LmHeadFacts(

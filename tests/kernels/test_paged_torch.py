@@ -43,21 +43,3 @@ def test_what_is_written_reads_back_within_its_bits(kind: str, error: float) -> 
     x, signs = torch.randn(64, 2, 256), torch.randint(0, 2, (256,)) * 2.0 - 1
     back = paged.read(kind, paged.write(kind, x, signs), signs)
     assert ((back - x).norm() / x.norm()).item() < error
-
-
-@pytest.mark.parametrize(("tokens", "group"), [(17, 6), (1, 6), (16, 4), (9, 40)])
-def test_chunks_of_an_extension_see_what_the_whole_sees(tokens: int, group: int) -> None:
-    torch.manual_seed(0)
-    length, dim = 50, 32
-    cu, lengths = launch.extend_chunks(tokens, length, group)
-    sizes = [cu[n + 1] - cu[n] for n in range(len(lengths))]
-    assert max(sizes) <= 8
-    assert max(sizes) * group <= max(32, group)
-    assert (cu[-1], lengths[-1]) == (tokens, length)
-    cache = torch.randn(4, 1, 16, 2 * dim).half()
-    q, table = torch.randn(tokens, group, dim).half(), torch.tensor([[2, 0, 3, 1]])
-    rows = table.expand(len(lengths), -1)
-    signs = torch.ones(dim)
-    whole = paged.attention("fp16", q, cache, table, [0, tokens], [length], signs, 0.2)
-    parts = paged.attention("fp16", q, cache, rows, cu, lengths, signs, 0.2)
-    assert torch.allclose(whole, parts, atol=1e-12)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.progress import Screen
+from caovand.cli.common.progress import Screen
 from caovand.core.figures import track
 from caovand.core.figures.track import Track
 from caovand.lab import bench
@@ -300,7 +300,7 @@ def test_ctrl_c_keeps_what_is_complete(box: Box, ctl: Ctl, monkeypatch: pytest.M
         if text.startswith("4 of 6"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("caovand.cli.progress.Screen.line", line)
+    monkeypatch.setattr("caovand.cli.common.progress.Screen.line", line)
     said = ctl(*SHORT, "--json")
     assert said.code == 130
     assert "stopped: 1 of 2 measured" in said.err

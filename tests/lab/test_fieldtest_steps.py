@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from caovand.adapters.engine_install.commands import Finished
-from caovand.cli.errors import CommandError
-from caovand.cli.progress import Screen
-from caovand.core.config import Config
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.progress import Screen
+from caovand.core.config.schema import Config
 from caovand.lab.fieldtest import kernels, steps, trial
 from caovand.lab.fieldtest.steps import ORDER, QUICK, Subject
 from caovand.lab.fieldtest.work import Work

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from caovand.cli.client import Client
+from caovand.cli.common.client import Client
 from caovand.lab.soak.ledger import Ledger
 from caovand.lab.soak.watch import Watch
 from tests.cli.conftest import Ctl

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.http import Endpoint, Unanswered
-from caovand.engines.common.works import WORKS
-from caovand.lab.streamed import Refused, Streams, choice
+from caovand.adapters.network.http import Endpoint, Unanswered
+from caovand.engines.common.task_probes import WORKS
+from caovand.lab.streamed import BadStatus, Streams, choice
 from tests.lab.completions_server import Completions, completions, streamed
 from tests.patience import LIMIT_S
 
@@ -101,7 +101,7 @@ def test_an_answer_that_goes_wrong_is_a_sentence(
 
 def test_a_refusal_has_its_status_and_ends_the_others_too(server: Completions) -> None:
     server.status = 401
-    with pytest.raises(Refused, match="HTTP 401") as caught:
+    with pytest.raises(BadStatus, match="HTTP 401") as caught:
         streams(server).at_once(["x"] * 3, 2)
     assert caught.value.status == 401
 
@@ -180,9 +180,9 @@ def test_a_client_that_leaves_has_what_came_until_then(server: Completions) -> N
 def test_a_failure_of_one_request_ends_no_other(server: Completions) -> None:
     one = streams(server)
     server.status = 500
-    with pytest.raises(Refused, match="HTTP 500"):
+    with pytest.raises(BadStatus, match="HTTP 500"):
         one.ask("x", 2)
-    with pytest.raises(Refused, match="HTTP 500"):
+    with pytest.raises(BadStatus, match="HTTP 500"):
         one.whole("x", 2)
     server.status = 200
     assert one.ask("x", 2).answered is not None

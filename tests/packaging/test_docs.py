@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from caovand.cli import cluster, engine, model
-from caovand.cli.verb import verbs_of
-from caovand.core.config import Config
+from caovand.cli.common.verb import verbs_of
+from caovand.core.config.schema import Config
 from caovand.core.healing.failure import FAILURES
 from caovand.core.lifecycle.state import State
 from caovand.core.lifecycle.transitions import EDGES

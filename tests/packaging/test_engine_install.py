@@ -341,7 +341,7 @@ def test_the_verb_needs_nothing_but_the_standard_library(house: Path) -> None:
     code = (
         "import sys\n"
         "from caovand.cli.engine import VERB\n"
-        "from caovand.cli.verb import verbs_of\n"
+        "from caovand.cli.common.verb import verbs_of\n"
         "assert len(verbs_of(VERB.package)) > 5\n"
         "own = {m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(m for m in own if not m.startswith('_') and m != 'caovand'))\n"

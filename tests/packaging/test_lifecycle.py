@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import launch
-from caovand.adapters.short_slice import SLICE_NS
+from caovand.adapters.system.short_slice import SLICE_NS
 from tests import hostile_engine
 from tests.hostile_engine import HOSTILE, NEEDED
 from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, repacked, version_of
@@ -62,7 +62,7 @@ def test_it_installs_with_no_engine_and_no_card_and_says_what_to_do(
 
 
 def test_the_daemon_finds_the_packages_nvml_bindings(machine: Machine) -> None:
-    script = "from caovand.adapters import nvml_library; print(nvml_library.pynvml())"
+    script = "from caovand.adapters.gpu import nvml_library; print(nvml_library.pynvml())"
     assert "/usr/lib/caovan/vendor/pynvml.py" in machine.must("python3", "-c", script)
 
 

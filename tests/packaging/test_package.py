@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_the_account_reads_no_logs_of_others() -> None:
     assert not re.search(r"""["']journalctl|import systemd""", code)
 
 
+def configured(folder: Path, arguments: Sequence[str], **commands: str) -> None:
+    """Run the package's postinst with these commands replaced by scripts."""
+    for name, script in commands.items():
+        file = folder / name.replace("_", "-")
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    subprocess.run(["sh", DEBIAN / "caovan.postinst", *arguments], env=environ, check=True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "groups", "removed"),
     [
@@ -78,14 +89,43 @@ def test_an_upgrade_takes_the_account_out_of_the_journals_group_once(
 ) -> None:
     need("dpkg")
     called = tmp_path / "called"
-    for name, script in (("id", f"echo {groups}"), ("gpasswd", f'echo "$@" >{called}')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    subprocess.run(["sh", DEBIAN / "caovan.postinst", *arguments], env=environ, check=True)
+    configured(tmp_path, arguments, id=f"echo {groups}", gpasswd=f'echo "$@" >{called}')
     assert called.exists() == removed
     if removed:
         assert called.read_text() == "-d caovan systemd-journal\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known", "added"),
+    [
+        (["configure", "0.1.0"], False, ["video", "models"]),
+        (["configure", "0.1.0"], True, []),  # an administrator took it out
+        (["configure", ""], False, []),
+        (["abort-upgrade", "0.1.0"], False, []),
+    ],
+)
+def test_an_upgrade_gives_the_engines_account_the_groups_that_engines_had_once(
+    tmp_path: Path, arguments: list[str], known: bool, added: list[str]
+) -> None:
+    need("dpkg")
+    called = tmp_path / "called"
+    names = (
+        f'[ "$1" = caovan-engine ] && exit {int(not known)}; echo caovan caovan-engine video models'
+    )
+    configured(
+        tmp_path, arguments, id=names, gpasswd=f'echo "$*" >>{called}',
+        systemd_sysusers=f'echo "$*" >{called}',
+    )  # fmt: skip
+    found = called.read_text().splitlines() if called.exists() else []
+    expected = ["caovan.conf", *(f"-a caovan-engine {name}" for name in added)]
+    assert found == (expected if added else [])
+
+
+def test_the_package_tells_of_the_new_account() -> None:
+    first = (DEBIAN / "caovan.NEWS").read_text().splitlines()[0]
+    assert first == (DEBIAN / "changelog").read_text().splitlines()[0]
+    unit = (ROOT / "packaging/systemd/caovan.service").read_text()
+    assert "\nExecStartPre=-+/usr/lib/caovan/prepare-cache %n\n" in unit
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")

@@ -13,7 +13,7 @@ import pytest
 
 from caovand.cli.explain import as_json
 from caovand.cli.parser import parser
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.engines.vllm.log.explain import explain
 from tests.daemon_process import ROOT
 from tests.documents import CHINESE, ENGLISH, name_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from caovand.daemon import degraded_plan
+from caovand.daemon.start import degraded_plan
 from tests.daemon_process import ROOT
 from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, boot, built, end
 from tests.patience import until
@@ -141,6 +141,10 @@ def before(machine: Machine, before_deb: Path, tiny_model: Path) -> Seen:
     """The machine with the package of before, which has been through something."""
     machine.install(before_deb)
     machine.put(tiny_model, "/opt/model")
+    machine.must("groupadd", "models")
+    machine.must("gpasswd", "-a", ACCOUNT, "models")
+    machine.must("chgrp", "-R", "models", "/opt/model")
+    machine.must("chmod", "-R", "o-rwx", "/opt/model")
     add_engine(machine, OTHER_ENGINE)
     add_engine(machine, ENGINE)
     machine.run("caovanctl", "mode", "fast")  # exit status 3: there is no model to serve yet

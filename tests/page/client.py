@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession
 
-from caovand.adapters import listening
+from caovand.adapters.servers import listening
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply
 from caovand.page import server

@@ -15,7 +15,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caovand.page import feed, files, guard, live, server, tries
+from caovand.page import chat as tries
+from caovand.page import feed, files, guard, live, server
 from tests.page.client import Browser, browser
 from tests.patience import LIMIT_S, soon
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from caovand.adapters.kernel_log import without_other_cards
 from caovand.adapters.log import engine_line
+from caovand.adapters.system.kernel_log import without_other_cards
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.kernel import find_in_kernel
 from caovand.engines.vllm.log.cause import announces_failure, find_cause

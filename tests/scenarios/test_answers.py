@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from caovand.daemon import canary, memories
+from caovand.daemon.engine import canary
+from caovand.daemon.records import memories
 from tests.daemon_process import daemon
 from tests.patience import until
 from tests.scenarios import test_supervision

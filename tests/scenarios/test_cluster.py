@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import cluster_key
-from caovand.cli.client import Client
+from caovand.adapters.network import cluster_key
+from caovand.cli.common.client import Client
 from tests.cluster_pair import HEAD, Pair, pair, section
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
 from tests.patience import PATIENCE_S, until
@@ -365,8 +365,8 @@ def test_a_link_that_is_cut_for_ten_seconds_ends_nothing(model: Path, tmp_path: 
 FLOOD = """
 import asyncio, os, sys
 from pathlib import Path
-from caovand.adapters import cluster_key
-from caovand.adapters.cluster_link import WorkerLink
+from caovand.adapters.network import cluster_key
+from caovand.adapters.network.cluster_link import WorkerLink
 
 async def flood():
     pairs = cluster_key.pairs(cluster_key.read(Path(sys.argv[1])))

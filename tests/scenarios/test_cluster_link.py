@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import cluster_key
+from caovand.adapters.network import cluster_key
 from tests.cluster_pair import Pair, pair, section
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until

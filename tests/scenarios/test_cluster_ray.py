@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from tests.cluster_pair import Pair, pair
 from tests.daemon_process import Daemon
 from tests.patience import until

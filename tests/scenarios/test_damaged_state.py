@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.daemon import memories
+from caovand.daemon.records import memories
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.daemon.test_memories import DAMAGE
 from tests.daemon_process import Daemon

@@ -146,6 +146,10 @@ def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
         client.key = one.ctl("key", "add", "carol").stdout.strip()
         until(lambda: client.ask("v1/models")[0] == 200, "another key")
 
+        # The gateway is killed: who comes before the next one serves is answered by that.
+        os.kill(one.status()["gateway"]["pid"], signal.SIGKILL)
+        assert said(client.chat("eight").result()) == "eight"
+
         # Stopped: nothing waits for what nobody expects.
         one.ctl("stop")
         one.until_state("STOPPED")

@@ -14,9 +14,9 @@ import pytest
 
 from caovand.adapters import launch
 from caovand.adapters.confinement import launching
-from caovand.adapters.directories import Directories
-from caovand.core.config import Config
-from caovand.daemon.confinement import of_a_server
+from caovand.adapters.files.directories import Directories
+from caovand.core.config.schema import Config
+from caovand.daemon.start.confinement import of_a_server
 from tests import hostile_engine
 from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import HOSTILE, NEEDED

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import zmq
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from tests.daemon_process import ROOT, Daemon, daemon, free_port, lives
 from tests.patience import until
 from tests.secret_files import secret_file
@@ -586,7 +586,7 @@ def test_a_key_that_comes_or_changes_restarts_the_engine(model: Path, tmp_path: 
 FAULTY = """
 import os, sys
 from caovand.__main__ import main
-from caovand.daemon import inspection
+from caovand.daemon.start import inspection
 plain = inspection.check_cheap
 
 def check_cheap(request):

@@ -6,8 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
-from caovand.adapters import history, processes
-from caovand.daemon import degraded_plan, memories
+from caovand.adapters import history
+from caovand.adapters.system import processes
+from caovand.daemon.records import memories
+from caovand.daemon.start import degraded_plan
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, model

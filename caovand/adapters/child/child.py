@@ -18,13 +18,14 @@ import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from caovand.adapters import engine_user, processes
+from caovand.adapters import engine_user
 from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.confinement import Confinement, launching
-from caovand.adapters.engine_user import Program
-from caovand.adapters.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+from caovand.adapters.engine_program import Program
+from caovand.adapters.system import processes
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.core.facts.ownership import Known, Owners, Process, owners
 
 

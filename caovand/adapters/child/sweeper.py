@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.core.facts.ownership import Process
 
 POLL_S = 0.02

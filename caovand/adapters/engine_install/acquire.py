@@ -16,10 +16,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from caovand.adapters import safe_files, trust
 from caovand.adapters.engine_install.commands import Run, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import folders
+from caovand.adapters.files import safe_files, trust
 
 ARCHIVES = ".python-archives"
 

@@ -107,10 +107,10 @@ def _append(site: Path, name: str, code: str) -> None:
 
 def _declare_vllm(site: Path, lock: Lock) -> None:
     # vLLM asks for the version of a distribution named "vllm" and takes "cpu" in it as platform
-    declare(site, "vllm", f"{lock.version}+cpu", [])
+    write_dist_info(site, "vllm", f"{lock.version}+cpu", [])
 
 
-def declare(site: Path, name: str, version: str, files: Sequence[Path]) -> None:
+def write_dist_info(site: Path, name: str, version: str, files: Sequence[Path]) -> None:
     """A package that owns `files`, which were made here, so that they can be checked later."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     (site / info).mkdir(exist_ok=True)

@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters import trust
 from caovand.adapters.engine_install import pip_errors
 from caovand.adapters.engine_install.commands import World, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.wheels import Wheel, sha256
+from caovand.adapters.files import trust
 
 _MIB = 2**20
 NEXT_TO_NOTHING_BYTES = 4 * _MIB

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from caovand.adapters import trust
+from caovand.adapters.files import trust
 
 TICK_S = 1.0
 NAMING_FILES = frozenset(

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from caovand.adapters import trust
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.adapt import declare
+from caovand.adapters.engine_install.adapt import write_dist_info
 from caovand.adapters.engine_install.commands import Finished, World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.wheels import Wheel
-from caovand.core.install import Source
+from caovand.adapters.files import trust
+from caovand.core.engine.install import Source
 
 FOLDER = "build"
 _TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
@@ -96,7 +96,7 @@ def build(
     place = path / "bin" / source.target
     made.replace(place)
     site = next((path / "lib").glob("python3*/site-packages"))
-    declare(site, source.package, lock.version, [place])
+    write_dist_info(site, source.package, lock.version, [place])
     shutil.rmtree(work)
     return place
 

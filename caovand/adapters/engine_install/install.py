@@ -15,7 +15,6 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from caovand.adapters import safe_files, trust
 from caovand.adapters.engine_install import build, from_source, places, toolkit, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
@@ -27,7 +26,8 @@ from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.verify import Records, shared_files
-from caovand.core.install import Source
+from caovand.adapters.files import safe_files, trust
+from caovand.core.engine.install import Source
 from caovand.engines import registry
 
 _MIB = 2**20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from caovand.adapters import safe_files
 from caovand.adapters.engine_install.places import MAX_BYTES, STEPS, write_atomically
+from caovand.adapters.files import safe_files
 
 
 class Journal:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from caovand.adapters import safe_files, trust
 from caovand.adapters.engine_install import toolkit
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.places import Engine
-from caovand.core.engine import Kernel
+from caovand.adapters.files import safe_files, trust
+from caovand.core.engine.record import Kernel
 
 FOLDER = "kernels"
 _WORK = ".building"

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from caovand.adapters import safe_files
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.core.install import Build
+from caovand.adapters.files import safe_files
+from caovand.core.engine.install import Build
 from caovand.engines import registry
 
 FIRST_KIND = "vllm"

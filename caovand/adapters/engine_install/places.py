@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import lock_file, safe_files, trust
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND
+from caovand.adapters.files import lock_file, safe_files, trust
 from caovand.engines import registry
 
 DEFAULT_ROOT = Path("/var/lib/caovan/engines")

@@ -13,7 +13,7 @@ from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical
 from caovand.adapters.engine_install.trial import try_server
-from caovand.core.install import Imports
+from caovand.core.engine.install import Imports
 from caovand.engines import registry
 
 PLUGIN = "caovan-vllm-sm75-turbo3"

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters import trust
 from caovand.adapters.engine_install.acquire import acquire, carry, places_of
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.adapters.files import trust
 
 # Runs in the candidate itself; _base_executable leads out of a virtual environment.
 _ASK = (

@@ -3,7 +3,7 @@
     ENGINE/bin/python -I run_in_env.py IMPORTS
 
 IMPORTS is JSON: `modules`, of which the first is the engine, `kernels`, Python that loads its
-libraries, and `plugins`, a group of entry points (`core.install.Imports` has their meaning).
+libraries, and `plugins`, a group of entry points (`core.engine.install.Imports` has their meaning).
 It must not import anything of caovan, and prints its line even if everything else fails.
 """
 

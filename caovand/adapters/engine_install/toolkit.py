@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 
 FOLDER = "cuda"
 DRIVER = "libcuda.so.1"

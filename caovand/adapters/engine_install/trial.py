@@ -10,14 +10,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from caovand.adapters import http, trust
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
-from caovand.adapters.free_port import free_port
-from caovand.adapters.http import Endpoint
-from caovand.core.engine import Engine
-from caovand.core.install import Trial
+from caovand.adapters.files import trust
+from caovand.adapters.network import http
+from caovand.adapters.network.free_port import free_port
+from caovand.adapters.network.http import Endpoint
+from caovand.core.engine.install import Trial
+from caovand.core.engine.record import Engine
 
 PATIENCE_S = 120.0
 PROMPTS = ([1, 2, 3], [4, 5, 6, 7])

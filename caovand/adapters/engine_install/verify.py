@@ -8,12 +8,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from caovand.adapters import safe_files
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical, parse, same_version
 from caovand.adapters.engine_install.prove import PLUGIN, Proof, prove
+from caovand.adapters.files import safe_files
 
 _STARTUP = ("sitecustomize*", "usercustomize*", "*.pth")
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters import safe_files
 from caovand.adapters.engine_install import pip_errors
 from caovand.adapters.engine_install.commands import Progress, Run, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonical
+from caovand.adapters.files import safe_files
 
 BATCH_BYTES = 64 * 2**20
 BATCH_PINS = 24

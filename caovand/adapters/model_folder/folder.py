@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.adapters.model_folder import gguf_files
 from caovand.adapters.model_folder.sentence_transformers import read_sentence_transformer
 from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.core.checkpoint.budget import MAX_PARTS, BadHeader, Budget
 from caovand.core.checkpoint.gguf import GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe

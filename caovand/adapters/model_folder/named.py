@@ -10,9 +10,9 @@ from pathlib import Path
 from caovand.adapters.model_folder.folder import read_gguf, unnamed
 from caovand.adapters.model_folder.tables import ModelProblem, read_table
 from caovand.core.checkpoint.budget import Budget
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
+from caovand.core.engine.named_models import NamedModels
 from caovand.core.facts.inventory import ModelCard
-from caovand.core.named_models import NamedModels
 
 
 def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:

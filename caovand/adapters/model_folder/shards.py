@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.adapters.model_folder.tables import ModelProblem, closed, read_table
 from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header

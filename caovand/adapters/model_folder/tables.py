@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.problem import ProblemError
 

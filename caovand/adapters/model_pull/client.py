@@ -19,9 +19,9 @@ import urllib3
 from requests.utils import get_environ_proxies
 
 from caovand import __version__
-from caovand.adapters import wall_clock
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.hubs import Hub
+from caovand.adapters.system import wall_clock
 from caovand.core.addresses import is_loopback
 from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.printable import one_line

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters import lock_file, safe_files, trust
+from caovand.adapters.files import lock_file, safe_files, trust
 from caovand.adapters.model_pull.errors import PullError
 from caovand.core.model_source import manifest
 from caovand.core.model_source.listing import BadListing, split_name

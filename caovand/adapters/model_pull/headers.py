@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from caovand.adapters import model_folder, safe_files
+from caovand.adapters import model_folder
+from caovand.adapters.files import safe_files
 from caovand.adapters.model_pull.client import Client, Cut
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.offer import whole

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import http, trust
-from caovand.adapters.free_port import free_port
-from caovand.adapters.http import Endpoint
+from caovand.adapters.files import trust
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
-from caovand.adapters.term_then_kill import term_then_kill
-from caovand.core.named_models import NamedPull, PullStep
+from caovand.adapters.network import http
+from caovand.adapters.network.free_port import free_port
+from caovand.adapters.network.http import Endpoint
+from caovand.adapters.system.term_then_kill import term_then_kill
+from caovand.core.engine.named_models import NamedPull, PullStep
 from caovand.core.printable import one_line
 
 READY_S = 60.0

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.core.model_source.listing import GIT, Digest, RemoteFile
 
 PIECE = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from caovand.adapters import safe_files
+from caovand.adapters.files import safe_files
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.client import Client
 from caovand.adapters.model_pull.download import download

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files, state_file
+from caovand.adapters.files import safe_files, state_file
 from caovand.core.model_source.selection import MANIFEST
 
 MIB = 1 << 20

@@ -6,7 +6,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from caovand.adapters import processes, safe_files
+from caovand.adapters.files import safe_files
+from caovand.adapters.system import processes
 
 ETC = Path("/etc")
 MAX_BYTES = 1 << 20

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from caovand import __version__
-from caovand.adapters import model_folder, own_address, wall_clock
+from caovand.adapters import model_folder
+from caovand.adapters.network import own_address
 from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
+from caovand.adapters.system import wall_clock
 from caovand.core.cluster.node import Card, NodeFacts, reportable
 from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.cli import checks
 from caovand.cli.cluster.shared import ask, missing
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common import checks
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Verb
 from caovand.core.facts.checks import CheckResult
 
 

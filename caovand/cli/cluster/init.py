@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from caovand.adapters import own_address
+from caovand.adapters.network import own_address
 from caovand.cli.cluster import section
 from caovand.cli.cluster.shared import (
     PORT,
@@ -17,8 +17,8 @@ from caovand.cli.cluster.shared import (
     host_of,
     key_argument,
 )
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Verb
 from caovand.core.addresses import is_loopback
 
 CANNOT = "make this machine the head of a cluster"

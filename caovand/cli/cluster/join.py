@@ -14,8 +14,8 @@ from caovand.cli.cluster.shared import (
     host_of,
     key_argument,
 )
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.verb import Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import argparse
 
 from caovand.cli.cluster import section
 from caovand.cli.cluster.shared import RESTART, config_argument
-from caovand.cli.errors import Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 
 CANNOT = "leave the cluster"
 

@@ -11,10 +11,10 @@ from typing import Any
 from rich.table import Table
 
 from caovand.cli.cluster.shared import ask, missing, named_twice
-from caovand.cli.console import console
-from caovand.cli.errors import Exit
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 from caovand.cli.status import duration, memory
-from caovand.cli.verb import Verb
 from caovand.core.reporting.card_text import kinds
 from caovand.core.reporting.report import compare
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file, safe_files, trust
-from caovand.cli.errors import CommandError, Exit
+from caovand.adapters.files import config_file, safe_files, trust
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.cluster import section
-from caovand.core.config import Config
-from caovand.core.config_key import ConfigError
-from caovand.core.config_services import ClusterSection
+from caovand.core.config.key import ConfigError
+from caovand.core.config.schema import Config
+from caovand.core.config.services import ClusterSection
 
 BOM = "\ufeff"
 """Editors on Windows begin a file with it."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import cluster_key
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.survey import SYSTEM_CONFIG
+from caovand.adapters.network import cluster_key
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.survey import SYSTEM_CONFIG
 from caovand.core import addresses
 from caovand.core.cluster import checks
 from caovand.core.cluster.finding import in_words

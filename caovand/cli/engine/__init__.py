@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caovand.cli.printing import shown
-from caovand.cli.verb import Group, Parser, Verb, fill
+from caovand.cli.common.printing import shown
+from caovand.cli.common.verb import Group, Parser, Verb, fill
 
 EPILOG = """\
 examples:

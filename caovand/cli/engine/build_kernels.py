@@ -7,14 +7,15 @@ import re
 import sys
 from collections.abc import Sequence
 
-from caovand.adapters import host, safe_files
 from caovand.adapters.engine_install import kernels, places
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.nvml import read_gpus
+from caovand.adapters.files import safe_files
+from caovand.adapters.gpu.nvml import read_gpus
+from caovand.adapters.system import host
+from caovand.cli.common.family import show
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
-from caovand.cli.family import show
-from caovand.cli.progress import Screen
 from caovand.core.facts.inventory import version_numbers
 from caovand.engines.registry import engine_of
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from caovand.adapters.engine_install import lock
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.nvml import read_gpus
-from caovand.cli.progress import Screen
-from caovand.core.install import Build
+from caovand.adapters.gpu.nvml import read_gpus
+from caovand.cli.common.progress import Screen
+from caovand.core.engine.install import Build
 from caovand.engines import registry
 
 

@@ -7,14 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-from caovand.adapters import safe_files
 from caovand.adapters.engine_install import commands, places, pythons
 from caovand.adapters.engine_install import wheels as wheel_files
 from caovand.adapters.engine_install.acquire import acquire, archives_of
+from caovand.adapters.files import safe_files
+from caovand.cli.common.family import show
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine import choice
 from caovand.cli.engine.shared import engine_verb
-from caovand.cli.family import show
-from caovand.cli.progress import Screen
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,19 +8,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from caovand.adapters import host, safe_files
 from caovand.adapters.engine_install import install, lock, places
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.from_source import Compilers
-from caovand.adapters.nvml import read_gpus
+from caovand.adapters.files import safe_files
+from caovand.adapters.gpu.nvml import read_gpus
+from caovand.adapters.system import host
+from caovand.cli.common.family import show
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine import build_kernels, choice
 from caovand.cli.engine.shared import described, engine_verb, facts, root_of, world_of
-from caovand.cli.family import show
-from caovand.cli.progress import Screen
+from caovand.core.engine.install import Source
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.shortfalls import old_driver, oldest_card
-from caovand.core.install import Source
 from caovand.engines import registry
 
 PACKAGED_PLUGINS = Path("/usr/share/caovan/plugin")

@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.lock import FIRST_KIND
 from caovand.cli.engine.shared import FAMILY, described, engine_verb, facts
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.engines import registry
 
 

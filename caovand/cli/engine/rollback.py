@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from caovand.adapters.engine_install import places
+from caovand.cli.common.family import show
 from caovand.cli.engine.choice import kind_argument
 from caovand.cli.engine.shared import engine_verb, root_of
-from caovand.cli.family import show
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 from caovand.adapters.engine_install import commands, places
 from caovand.adapters.engine_install.commands import World
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.cli.family import Family
-from caovand.cli.progress import Screen
+from caovand.cli.common.family import Family
+from caovand.cli.common.progress import Screen
 from caovand.engines import registry
 
 ENGINE = "NAME"

@@ -12,8 +12,8 @@ from typing import Any
 from caovand.adapters.engine_install import commands, places, verify
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.prove import Proof
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of
-from caovand.cli.progress import Screen
 from caovand.engines import registry
 
 

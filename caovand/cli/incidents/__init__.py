@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caovand.cli.client import connect
-from caovand.cli.errors import Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from caovand.cli import archive
-from caovand.cli.client import connect
-from caovand.cli.errors import Exit
+from caovand.cli.common import archive
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 from caovand.cli.incidents.files import fetch_all
-from caovand.cli.verb import Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.reporting.incident_text import REPORT
 
 MAX_FILES = 256

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from caovand.cli.client import connect
-from caovand.cli.errors import Exit
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 from caovand.cli.incidents.files import fetch
-from caovand.cli.verb import Verb
 from caovand.core.reporting.incident_text import REPORT, lines, node_files
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.cli.verb import Group, Verb
+from caovand.cli.common.verb import Group, Verb
 
 EPILOG = """\
 examples:

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
-from caovand.cli.client import connect
-from caovand.cli.console import console
-from caovand.cli.errors import Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 
 NOBODY = "-"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from caovand.cli.client import connect
-from caovand.cli.errors import Exit
-from caovand.cli.verb import Verb
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.verb import Verb
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

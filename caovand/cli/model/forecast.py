@@ -11,17 +11,17 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.plan import show_memory
-from caovand.cli.planned import Planned, plan_for
-from caovand.cli.survey import (
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.survey import (
     Machine,
     asked_config,
     chosen_mode,
     inspect,
     running,
 )
-from caovand.core.config import Config
+from caovand.cli.plan import show_memory
+from caovand.core.config.schema import Config
 from caovand.core.model_source import gguf
 from caovand.core.model_source.gguf import Variant
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from caovand.adapters.model_pull import folders
 from caovand.cli.model.shared import FAMILY, facts, gib, model_verb
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.printable import one_line
 
 

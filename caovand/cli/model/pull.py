@@ -10,12 +10,12 @@ from caovand.adapters.model_pull import folders, hubs
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
 from caovand.adapters.model_pull.world import World
-from caovand.cli.console import console
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.family import show
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.family import show
+from caovand.cli.common.survey import add_config, file_to_edit
 from caovand.cli.model import forecast, named
 from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
-from caovand.cli.survey import add_config, file_to_edit
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import split_name
 from caovand.core.model_source.selection import Offer

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.errors import PullError
-from caovand.cli.errors import CommandError
-from caovand.cli.family import show
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.family import show
+from caovand.cli.common.survey import configuration, daemon_config, running
 from caovand.cli.model.shared import gib, model_argument, model_verb, root_of
-from caovand.cli.survey import configuration, daemon_config, running
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
-from caovand.cli.family import Family
-from caovand.cli.progress import Screen
+from caovand.cli.common.family import Family
+from caovand.cli.common.progress import Screen
 from caovand.core.model_source.manifest import Manifest
 
 GIB = 1 << 30

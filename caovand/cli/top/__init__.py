@@ -8,15 +8,15 @@ import sys
 
 from rich.console import Console
 
-from caovand.cli.client import connect
-from caovand.cli.console import console
-from caovand.cli.errors import Exit
-from caovand.cli.printing import takes_unicode
+from caovand.cli.common.client import connect
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
+from caovand.cli.common.printing import takes_unicode
+from caovand.cli.common.verb import Verb
 from caovand.cli.top import live, screen
 from caovand.cli.top.terminal import KEYS
 from caovand.cli.top.view import Look
 from caovand.cli.top.watcher import Watcher
-from caovand.cli.verb import Verb
 
 
 def run(args: argparse.Namespace) -> int:

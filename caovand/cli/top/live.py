@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from caovand.cli.errors import Exit
+from caovand.cli.common.errors import Exit
 from caovand.cli.top import screen
 from caovand.cli.top.terminal import ESCAPE, Terminal
 from caovand.cli.top.view import Look, Page, View

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from caovand.cli import status
-from caovand.cli.drawing import (
+from caovand.cli.common.drawing import (
     BARS,
     COLOURS,
     LEGEND,

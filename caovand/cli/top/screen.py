@@ -10,7 +10,7 @@ from rich.text import Text
 from caovand.cli import status
 from caovand.cli.top import parts
 from caovand.cli.top.view import Look, Page, View
-from caovand.core.config import MODES
+from caovand.core.config.schema import MODES
 from caovand.core.printable import one_line
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.adapters import processes, usage
-from caovand.adapters.usage import Work
+from caovand.adapters.system import processes, usage
+from caovand.adapters.system.usage import Work
 from caovand.cli import incidents
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.reach import user_name
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.reach import user_name
 from caovand.cli.top.view import CardProcess, Happening, Page, View
 from caovand.core import secrets
 from caovand.core.figures.memory import strange

@@ -113,6 +113,7 @@ def describe(
         dense_size=_dense_size(text) if experts else 0,
         dense_layers=_dense_layers(text, len(layers)) if experts else 0,
         vision=any(config.get(name) for name in VISION),
+        encoder_tokens=number(text, "max_source_positions"),
         notes=tuple(_notes(text, layers)),
     )
 

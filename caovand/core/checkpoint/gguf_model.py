@@ -102,6 +102,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
     gguf = Gguf(
         layers, outside["embedding"], outside["output"], outside["rest"],
         tuple(sorted(types.items())), tuple((name, file.size) for name, file in files),
+        outside["vision"],
     )  # fmt: skip
     template = values.get("tokenizer.chat_template")
     heads = max(keys.number("attention.head_count", 1), 1)
@@ -270,16 +271,22 @@ def _state_size(keys: _Keys) -> int:
     return 4 * (max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner)
 
 
+_OUTSIDE = {
+    "token_embd.weight": "embedding", "per_layer_token_embd.weight": "embedding",
+    "output.weight": "output",
+}  # fmt: skip
+"""The parts of tensors outside the layers that a name tells."""
+
+
 def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
     """Bytes of the tensors outside the layers, by part."""
-    found = {"embedding": 0, "output": 0, "rest": 0}
+    found = {"embedding": 0, "output": 0, "vision": 0, "rest": 0}
     for tensor in tensors:
         number = _LAYER.match(tensor.name)
         if number and int(number[1]) < every:
             continue
-        is_embedding = tensor.name in ("token_embd.weight", "per_layer_token_embd.weight")
-        part = "embedding" if is_embedding else "output" if tensor.name == "output.weight" else ""
-        found[part or "rest"] += tensor.size
+        part = "vision" if tensor.name.startswith(("v.", "mm.")) else "rest"
+        found[_OUTSIDE.get(tensor.name, part)] += tensor.size
     return found
 
 

@@ -17,7 +17,7 @@ from caovand.core.cluster.model_files import counted, model_files
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import rdma
 from caovand.core.cluster.software import named, software
-from caovand.core.engine import Package
+from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.problem import Problem
 from caovand.core.reporting.card_text import kinds

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from caovand.core.config_services import ClusterSection
+from caovand.core.config.services import ClusterSection
 from caovand.core.facts.inventory import Gpu, Node
 from caovand.core.facts.occupancy import IN_HOST_MEMORY, unoccupied
 

@@ -219,7 +219,7 @@ def _card(value: Any, where: str) -> Card:
     return Card(name, memory_mib, (int(match[1]), int(match[2])), free_mib)
 
 
-def _model(value: Any, where: str) -> dict[str, str]:
+def _model_digests(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MAX_FILES:
         raise BadFacts(where, f"is not a table of at most {MAX_FILES} files")
     return {
@@ -259,7 +259,7 @@ READERS: Mapping[str, Callable[[Any, str], Any]] = {
     "ram_mib": _whole,
     "shm_free_mib": _whole,
     "model_folder": _path,
-    "model": _model,
+    "model": _model_digests,
     "clock": _seconds,
 }
 """How each field is read that is not a text."""

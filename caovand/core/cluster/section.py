@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.core.config_text import toml
+from caovand.core.config.text import toml
 
 BEGIN = "# --- [cluster], by `caovanctl cluster`; `caovanctl cluster leave` undoes it ---"
 END = "# --- end of [cluster] ---"

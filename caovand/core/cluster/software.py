@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from caovand.core.cluster.finding import finding, older, pair
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.engine import Package
+from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import version_numbers
 from caovand.core.facts.shortfalls import DRIVER_OF_CUDA

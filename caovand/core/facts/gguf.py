@@ -29,7 +29,8 @@ class Gguf:
     """A model in GGUF files: its layers, and the bytes of all other tensors.
 
     Each token looks up a row of `embedding` and is multiplied by `output`; a model whose `output`
-    is 0 uses the embedding for both. `types` are the bytes of each type of tensor,
+    is 0 uses the embedding for both. `vision` is an image encoder in the same files, which Ollama's
+    tags have, and no token of text reads. `types` are the bytes of each type of tensor,
     `files` names and sizes of the parts.
     """
 
@@ -39,8 +40,10 @@ class Gguf:
     rest: int
     types: tuple[tuple[str, int], ...]
     files: tuple[tuple[str, int], ...]
+    vision: int = 0
 
     @property
     def size(self) -> int:
         """Bytes of all tensors."""
-        return sum(layer.size for layer in self.layers) + self.embedding + self.output + self.rest
+        outside = self.embedding + self.output + self.rest + self.vision
+        return sum(layer.size for layer in self.layers) + outside

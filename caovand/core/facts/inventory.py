@@ -276,6 +276,8 @@ class ModelCard:
     gguf: Gguf | None = None
     """Describes a model in GGUF files."""
     task: ModelTask = "generate"
+    encoder_tokens: int = 0
+    """The states of an encoder of sound that every layer attends to, 0 without it or if unknown."""
     one_step: bool = False
     """Whether a whole prompt must be processed in one step: layers of type "encoder_attention",
     whose tokens attend to later ones and need no cache, and some poolings."""

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import Used, has_room_again
 from caovand.core.healing.rung import Healing

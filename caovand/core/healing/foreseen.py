@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.config import Config
-from caovand.core.engine import Engine
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import Engine
 from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder

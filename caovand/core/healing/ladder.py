@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from caovand.core.config import PolicySection
+from caovand.core.config.schema import PolicySection
 from caovand.core.facts.occupancy import Used, maxima
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.rung import Healing, Rung, Step

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caovand.core.config import WatchSection
+from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.health import trends
 from caovand.core.health.observation import (

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from caovand.core.engine.log import Phase
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.state import Snapshot, State
-from caovand.core.log import Phase
 from caovand.core.plan import Plan
 from caovand.core.reporting.report import compare, foreseen
 

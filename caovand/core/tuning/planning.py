@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from caovand.core.config import Config, PolicySection
+from caovand.core.config.schema import Config, PolicySection
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.tuning.record import Record
 

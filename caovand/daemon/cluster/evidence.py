@@ -15,8 +15,8 @@ from caovand.core.cluster.evidence import Evidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import LIVE, node_file
-from caovand.daemon.chronicle import Gathered, Then
 from caovand.daemon.cluster.part import Changed, Slot
+from caovand.daemon.records.chronicle import Gathered, Then
 from caovand.daemon.shared import now
 
 WAIT_S = 15.0

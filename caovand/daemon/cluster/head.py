@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters.cluster_key import Pairs
-from caovand.adapters.cluster_link import HeadLink, numeric
-from caovand.adapters.http import Endpoint
+from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_link import HeadLink, numeric
+from caovand.adapters.network.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import checks, evidence, messages
 from caovand.core.cluster.finding import in_words
@@ -18,14 +18,13 @@ from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import from_document
 from caovand.core.cluster.plan_document import BadDocument
-from caovand.core.engine import Place
+from caovand.core.engine.record import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.report import foreseen
-from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
@@ -33,6 +32,7 @@ from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import Changed, NextPlan, Notices, Part, Slot, linked
 from caovand.daemon.cluster.selection import Quorum, Selection
 from caovand.daemon.cluster.workers import Member, Team, Workers, unended
+from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
 ENDING_S = 60.0

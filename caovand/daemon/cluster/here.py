@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from caovand.adapters import node_facts, processes
+from caovand.adapters import node_facts
+from caovand.adapters.system import processes
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.link import shown as shown_link
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import shown
-from caovand.core.engine import UNTITLED
+from caovand.core.engine.log import TRANSPORT
+from caovand.core.engine.record import UNTITLED
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import card_of
-from caovand.core.log import TRANSPORT
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.part import Slot
-from caovand.daemon.inspection import Obstacle
 from caovand.daemon.shared import now
+from caovand.daemon.start.inspection import Obstacle
 
 RANKS_S = 2.0
 SIZES = ("weights_gib", "kv_gib")

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from caovand.adapters.port_check import Connection, connect, listening, reason
+from caovand.adapters.network.port_check import Connection, connect, listening, reason
 from caovand.core.cluster import checks
 from caovand.core.cluster.link import MEETING, Link, Probe, Reached, words
 from caovand.core.cluster.link_checks import pair_checks, slowest_bytes_s
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import no_rdma
-from caovand.core.engine import Package
+from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.network import Network
 from caovand.daemon.cluster.part import Changed

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
-from caovand.core.config import Config
-from caovand.core.engine import Engine
+from caovand.adapters.network.http import Endpoint
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
@@ -21,7 +21,7 @@ from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
-from caovand.daemon.chronicle import Then
+from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
 IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from caovand.adapters import own_address
-from caovand.adapters.port_check import Connection, connect, listening, plain, reason
+from caovand.adapters.network import own_address
+from caovand.adapters.network.port_check import Connection, connect, listening, plain, reason
 from caovand.core import addresses
 from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, Reached, words
 from caovand.daemon.cluster.part import Changed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from caovand.adapters import cluster_key
-from caovand.core.config_key import ConfigError
+from caovand.adapters.network import cluster_key
+from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.part import Part, Slot

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters.http import Endpoint
+from caovand.adapters.network.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster.finding import in_words
 from caovand.core.cluster.messages import EACH_S
@@ -24,8 +24,8 @@ from caovand.daemon.cluster import here
 from caovand.daemon.cluster.links import Comparison, Links, Peer
 from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Slot, is_stopped, state_of
 from caovand.daemon.cluster.workers import Choice, Member, Team, Workers, choose, uncompared, unfit
-from caovand.daemon.inspection import Obstacle, check_port, unplannable
 from caovand.daemon.shared import now
+from caovand.daemon.start.inspection import Obstacle, check_port, unplannable
 
 REFRESH_S = 10.0
 """How long a start waits for workers that inspect again how much memory of their cards is free."""

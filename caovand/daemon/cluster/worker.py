@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters import wall_clock
-from caovand.adapters.cluster_key import Pairs
-from caovand.adapters.cluster_link import LINKS_EACH, WorkerLink
-from caovand.adapters.http import Endpoint
+from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_link import LINKS_EACH, WorkerLink
+from caovand.adapters.network.http import Endpoint
+from caovand.adapters.system import wall_clock
 from caovand.core import addresses
 from caovand.core.cluster import messages
 from caovand.core.cluster.checks import SAME_CAOVAN
@@ -18,7 +18,7 @@ from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
 from caovand.core.cluster.plan_document import BadDocument
-from caovand.core.engine import Place
+from caovand.core.engine.record import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
@@ -26,7 +26,6 @@ from caovand.core.lifecycle.living import PLAN_CHANGED
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import foreseen
-from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
 from caovand.daemon.cluster.part import (
@@ -41,8 +40,9 @@ from caovand.daemon.cluster.part import (
     state_of,
 )
 from caovand.daemon.cluster.prober import Prober
-from caovand.daemon.inspection import Obstacle
+from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
+from caovand.daemon.start.inspection import Obstacle
 
 ALIVE = frozenset({State.STARTING, State.SERVING})
 REJECTED = (
@@ -125,7 +125,7 @@ class Worker(Part):
         return now() - self._heard > LOST_S
 
     @property
-    def _silence(self) -> str:
+    def _why_head_lost(self) -> str:
         """Why the head is lost, as far as that is known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
@@ -180,7 +180,7 @@ class Worker(Part):
 
     def _update_wait_reason(self) -> None:
         """Update why this node waits for a silent head, once more is known of it."""
-        if self._waits and self._lost and self._waits != self._silence:
+        if self._waits and self._lost and self._waits != self._why_head_lost:
             self._try_again()
 
     def _check_ports(self) -> None:
@@ -212,7 +212,7 @@ class Worker(Part):
         order = self._planned = self._order
         if not self._wanted or order.plan is None:
             silent = self._lost
-            self._waits = self._silence if silent else ""
+            self._waits = self._why_head_lost if silent else ""
             fact = self._waits or order.refusal or "it has ordered no start"
             text = f"waits for the head at {self._head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from caovand.adapters import wall_clock
+from caovand.adapters.system import wall_clock
 from caovand.core.cluster import checks
 from caovand.core.cluster.finding import finding, in_words
 from caovand.core.cluster.messages import LOST_S, Report, name_in

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common import building, exits, raised, toolchain
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -62,12 +63,18 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **building.ADVICE,
+    **exits.ADVICE,
+    **raised.ADVICE,
+    **toolchain.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
         "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
     ),
     "engine.transformers": (
+        "{object} has no {member}: the installed Transformers does not fit this release of the "
+        "engine, or an object was passed where the engine takes a name or a path.",
         "The installed Transformers does not fit this release of the engine: install the "
         "version that the engine's package asks for, or a newer release of the engine.",
     ),
@@ -75,6 +82,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The model has code of its own, which is not allowed, or which some processes cannot "
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
+    ),
+    "cuda.assertion": (
+        "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
+        "slot is out of range. Keep max_model_len within the model's own limit (and what "
+        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more tokens "
+        "than the model; otherwise it is a fault of the release.",
+    ),
+    "pod.probe": (
+        "The kubelet killed the container because its {probe} probe failed: loading takes longer "
+        "than the probe waits. Add a startupProbe on /health with a failureThreshold that covers "
+        "download and load.",
+    ),
+    "pod.ended": (
+        "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
+        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
     ),
     "cuda.forked": (
         "CUDA was used before the worker processes were forked: set "
@@ -97,7 +119,60 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
         "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
+    "args.parser": (
+        "The reasoning or tool parser does not fit the model's tokenizer: leave "
+        "--reasoning-parser and --tool-call-parser out, or choose those that the model's page "
+        "names; another release of the engine may know this model.",
+    ),
+    "model.tokenizer": (
+        "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
+        "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
+        "--config-format hf --load-format auto); otherwise download tokenizer.json and "
+        "tokenizer_config.json, name another tokenizer with --tokenizer, and install sentencepiece "
+        "and tiktoken.",
+    ),
+    "model.quantization": (
+        "The engine has no kernels for this checkpoint's quantization: choose another quantization "
+        "of the model, a newer release, or another engine.",
+    ),
+    "model.gguf": (
+        "The engine cannot read GGUF files of the architecture {architecture}: use the model's own "
+        "checkpoint (safetensors), a newer release, or llama.cpp.",
+        "The installed Transformers cannot read GGUF files of the architecture {unread}: use the "
+        "model's own checkpoint (safetensors), a newer release, or llama.cpp.",
+    ),
+    "args.adapter": (
+        "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
+        "takes none for (the line names them). Merge it into its base model, or train it without "
+        "those modules; check that adapter_config.json names this base model.",
+    ),
+    "args.placeholders": (
+        "The prompt has another number of image, video or audio placeholders than the media that "
+        "came with it: let the model's own chat template insert them, and put none into the text. "
+        "If every request fails, Transformers and the engine do not fit each other.",
+    ),
+    "model.adapter": (
+        "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): name its "
+        "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
+        "download the model again, with config.json or params.json.",
+    ),
+    "model.tensor": (
+        "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
+        "know: its quantization is not supported for this architecture, config.json belongs to "
+        "another checkpoint, or the release is too old.",
+        "The checkpoint has {parameter}, which this release's code for the model does not know: "
+        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
+        "too old.",
+        "The files are readable, so fetching them again does not help: check that config.json and "
+        "the weights are of one model, and try a newer release or another quantization.",
+    ),
+    "container.files": (
+        "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
+        "must put the host's there: build the image without the driver's packages (nvidia-*, "
+        "libnvidia-*), and let it have the CUDA toolkit alone.",
+    ),
     "driver.old": (
+        "A library asks the driver for {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
     ),
@@ -108,6 +183,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",
+    ),
+    "nvml.argument": (
+        "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "
+        "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
+        "-L).",
+    ),
+    "feature.model": (
+        "This release's code for {model} has no {attribute}: a setting or a request asks what it "
+        "does not do (the task, an adapter, drafts, a split, a quantization), or the release is "
+        "too old. Leave that out, or install a newer release.",
     ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
@@ -292,6 +377,30 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.type": (
         "The file has tensors in a quantization that this release does not know: install a newer "
         "release, or download another quantization.",
+    ),
+    "llama.model.other": (
+        "The loader gave up for this reason: {why}. If that names the file, download it again; if "
+        "it names the model's form, use a newer release first.",
+    ),
+    "llama.metal": (
+        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
+        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
+        "card (-ngl 0), as on Macs without Apple's own processor.",
+    ),
+    "llama.model.tensor": (
+        "File and program do not agree on the model's tensors: the program may be older than the "
+        "file's architecture, or the file older than the program, or damaged. Use a newer release "
+        "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "
+        "file.",
+    ),
+    "llama.model.shape": (
+        "File and program do not agree on the model's sizes: use a newer release, then a newer "
+        "file "
+        "of the model, or one converted by another tool.",
+    ),
+    "llama.model.key": (
+        "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
+        "or download a newer file.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.engine import Engine
+from caovand.core.engine.record import Engine
 from caovand.core.healing import answer as answers
 from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding

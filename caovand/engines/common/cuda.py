@@ -16,7 +16,8 @@ NO_MEMORY = (
 NO_MEMORY_OF_METAL = r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
 """What explains the failed command buffer in the line before."""
 BUFFER = (
-    r"\(?(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|OpenCL|HIP|MTL|Metal)(?!\w{0,3}_Host)\w{0,20})"
+    r"\(?(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|OpenCL|HIP|MTL"
+    r"|Metal)(?!\w{0,3}_Host)\w{0,20})"
     r"\)? buffer"
 )
 """A card's buffer, as ggml names it; those with `_Host` are the machine's."""
@@ -38,6 +39,7 @@ NO_KERNEL = (
     r"|the requested functionality is not supported)"
     r"|(?:CUDA|HIP) kernel \w{1,200} has no device code|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
     r"|rocBLAS error: Cannot read .{1,200}|hipErrorNoBinaryForGpu"
+    r"|(?:CUDA|HIP|ROCm) error: named symbol not found"
     r"|Unable to find code object for all current devices|No kernel named \w{1,300} was found"
     r"|(?:PI|UR_RESULT)_ERROR_(?:INVALID_BINARY|INVALID_KERNEL_NAME|BUILD_PROGRAM_FAILURE"
     r"|PROGRAM_BUILD_FAILURE)|ErrorFeatureNotPresent|ErrorExtensionNotPresent"
@@ -59,3 +61,5 @@ OTHER = (
     r"|^Native API (?:failed|returns)"
     r"|command buffer \d{1,4} failed with status"
 )
+METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
+"""Kernels that this Mac cannot compile, or no card that Metal can use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from caovand.core.config import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
 
 DEPTHS: dict[Mode, int] = {"auto": 3, "stable": 3, "fast": 4}

@@ -14,12 +14,15 @@ _RAW = re.compile(
     r"|libc\+\+abi: terminating"
     r"|(?:Memory access fault|HW Exception) by GPU|\"?hipErrorNoBinaryForGpu|get_\w{1,60}: "
     r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "
+    r"|(?:unable|failed) to allocate (?:\w{2,20} )?buffer|cudaMalloc failed: "
     r"|error: Insufficient Memory|(?:Error: )?vk::|Unable to find code object|No kernel named"
-    r"|Can't allocate \d|mtmd_\w{1,60}: |key not found in model: |No device of requested type"
+    r"|\[(?:create_node|graph_compute)\] |stablelm_model_load: |Can't allocate \d|mtmd_\w{1,60}: "
+    r"|key not found in model: |No device of requested type"
     r"|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
     r"|model: done_getting_tensors: "
     r"|(?:srv|main|slot|que) {1,6}\w{1,40}: |main: |[\w./\\:~+-]{1,300}\.(?:cpp|c|cu|cuh|h|hpp"
-    r"|m):\d+: |GGML_ASSERT(?:: |\()"
+    r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |Error allocating "
+    r"|LLAMA ERROR: |pre-allocated tensor \("
     r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
 )
 RAM = (
@@ -34,7 +37,7 @@ ROWS = (
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
     # The scheduler found no device that runs an operation on a tensor placed where it cannot be
     signature("ggml.operation", "cause", "backend-unsupported",
-         r"pre-allocated tensor \((?P<tensor>[^)]{1,200})\) in a buffer \((?P<buffer>[^)]{1,60})\)"
+         r"pre-allocated tensor \((?P<tensor>.{1,200}?)\) in a buffer \((?P<buffer>[^)]{1,60})\)"
          r" that cannot run the operation|unsupported op[: ]|unsupported types: dst: "
          r"|failed to find a compatible buffer type for tensor"),
     signature("ggml.backend", "cause", "bad-arguments",
@@ -45,6 +48,7 @@ ROWS = (
          r"|GGML_ALIGNED_MALLOC: insufficient memory|posix_memalign failed with error 12"),
     signature("ggml.rpc", "cause", "node-lost",
          r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{7,15}:\d{4,5})"
+         r"|\[(?:create_node|graph_compute)\] (?:invalid|failed)"
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
 FILE = (
@@ -74,7 +78,8 @@ FILE = (
          r"has invalid ggml type (?P<type>\d{1,6})|(?:invalid|unknown) ggml type (?P<kind>\d{1,6})"
          r"|unsupported quantization type|is of type \d{1,6} which is not supported"),
     signature("llama.model.shape", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' has wrong shape|error loading model hyperparameters: "
+         r"tensor '(?P<tensor>[^']{1,200})' has wrong (?:shape|size)"
+         r"|error loading model hyperparameters: "
          r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"
          r"|invalid model: tensor '(?P<twice>[^']{1,200})' is duplicated"),
     signature("llama.model.version", "cause", "model-missing",

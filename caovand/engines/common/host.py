@@ -21,10 +21,12 @@ _RAW = re.compile(
     r"|Bus error|Floating point exception)\b"
     r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
     r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
-    r"|PID \d{1,10} received SIG|Fatal signal \d| {0,8}Warning {1,6}\w{3,30} "
+    r"|PID \d{1,10} received SIG|Fatal signal \d| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
+    r"| {0,12}Exit Code: {1,12}\d"
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
+    r"|dxcore initialization failed|.{0,200}file creation failed: \S{1,400}: file exists"
 )
 
 ROWS = (
@@ -37,9 +39,13 @@ ROWS = (
          r"Address family not supported by protocol"),
     signature("driver.old", "cause", "backend-unsupported",
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
+         r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
          r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)\b"),
+    signature("container.files", "cause", "gpu-absent",
+         r"file creation failed: (?P<path>\S{1,400}): file exists"),
     signature("container.gpu", "cause", "gpu-absent",
          r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
+         r"|dxcore initialization failed"
          r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
          r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
          r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"
@@ -53,6 +59,8 @@ ROWS = (
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
+    signature("nvml.argument", "cause", "gpu-absent",
+         r"NVMLError_(?:InvalidArgument|NotFound)\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     signature("nvml.mismatch", "cause", "gpu-absent",
@@ -68,6 +76,10 @@ ROWS = (
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
+    signature("pod.probe", "cause", "engine-died",
+         r"[Cc]ontainer \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted"),
+    signature("pod.ended", "consequence", "engine-died",
+         r"^ {0,12}Exit Code: {1,12}(?:(?P<silent>137)|13[249])$"),
     signature("signal.instruction", "cause", "backend-unsupported",
          r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
          r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"

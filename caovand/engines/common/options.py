@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.core import secrets
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.problem import Problem
 
 HIDDEN = "***"

@@ -37,12 +37,53 @@ ROWS = (
          r"|data did not match any variant of untagged enum \w{1,60}"
          r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'"
          r"|^AttributeError: '(?:\w{1,60}Config|dict)' object has no attribute "
-         r"'(?P<attribute>\w{1,80})'", SERVED),
+         r"'(?P<attribute>\w{1,80})'"
+         r"|^AttributeError: '?(?P<object>\w{0,60}(?:Tokenizer|Processor)\w{0,20})'?"
+         r" (?:object )?has no attribute '?(?P<member>\w{1,80})"
+         r"|^TypeError: (?:Received a \w{1,80} for argument \w{1,40}, but a "
+         r"|Invalid type of HuggingFace \w{1,40}\. )"
+         r"|Unrecognized configuration class|Failed to import transformers\.", SERVED),
+    signature("args.parser", "cause", "bad-arguments",
+         r"\bthink_(?:start|end)_token .{1,80}\b(?:must|cannot|not)\b"
+         r"|could not locate \w{1,40}(?: \w{1,20}/\w{1,20})? tokens? in the tokenizer"
+         r"|\w{1,40} (?:reasoning|tool) parser could not locate", SERVED),
+    signature("model.tokenizer", "cause", "model-missing",
+         r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
+         r"|Can't load tokenizer for|instantiate the backend tokenizer"
+         r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
+    signature("model.quantization", "cause", "backend-unsupported",
+         r"No compressed-tensors compatible scheme|[Uu]nsupported quantization\b"
+         r"|(?:quantization|quant_method)(?: (?:scheme|method|type|format))? \S{0,40} ?(?:is )?not "
+         r"(?:yet )?supported"),
+    signature("model.gguf", "cause", "bad-arguments",
+         r"GGUF model with architecture (?P<architecture>\S{1,60}) is not supported"
+         r"|^ValueError: Architecture (?P<unread>\S{1,60}) not supported"),
+    signature("args.adapter", "cause", "bad-arguments",
+         r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
+         r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
+    signature("args.placeholders", "cause", "bad-arguments",
+         r"Attempted to assign .{1,80} multimodal tokens to (?P<placeholders>\d{1,9}) placeholders"
+         r"|Expected there to be \d{1,6} prompt (?:updates|placeholders|replacements)"
+         r"|Failed to apply prompt replacement for mm_items"
+         r"|Insufficient multimodal embedding length"
+         r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
+    signature("model.adapter", "cause", "model-missing",
+         r"No supported config format found in (?P<folder>\S{1,300})"),
+    # The checkpoint is whole, but the engine's class for it has no such tensor
+    signature("model.tensor", "cause", "model-missing",
+         r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
+         r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
+         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
+         r"|There is no module or parameter named '?(?P<parameter>[\w.]{1,200})"
+         r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
+         r"|size mismatch for [\w.]{1,200}: copying a param"),
     signature("model.code", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
          r"|requires you to execute the \w{0,30} ?file in that repo"
          r"|contains custom code which must be executed|Please pass the argument "
          r"`trust_remote_code"),
+    signature("cuda.assertion", "cause", "launch-failure",
+         r": block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion .(?P<assertion>.{1,200}?). failed"),
     signature("cuda.forked", "cause", "bad-arguments",
          r"Cannot re-initialize CUDA in forked subprocess"),
     signature("engine.libc", "cause", "bad-arguments",
@@ -60,7 +101,7 @@ ROWS = (
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
          r"|The client socket has (?:timed out|failed to connect)|Gloo connect\w{1,20} failed"
-         r"|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]"
+         r"|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]|\bmonitoredBarrier\b"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
@@ -73,13 +114,9 @@ NO_MODEL = (
     r"|RevisionNotFoundError|Found 0 files matching the pattern: "
     r"|does not appear to have (?:a file named|files named)|Error no file named "
     r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
-    r"|Can't load (?:the )?(?:configuration|tokenizer)|instantiate the backend tokenizer"
+    r"|Can't load (?:the )?configuration"
 )
-NO_TENSOR = (
-    r": assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\))"
-    r"|"
-    r"^KeyError: '(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax|zeros?|g_idx)\w{0,20}'$"
-)
+NO_TENSOR = r": assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\))"
 BUILD = (
     r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
     r"|ninja: build stopped: subcommand failed|Ninja build failed"
@@ -89,7 +126,7 @@ BUILD = (
 )
 COMPILER = (
     r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
-    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)'?, "
+    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)(?:\.exe)?'?, "
     r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"
 )
 PTXAS = (
@@ -107,7 +144,9 @@ _REFUSES = (
 )
 _NAMED = (
     r"(?:--[a-z][\w-]{2,40}|[`'\"][a-z]{1,30}(?:_[a-z]{1,30}){1,5}[`'\"]"
-    r"|\b[a-z]{2,30}(?:_[a-z]{1,30}){1,5}(?= ?[=(:] ?['\"]?[\w.-]| (?:must|should|cannot|has to"
+    r"|(?<=\b[Ss]et )[a-z]{3,30}(?= ?= ?\S)"
+    r"|\b[a-z]{2,30}(?:_[a-z]{1,30}){1,5}(?= ?[=(:] ?['\"]?[\w.-]"
+    r"| (?:['\"(]\S{1,60} )?(?:must|should|cannot|has to"
     r"|needs to|can only|is (?:not|set|greater|less|larger|smaller))\b))"
 )
 """An option, or a setting with its value or a demand on it."""
@@ -130,6 +169,10 @@ ANY_PROGRAM = (
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
          r"'(?P<member>\w{1,80})'", UNSURE),
+    # A model's class that lacks what a setting or a request asks of it
+    signature("feature.model", "generic", "bad-arguments",
+         r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
+         r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
          r"(?P<missing>.{1,200})"
@@ -167,6 +210,14 @@ _RAW = re.compile(
     r"Cannot access gated repo|Access to model |Error while creating shared memory"
     r"|\[?[EF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} (?:\d{1,10} )?\w{1,60}\.cpp:\d{1,6}\] "
     r"|Call to |socket\w{1,40}: |Bootstrap : "
+    r"|(?:\S{1,200} )?(?:\[\d{1,4}\] )?(?:\S{1,100} )?NCCL WARN "
+    r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|.{0,100}\bfatal error C1083: |- \w{1,40}Error: "
+    r"|[^\s:]{1,300}\.so[\w.]{0,20}: (?:undefined symbol|cannot open shared|file too short)"
+    r"|.{0,200}Warning: CUDA initialization: |The NVIDIA driver on your system is too old"
+    r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
+    r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
+    r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
+    r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 
 

@@ -13,6 +13,8 @@ ABSENT = (
     r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
     r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
     r"|Error 802: system not yet initialized|NVML/RM version mismatch"
+    r"|CUDA driver initialization failed|Failed to detect NVIDIA driver version"
+    r"|No supported GPU\(s\) detected to run"
     r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
 )
 NO_KERNEL = (
@@ -20,6 +22,7 @@ NO_KERNEL = (
     r"|(?:CUDA|HIP) error: invalid device function|CUDA kernel \w{1,200} has no device code"
     r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
     r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
+    r"|\brequires (?:gfx\d\w{1,6}|[Ss][Mm]_?\d{2,3}[af]?)\b.{0,60}\bgot\b"
     r"|Unknown GPU architecture: gfx|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)"
 )
 STREAM = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from caovand.core.engine.planning import Modelled
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
-from caovand.core.planning import Modelled
 
 BANDWIDTH_REACHED = 0.7
 """Marlin's kernels read at 416 to 455 of a 2080 Ti's 616 GB/s."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
-from caovand.core.log import Explanation, PhaseTime
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.signature import Signature, first

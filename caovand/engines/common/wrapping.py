@@ -28,6 +28,7 @@ _PREFIX = re.compile(
     r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
     rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
     r"|[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)"
+    r"|\d{1,4}: (?=[(\[A-Z]|ggml_|llama_|time=|level=)|\d{1,3}\|[\w.@-]{1,60} {1,40}\| "
     r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: ?(?=[IWEF]\d{4} )"
     r"|\[rank\d{1,4}\]: |> (?=\S| {2,12}File )|[│|] "
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} {1,4}\d{1,10} "
@@ -39,6 +40,15 @@ _PREFIX = re.compile(
     r"|E (?=\w{1,60}: )| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
     r"| {1,4}\|(?= {2,12}File )"
 )
+_LOGGER = re.compile(
+    r"\[?\d{4}-(?P<day>\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)[\d.,:+-]{0,20}Z?\]?(?:"
+    r" - (?P<a>vllm\.[\w.]{1,100}) - (?P<la>[A-Z]{4,8}) - "
+    r"| \| (?P<lb>[A-Z]{4,8}) {1,8}\| (?P<b>vllm\.[\w.]{1,100}):\w{1,60}:\d{1,6} - "
+    r"| ?\[(?P<c>vllm\.[\w.]{1,100})\] ?\[(?P<lc>[A-Z]{4,8})\] (?:- )?"
+    r"| ?\[?(?P<ld>[A-Z]{4,8})\]? {1,4}\[?(?P<d>vllm\.[\w.]{1,100})\]?:? (?:- )?)"
+    r"|(?P<le>DEBUG|INFO|WARNING|ERROR|CRITICAL):(?P<e>vllm\.[\w.]{1,100}): ?"
+)
+"""How Python's logging, Hydra and loguru name vLLM's loggers in formats of other programs."""
 _REPEATED = re.compile(r" \[repeated \d{1,6}x across cluster\].{0,200}$")
 _LABEL = re.compile(r"\[[A-Za-z][\w .-]{1,40}\] |[A-Za-z][\w.-]{0,30} [\w .-]{1,30}(?::| \||>) ")
 _NO_LABEL = re.compile(
@@ -46,6 +56,7 @@ _NO_LABEL = re.compile(
 )
 _MIN_LABELLED = 3
 """Lines that another program labelled alike, and what an engine begins its own lines with."""
+_LOGGER_WITHIN = 60
 _MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"
 _WIDTHS, _MIN_BROKEN = (60, 400), 3
@@ -63,6 +74,8 @@ def unwrap(line: str) -> str:
     if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
         line = _of_record(line)
     for _ in range(_MOST):
+        if "vllm." in line[:_LOGGER_WITHIN] and (logged := _LOGGER.match(line)):
+            return _as_vllm_prints(logged) + line[logged.end() :]
         prefix = _PREFIX.match(line)
         if prefix is None:
             break
@@ -70,6 +83,15 @@ def unwrap(line: str) -> str:
             line = line.rstrip(_BORDER)
         line = line[prefix.end() :]
     return _REPEATED.sub("", line) if "[repeated " in line else line
+
+
+def _as_vllm_prints(logged: re.Match[str]) -> str:
+    """The prefix that vLLM's own formatter puts before a line of this logger."""
+    found = {name: text for name, text in logged.groupdict().items() if text}
+    level = next(text for name, text in found.items() if name[0] == "l")
+    logger = next(text for name, text in found.items() if len(name) == 1)
+    at = f"{found.get('day', '00-00')} {found.get('time', '00:00:00')}"
+    return f"{level} {at} [{logger.rpartition('.')[2]}.py:0] "
 
 
 def without_label(text: str) -> str:

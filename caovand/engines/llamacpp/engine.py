@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Tokenize
-from caovand.core.planning import Planning
-from caovand.engines.common import works
+from caovand.core.config.schema import Config
+from caovand.core.engine.planning import Planning
+from caovand.core.engine.record import Api, Arguments, Engine, Tokenize
+from caovand.engines.common import task_probes as works
 from caovand.engines.common.options import chat_template, values
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.llamacpp import command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.install import Build, Install, Source, Trial
+from caovand.core.engine.install import Build, Install, Source, Trial
 from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
-from caovand.core.probe import Probe
 
 # Installed by caovan in the environment's bin, by the package index's wheel within its package.
 VERSIONS = """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from caovand.core.engine.planning import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
-from caovand.core.planning import Command
 
 HOST, CONTEXT_LENGTH = "OLLAMA_HOST", "OLLAMA_CONTEXT_LENGTH"
 

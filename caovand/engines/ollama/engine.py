@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from caovand.core.engine import Api, Arguments, Engine
+from caovand.core.engine.planning import Planning
+from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.plan import Plan
-from caovand.core.planning import Planning
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
 from caovand.engines.ollama.healing.cures import HEALING
@@ -33,7 +33,7 @@ def _at_once(plan: Plan) -> int | None:
     return int(found) if isinstance(found, str) else None
 
 
-def _words(tokens: Sequence[int]) -> str:
+def _prompt_of(tokens: Sequence[int]) -> str:
     """A text of about as many tokens: its completions take no ids."""
     return " ".join(chr(ord("a") + one % 26) for one in tokens)
 
@@ -76,7 +76,7 @@ ENGINE = Engine(
         pending="",
         pending_key="",
         completions="/v1/completions",
-        prompt=_words,
+        prompt=_prompt_of,
         exact=False,
     ),
     healing=HEALING,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.core.config import Config
-from caovand.core.named_models import NamedModels, NamedPull, PullStep
+from caovand.core.config.schema import Config
+from caovand.core.engine.named_models import NamedModels, NamedPull, PullStep
 from caovand.core.problem import Problem
 
 MODELS = "OLLAMA_MODELS"

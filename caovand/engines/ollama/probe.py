@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.engine.install import Install
+from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
-from caovand.core.install import Install
-from caovand.core.probe import Probe
 from caovand.core.problem import Problem
 
 HOW = "curl -fsSL https://ollama.com/install.sh | sh"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from caovand.core.engine.planning import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
-from caovand.core.planning import Command
 from caovand.engines.sglang.planning import options
 
 SERVE = ("-m", "sglang.launch_server")

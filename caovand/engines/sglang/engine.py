@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine
-from caovand.core.planning import Planning
+from caovand.core.config.schema import Config
+from caovand.core.engine.planning import Planning
+from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.engines.common.options import chat_template
 from caovand.engines.sglang import command
 from caovand.engines.sglang.healing.cures import HEALING

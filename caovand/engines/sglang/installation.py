@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.core.install import Imports, Install
+from caovand.core.engine.install import Imports, Install
 
 # The driver's own library is linked into them: without a driver none of them loads.
 _KERNELS = """

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from caovand.core.engine.planning import Command
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan
-from caovand.core.planning import Command
 from caovand.engines.vllm import kernels, over_ray
 from caovand.engines.vllm.flags import command_line, spelling
 

@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from caovand.core.config import Config
-from caovand.core.engine import Api, Arguments, Engine, Kernels, Tokenize
+from caovand.core.config.schema import Config
+from caovand.core.engine.planning import Modelled, Planning
+from caovand.core.engine.record import Api, Arguments, Engine, Kernels, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
-from caovand.core.planning import Modelled, Planning
 from caovand.core.problem import Problem
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
-from caovand.engines.common.works import WORKS
+from caovand.engines.common.task_probes import WORKS
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.core.install import Imports, Install
+from caovand.core.engine.install import Imports, Install
 
 # The platform knows which of its libraries suits this processor. A failure is only a warning there;
 # the second attempt has its text. The libraries for processors without AVX-512 load without

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from caovand.core.engine import Kernel
+from caovand.core.engine.record import Kernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL, HOPPER, OWN_FP8, TURING

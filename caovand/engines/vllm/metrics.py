@@ -83,6 +83,8 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
         elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
             accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
     sums["kv_cache_usage"] /= max(engines, 1)  # a share of each engine's cache, so the mean
+    if load is not None and engines > 1:  # replicas have several HTTP servers; one of them counted
+        load = max(load, int(sums["running"] + sums["waiting"]))
     more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}
     progress = Progress(**sums, pending=load, at=at)
     counters = Counters(

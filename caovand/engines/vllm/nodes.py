@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from caovand.core.config import Config
-from caovand.core.engine import UNTITLED, Nodes, Place
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import UNTITLED, Nodes, Place
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.occupancy import BUSY_MIB, in_use, unoccupied
 from caovand.core.plan import Plan, Setting, Unplannable

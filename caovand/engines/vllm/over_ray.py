@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import caovand
-from caovand.core.engine import Package, Place
+from caovand.core.engine.record import Package, Place
 from caovand.core.facts.inventory import EngineInfo, Inventory, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
-from caovand.core.probe import Probe
 
 VERSIONS = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys

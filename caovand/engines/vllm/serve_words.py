@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from caovand.core.config import (
+from caovand.core.config.schema import (
     Config,
     EngineSection,
     ModelSection,

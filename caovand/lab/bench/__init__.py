@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters.directories import own_directories
-from caovand.cli.client import Client, connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.progress import Screen
-from caovand.cli.verb import Verb
+from caovand.adapters.files.directories import own_directories
+from caovand.cli.common.client import Client, connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.progress import Screen
+from caovand.cli.common.verb import Verb
 from caovand.core.problem import ProblemError
 from caovand.lab import results
 from caovand.lab.bench import kept, show, target

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.adapters.http import Unanswered
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.progress import Screen
+from caovand.adapters.network.http import Unanswered
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.progress import Screen
 from caovand.core.model_source.pace import duration
 from caovand.core.reporting.wire import WireError
 from caovand.lab.bench.sized import Sized
@@ -19,10 +19,10 @@ from caovand.lab.core.bench import record
 from caovand.lab.core.bench.progress import Progress
 from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.bench.record import Answered
-from caovand.lab.streamed import Refused, Streams
+from caovand.lab.streamed import BadStatus, Streams
 
 FIGURES_S = 30.0  # as long as figures that include the last request may take
-LOOK_S = 0.25
+POLL_S = 0.25
 BAD_KEY = (401, 403)
 TOO_LONG = (400, 413, 422)
 
@@ -160,7 +160,7 @@ class Run:
                 return status
             if time.monotonic() > deadline:
                 return status
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _restarted(self, status: Mapping[str, Any]) -> CommandError | None:
         """Why this is not the engine that was measured so far; None if it is."""
@@ -176,14 +176,14 @@ class Run:
 
     def _explained(self, problem: Unanswered) -> CommandError:
         """The error message for a failed request."""
-        if isinstance(problem, Refused) and problem.status in BAD_KEY:
+        if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
             return CommandError(
                 Exit.FAILED,
                 f"cannot bench: the engine refused the API key (HTTP {problem.status})",
                 "run it as a user who may read the daemon's configuration, or name the key's file"
                 " with --api-key-file",
             )
-        if isinstance(problem, Refused) and problem.status in TOO_LONG:
+        if isinstance(problem, BadStatus) and problem.status in TOO_LONG:
             return CommandError(
                 Exit.FAILED,
                 f"cannot bench: the engine refused a request: {problem}",

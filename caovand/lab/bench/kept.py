@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from caovand.adapters.directories import own_directories
-from caovand.cli.errors import Exit
+from caovand.adapters.files.directories import own_directories
+from caovand.cli.common.errors import Exit
 from caovand.core.printable import one_line
 from caovand.lab import results
 from caovand.lab.core.bench import record

@@ -6,11 +6,11 @@ import itertools
 import json
 from collections.abc import Sequence
 
-from caovand.adapters import http
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Unanswered
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import prompts
-from caovand.lab.streamed import Refused, Streams
+from caovand.lab.streamed import BadStatus, Streams
 
 COUNT_S = 120.0
 
@@ -49,7 +49,7 @@ class Sized:
         body = tokenize.body(target.model, text)
         answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
         if answer.status != 200:
-            raise Refused(tokenize.path, answer.status, http.quoted(target.endpoint, answer.body))
+            raise BadStatus(tokenize.path, answer.status, http.quoted(target.endpoint, answer.body))
         try:
             found = tokenize.count(json.loads(answer.body))
         except (ValueError, LookupError, TypeError, RecursionError):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import config_file, secret_file
-from caovand.adapters.http import Endpoint
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
-from caovand.core.config_key import ConfigError
-from caovand.core.engine import Api, Work
+from caovand.adapters.files import config_file, secret_file
+from caovand.adapters.network.http import Endpoint
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.core.config.key import ConfigError
+from caovand.core.engine.record import Api, Work
 from caovand.core.model_task import TITLES
 from caovand.engines import registry
 

@@ -11,20 +11,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.directories import own_directories
-from caovand.cli import archive, waiting
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.progress import Screen
-from caovand.cli.survey import (
+from caovand.adapters.files.directories import own_directories
+from caovand.cli.common import archive, waiting
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.progress import Screen
+from caovand.cli.common.survey import (
     add_config,
     config_path,
     configuration,
     inspect,
     running,
 )
-from caovand.cli.verb import Verb
-from caovand.core.config import Config
+from caovand.cli.common.verb import Verb
+from caovand.core.config.schema import Config
 from caovand.lab.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collected, take
 from caovand.lab.fieldtest.work import STOPPED, Work, keep
 

@@ -14,15 +14,15 @@ from statistics import mean
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters import free_port
-from caovand.adapters.engine_choice import chosen_engine
-from caovand.cli.checks import document
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.network import free_port
+from caovand.cli.common.checks import document
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.progress import Screen
 from caovand.cli.doctor import findings
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.planned import Planned, plan_for
-from caovand.cli.progress import Screen
-from caovand.core.config import Config
-from caovand.core.config_text import render
+from caovand.core.config.schema import Config
+from caovand.core.config.text import render
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.model_source.pace import duration

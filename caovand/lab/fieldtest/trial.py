@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import safe_files
-from caovand.adapters.directories import Directories
-from caovand.adapters.term_then_kill import term_then_kill
-from caovand.cli import own_daemon, waiting
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError, Exit
-from caovand.core.config import Config
+from caovand.adapters.files import safe_files
+from caovand.adapters.files.directories import Directories
+from caovand.adapters.system.term_then_kill import term_then_kill
+from caovand.cli.common import own_daemon, waiting
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.core.config.schema import Config
 from caovand.core.reporting.status import unused_kernels
 from caovand.lab import bench
 from caovand.lab.bench import target

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import state_file
-from caovand.cli.errors import CommandError, Exit
+from caovand.adapters.files import state_file
+from caovand.cli.common.errors import CommandError, Exit
 
 SUBJECT = "subject"
 STOPPED = "stopped"

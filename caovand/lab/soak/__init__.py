@@ -11,12 +11,12 @@ import time
 import uuid
 
 from caovand import __version__
-from caovand.adapters.directories import own_directories
-from caovand.adapters.http import Unanswered
-from caovand.cli.client import connect
-from caovand.cli.errors import CommandError, Exit
-from caovand.cli.progress import Screen
-from caovand.cli.verb import Verb
+from caovand.adapters.files.directories import own_directories
+from caovand.adapters.network.http import Unanswered
+from caovand.cli.common.client import connect
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.progress import Screen
+from caovand.cli.common.verb import Verb
 from caovand.core.health.canary import Degenerate
 from caovand.core.problem import ProblemError
 from caovand.lab import results
@@ -28,7 +28,7 @@ from caovand.lab.core.soak import verdict
 from caovand.lab.corpus import digest, texts
 from caovand.lab.soak import show
 from caovand.lab.soak.drive import Order, Soak
-from caovand.lab.streamed import Refused
+from caovand.lab.streamed import BadStatus
 
 MIN_HOURS, MAX_HOURS = 0.005, 1000.0
 AT_ONCE = 4
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _explained(problem: Exception) -> CommandError:
     """The error message for a failed first request."""
-    if isinstance(problem, Refused) and problem.status in BAD_KEY:
+    if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
         return CommandError(
             Exit.FAILED,
             f"cannot soak: the engine refused the API key (HTTP {problem.status})",

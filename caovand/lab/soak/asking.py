@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.adapters.http import Unanswered, count_in
+from caovand.adapters.network.http import Unanswered, count_in
 from caovand.core.health import canary
 from caovand.core.health.canary import Greedy
 from caovand.lab.bench.sized import Sized

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Sequence
 
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network.http import Unanswered
 from caovand.core.health.canary import Degenerate
 from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.soak.schedule import Kind, Limits, Work, draw_of, work

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from caovand.adapters.http import Unanswered
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError
-from caovand.cli.progress import Screen
+from caovand.adapters.network.http import Unanswered
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.progress import Screen
 from caovand.core.health.canary import Degenerate
 from caovand.lab.bench.target import Target
 from caovand.lab.core.soak.schedule import Limits

@@ -6,9 +6,9 @@ import threading
 import time
 from collections import Counter
 
-from caovand.adapters.http import Unanswered
+from caovand.adapters.network.http import Unanswered
 from caovand.lab.core.soak.seen import Compared, Mishap, Paced
-from caovand.lab.streamed import Refused
+from caovand.lab.streamed import BadStatus
 
 
 class Ledger:
@@ -47,7 +47,7 @@ class Ledger:
     def failed(self, problem: Unanswered) -> None:
         """Note a request that got no answer."""
         kind = "no answer"
-        if isinstance(problem, Refused):
+        if isinstance(problem, BadStatus):
             kind = f"HTTP {problem.status}"
         elif "timed out" in str(problem):
             kind = "timeout"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.adapters import usage
-from caovand.cli.client import Client
+from caovand.adapters.system import usage
+from caovand.cli.common.client import Client
 from caovand.lab.core.soak.seen import Mishap, Sample
 from caovand.lab.core.soak.verdict import AWAY, NAMED
 from caovand.lab.soak.ledger import Ledger

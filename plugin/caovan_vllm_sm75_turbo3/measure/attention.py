@@ -1,6 +1,9 @@
 """Decode and verification attention: every case against float64, then the table. Needs a GPU.
 
-    python -m caovan_vllm_sm75_turbo3.measure.attention [check | time]
+    python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once]
+
+"bits" runs a few calls of each kernel 20,000 times and compares bits; "once" runs small calls a
+single time, for compute-sanitizer.
 
 Bounds are those of the plugin's measure/check.py: relative error, and the largest error of an
 element over |value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned.
@@ -27,7 +30,7 @@ except ImportError as error:
     print(f"no Triton column: {error}")
 
 BOUNDS = (1e-3, 1e-2)
-REPETITIONS = 2000
+REPETITIONS, MANY = 2000, 20_000
 failures: list[str] = []
 
 
@@ -192,14 +195,8 @@ def check(name: str, call: Call, repetitions: int = 5) -> None:
         explain(call, want[: cu[-1]], first[: cu[-1]].double())
     demand(name, "wrote rows outside every sequence", bool(first[cu[-1] :].isnan().all()))
 
-    other = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    check_bits(name, call, repetitions)
     bits = first.contiguous().view(torch.int16)
-    for _ in range(repetitions):
-        poison(call)
-        call.run()
-        other |= (call.out.contiguous().view(torch.int16) != bits).any()
-    demand(name, f"other bits in {repetitions} repetitions", not other.item())
-
     graph = torch.cuda.CUDAGraph()
     kept = call.q.clone(), call.lengths.clone()
     call.q.zero_()
@@ -215,6 +212,19 @@ def check(name: str, call: Call, repetitions: int = 5) -> None:
         torch.equal(call.out.contiguous().view(torch.int16), bits),
     )  # fmt: skip
     print(f"{name}: {relative:.1e} / {largest:.1e}")
+
+
+def check_bits(name: str, call: Call, repetitions: int) -> None:
+    """The same bits in so many repetitions, workspace and output poisoned before each."""
+    poison(call)
+    call.run()
+    bits = call.out.clone().view(torch.int16)
+    other = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    for _ in range(repetitions):
+        poison(call)
+        call.run()
+        other |= (call.out.view(torch.int16) != bits).any()
+    demand(name, f"other bits in {repetitions} repetitions", not other.item())
 
 
 def check_write(kind: str, dim: int) -> None:
@@ -273,6 +283,15 @@ def check_all() -> None:
                 f"{kind}, 5 x 2052 in {segments} segments",
                 make_case(kind, [5], [2052], segments=segments),
             )
+        for tokens in (17, 65, 512):
+            check(
+                f"{kind}, extension of {tokens} to 2052",
+                make_case(kind, [tokens], [2052], block_size=48),
+            )
+        check(
+            f"{kind}, extensions, one of new keys alone",
+            make_case(kind, [40, 1, 21], [1075, 9, 21], heads=16, dim=128),
+        )
         check(f"{kind}, {REPETITIONS} times", make_case(kind, [5], [8197]), REPETITIONS)
 
 
@@ -422,5 +441,25 @@ def time_all() -> None:
     print("\nwriting a cache, us a layer\n" + "\n".join(writes))
 
 
+def bits_all() -> None:
+    """Decoding, verification and an extension, as often as a service of some hours runs them."""
+    for kind in ("int4", "int8", "fp16"):
+        for tokens in (1, 5, 64):
+            name = f"{kind}, {tokens} tokens, {MANY} times"
+            check_bits(name, make_case(kind, [tokens], [2052]), MANY)
+            print(name, flush=True)
+
+
+def once_all() -> None:
+    """Each kernel a single time, ragged and small: what runs is checked by another program."""
+    for kind in ("int4", "int8", "fp16"):
+        for dim in (256, 128):
+            check_write(kind, dim)
+            for tokens in ([1, 0, 1], [5, 3, 8], [17, 1, 40]):
+                make_case(kind, tokens, [65, 9, 130], dim=dim, block_size=48).run()
+            torch.cuda.synchronize()
+            print(f"{kind} {dim}", flush=True)
+
+
 if __name__ == "__main__":
-    measure(check_all, time_all, failures)
+    measure(check_all, time_all, failures, bits=bits_all, once=once_all)

@@ -50,19 +50,27 @@ def product_rate(repeats: int = 7) -> float:
 
 
 def measure(
-    check_all: Callable[[], None], time_all: Callable[[], None], failures: Sequence[str]
+    check_all: Callable[[], None],
+    time_all: Callable[[], None],
+    failures: Sequence[str],
+    **others: Callable[[], None],
 ) -> None:
-    """Check and time, or what the first argument names ("check", "time"); exit 1 on failures."""
+    """Check and time, or what the first argument names: "check", "time" or one of `others`.
+
+    Exits with 1 on failures.
+    """
     torch.manual_seed(0)
     began = time.monotonic()
     launch.prepare(torch.device("cuda", torch.cuda.current_device()))
     print(f"kernels loaded after {time.monotonic() - began:.1f} s")
     what = sys.argv[1] if len(sys.argv) > 1 else ""
+    if what not in ("", "check", "time", *others):
+        sys.exit(f"cannot measure {what!r}: it must be check, time{', '.join(['', *others])}")
     if what != "time":
-        check_all()
+        others.get(what, check_all)()
         print(f"{'FAILED: ' + ', '.join(failures) if failures else 'all cases pass'}, "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
-    if what != "check":
+    if what in ("", "time"):
         time_all()
     print(f"{time.monotonic() - began:.0f} s")
     sys.exit(bool(failures))

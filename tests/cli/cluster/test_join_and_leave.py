@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import cluster_key, config_file, own_address
+from caovand.adapters.files import config_file
+from caovand.adapters.network import cluster_key, own_address
 from caovand.cli.cluster import section
-from caovand.cli.errors import Exit
+from caovand.cli.common.errors import Exit
 from caovand.core.cluster.section import BEGIN, END
-from caovand.core.config_services import ClusterSection
+from caovand.core.config.services import ClusterSection
 from tests.cli.conftest import Ctl, Said
 from tests.daemon_process import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.errors import Exit
+from caovand.cli.common.errors import Exit
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster.section import BEGIN, END, BrokenBlock, add, is_written, remove
-from caovand.core.config import Config
-from caovand.core.config_text import render
+from caovand.core.config.schema import Config
+from caovand.core.config.text import render
 
 if sys.version_info >= (3, 11):
     import tomllib

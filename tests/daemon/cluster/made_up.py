@@ -17,17 +17,17 @@ from typing import Any, cast
 import pytest
 
 from caovand.adapters import node_facts
-from caovand.adapters.cluster_key import Pairs
-from caovand.adapters.http import Endpoint
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.http import Endpoint
 from caovand.core.cluster import messages
 from caovand.core.cluster.evidence import MARK
 from caovand.core.cluster.link import Link as Known
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
-from caovand.core.config import Config, WatchSection
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config, WatchSection
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, Node
 from caovand.core.facts.network import Network
@@ -39,15 +39,15 @@ from caovand.core.lifecycle.events import End, Event, Inspect, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
-from caovand.daemon.chronicle import Then
 from caovand.daemon.cluster import head, here, part, selection, worker, workers
 from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.links import Links, Peer
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
-from caovand.daemon.inspection import Obstacle
-from caovand.daemon.inspections import CHOICES
+from caovand.daemon.records.chronicle import Then
+from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspections import CHOICES
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4

@@ -18,9 +18,9 @@ from caovand.core.cluster.messages import Order
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.state import State
-from caovand.daemon.chronicle import Gathered, Then
 from caovand.daemon.cluster import evidence as daemons
 from caovand.daemon.cluster.evidence import NOT_RUN, Collector, Witness
+from caovand.daemon.records.chronicle import Gathered, Then
 from tests.daemon.cluster.made_up import World
 from tests.daemon.cluster.test_worker import running
 from tests.patience import soon

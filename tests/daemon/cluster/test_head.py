@@ -14,7 +14,7 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
 from caovand.daemon.cluster.workers import MAX_WORKERS
-from caovand.daemon.inspection import Obstacle
+from caovand.daemon.start.inspection import Obstacle
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CUDA, inventory, plan
 from tests.core.nodes import HEAD, T4

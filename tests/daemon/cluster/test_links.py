@@ -11,7 +11,7 @@ from itertools import combinations
 
 import pytest
 
-from caovand.adapters.port_check import Connection, connect
+from caovand.adapters.network.port_check import Connection, connect
 from caovand.core.cluster.link import Link, Probe
 from caovand.core.facts.network import Network
 from caovand.daemon.cluster import links, prober

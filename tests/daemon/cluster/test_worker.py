@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.core.cluster.messages import Report
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan
-from caovand.daemon.inspection import Obstacle
+from caovand.daemon.start.inspection import Obstacle
 from tests.core.machines import inventory, plan
 from tests.daemon.cluster.made_up import AtWorker, World
 from tests.patience import soon

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from tests.daemon_process import Daemon, daemon, free_port
 from tests.e2e.hybrid.screens import Screens
 from tests.real_engine import configuration

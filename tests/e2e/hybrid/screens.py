@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from caovand.cli.errors import CommandError
+from caovand.cli.common.errors import CommandError
 from tests.daemon_process import Daemon
 from tests.patience import until
 from tests.terminal import Terminal

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.http import Endpoint
+from caovand.adapters.network.http import Endpoint
 from caovand.lab.core.bench import prompts, ranks, record
 from caovand.lab.core.bench.compare import NOISE
 from caovand.lab.corpus import texts

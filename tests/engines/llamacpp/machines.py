@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.plan import Plan

@@ -319,6 +319,41 @@ def test_only_cards_that_the_build_has_code_for_are_used() -> None:
     assert plan(elsewhere).cards == ("0", "1", "2")
 
 
+def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None:
+    built = replace(CUDA, cuda="13.0.96")
+    old = replace(card(0, 24576, "Tesla P40"), compute_capability=(6, 1))
+    large, small = (Inventory((old,), HOST, built, one) for one in (LLAMA_70B, model(16, 30)))
+    with pytest.raises(Unplannable, match=r"cannot use GPU 0 .*6\.1.* a second; .*ollama") as no:
+        plan(large)
+    assert (no.value.failure, "--gpu-layers 0" in str(no.value)) == ("backend-unsupported", True)
+    asked = plan(large, engine={"kind": "llamacpp", "extra_args": ["--gpu-layers", "0"]})
+    assert any("is not used" in text for text in asked.warnings)
+    assert any("is not used" in text for text in plan(small).warnings)  # quick enough
+    assert plan(Inventory((), HOST, CPU, LLAMA_70B)).cards is None
+
+
+def test_steps_are_as_large_as_the_cards_have_room_for() -> None:
+    """Buffers take what is left, and at most a tenth of a context that is enough."""
+    by_card = {mib: plan(machine(QWEN_8B, mib)) for mib in (8192, 9216, 10240, 24576)}
+    steps = {mib: found.value("ubatch_size") for mib, found in by_card.items()}
+    assert steps == {8192: 512, 9216: 1024, 10240: 2048, 24576: 2048}
+    assert all(forecast(found, machine(QWEN_8B, mib)).fits for mib, found in by_card.items())
+    for mib, found in by_card.items():
+        fewer = plan(machine(QWEN_8B, mib), policy={"max_num_batched_tokens": 512})
+        assert found.value("max_model_len") >= fewer.value("max_model_len") * 0.9
+        assert found.value("cache_type_k") == fewer.value("cache_type_k")
+    assert plan(machine(QWEN_8B)).value("ubatch_size") <= 512  # on a processor
+
+
+def test_a_cache_of_8_bits_is_worth_a_far_longer_context() -> None:
+    qwen_32b = model(64, 270, context=40960, intermediate_size=25600, hidden_size=5120)
+    found = plan(machine(qwen_32b, 24576), policy={"workload": "long"})
+    assert (found.value("cache_type_k"), found.value("cache_type_v")) == ("q8_0", "q8_0")
+    typed = {"workload": "long", "kv_cache_dtype": "f16"}
+    half = plan(machine(qwen_32b, 24576), policy=typed)
+    assert found.value("max_model_len") > 1.8 * half.value("max_model_len")
+
+
 def test_weights_in_host_memory_are_read_into_it_where_a_card_waits_for_them() -> None:
     assert plan(machine(MOE_30B, 8192)).value("load_mode") == "none"
     assert plan(machine(QWEN_8B, 24576)).value("load_mode") == "mmap"
@@ -369,7 +404,11 @@ def test_nothing_is_drafted_while_experts_are_in_host_memory() -> None:
     small = plan(machine(drafting, 8192))
     assert (small.mtp, bool(small.value("n_cpu_moe"))) == (0, True)
     assert "experts are in host memory" in small.settings["speculative_config"].reason
-    assert plan(machine(drafting, 24576)).mtp == 3
+    one = plan(machine(drafting, 24576))
+    assert (one.mtp, "reads experts of its own" in one.settings["speculative_config"].reason) == (
+        1, True,
+    )  # fmt: skip
+    assert plan(machine(drafting, 24576), policy={"mtp": 3}).mtp == 3
     assert plan(machine(drafting, 8192), policy={"mtp": 2}).mtp == 2
 
 
@@ -384,4 +423,4 @@ def test_experts_in_host_memory_are_read_for_large_steps_and_longer_contexts() -
     asked = plan(box, engine={"kind": "llamacpp", "extra_args": ["--ubatch-size", "512"]})
     assert asked.value("ubatch_size") == 512
     whole = box_with("4090", in_gguf(models.model("gpt-oss-20b")), ENGINES["llamacpp"])
-    assert plan(whole).value("ubatch_size") == 512
+    assert plan(whole).value("ubatch_size") == 2048

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.model_folder import ModelProblem, read_named
-from caovand.core.config import Config
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
 from caovand.engines.ollama.names import NAMED_MODELS, SERVICE_MODELS, entry, folder_of, folders
 from tests import tiny_gguf
 from tests.engines.ollama.store import add_model

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding
@@ -82,6 +82,13 @@ def test_a_small_card_gets_an_8_bit_cache_and_fewer_requests_before_layers_leave
     assert memory.fits
     assert dict(memory.parts)["weights"] == 36 * 120 + 400
     assert memory.max_model_len == made.value("max_model_len") < 40960
+
+
+def test_what_ollama_leaves_free_on_a_card_is_left() -> None:
+    made = plan(machine(6656))
+    memory = ENGINE.planning.forecast(made, machine(6656))
+    spare = 6356 * 0.03 + 457 - 350  # of the free memory, and beyond CUDA's own context
+    assert dict(memory.parts)["free"] > spare
 
 
 def test_without_cuda_no_card_is_named() -> None:

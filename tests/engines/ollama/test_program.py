@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import probe
+from caovand.adapters.engine import probe
 from caovand.adapters.engine_install.errors import EngineError
+from caovand.cli.common.progress import Screen
 from caovand.cli.engine import choice
 from caovand.cli.parser import parser
-from caovand.cli.progress import Screen
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.problem import Problem
-from caovand.daemon.inspection import PlanRequest, no_card
+from caovand.daemon.start.inspection import PlanRequest, no_card
 from caovand.engines import registry
 from caovand.engines.ollama.engine import ENGINE
 from caovand.engines.ollama.metrics import read_ps

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import processes
+from caovand.adapters.system import processes
 from caovand.engines.ollama.names import read_step
 from tests import tiny_gguf
 from tests.engines.ollama.store import add_program

@@ -28,7 +28,7 @@ FAILED = [
     ("no-kernel", "backend-unsupported", "sglang.arch", "load"),
     ("no-ram", "host-oom", "sglang.ram", "resolve"),
     ("no-room-for-cache", "kv-cache-none", "sglang.cache", "load"),
-    ("nvcc-headers", "jit-toolchain", "sglang.jit", "load"),
+    ("nvcc-headers", "jit-toolchain", "jit.header", "load"),
     ("port-taken", "port-busy", "sglang.port", "http"),
     ("request-slots", "kv-cache-short", "sglang.slots", "serving"),
     ("scheduler-killed", "engine-died", "sglang.crashed", "serving"),
@@ -92,7 +92,7 @@ def test_an_exception_without_words_is_shown_with_its_code_and_blames_nothing() 
         "AssertionError\n"
     )
     assert found.finding is not None
-    assert found.finding.failure == "unknown"
+    assert found.finding.failure == "bad-arguments"
     assert found.finding.text == (
         "AssertionError at models/qwen3.py:88: assert self.total_num_heads % tp_size == 1"
     )

@@ -14,7 +14,7 @@ import pytest
 from caovand.adapters.engine_install import install, lock, places, run_in_env
 from caovand.cli.engine import choice
 from caovand.cli.main import main
-from caovand.daemon.inspection import no_card
+from caovand.daemon.start.inspection import no_card
 from caovand.engines.sglang.engine import ENGINE
 from caovand.engines.sglang.installation import INSTALL
 from tests.engine_fakes import FakePip, tiny_lock, wheelhouse, world

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config_parser import parse
+from caovand.core.config.parser import parse
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding
@@ -94,7 +94,7 @@ def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None
 @pytest.mark.parametrize("mode", ["auto", "stable", "fast"])
 @pytest.mark.parametrize("model", [LLAMA_8B, DRAFTS, QWEN_27B, GPT_OSS, LLAMA_70B_AWQ])
 @pytest.mark.parametrize(
-    ("gpus", "engine"), [(A100, REAL), (H200, REAL), (turing(2), OWN_BUILD)], ids="ahT"
+    ("gpus", "engine"), [(A100, REAL), (H200, REAL), (turing(4), OWN_BUILD)], ids="ahT"
 )
 def test_its_parser_takes_every_plan_and_all_that_the_ladder_makes_of_it(
     gpus: tuple[Gpu, ...], engine: EngineInfo, model: ModelCard, mode: str
@@ -159,7 +159,7 @@ def test_linked_cards_share_the_model_and_others_only_where_it_does_not_fit() ->
     assert plan(machine(one(A100, 2))).value("tp_size") == 1
     cards = one((replace(A100[0], total_mib=24576, free_mib=24200),), 4)
     made = plan(machine(cards, LLAMA_70B_AWQ))
-    assert made.value("tp_size") == 4
+    assert made.value("tp_size") == 4  # two hold a context of 18,000
     assert made.cards == ("0", "1", "2", "3")
     assert plan(machine(one(A100, 2)), engine={"gpus": [1]}).cards == ("1",)
     with pytest.raises(Unplannable, match="there are 2 cards"):
@@ -183,10 +183,119 @@ def test_a_small_card_gets_the_longest_context_that_fits() -> None:
     assert any("it does not fit" in text for text in little.warnings)
 
 
+UNKNOWN_STATES = replace(QWEN_27B, linear=None)
+
+
 def test_what_is_not_modelled_is_not_forecast() -> None:
-    hybrid = machine(model=QWEN_27B)
+    hybrid = machine(model=UNKNOWN_STATES)
     memory = ENGINE.planning.forecast(plan(hybrid), hybrid)
     assert (memory.fits, "recurrent states" in memory.reason) == (None, True)
+    sized = machine(model=QWEN_27B)
+    own = plan(sized, engine={"extra_args": ["--mamba-full-memory-ratio", "0.5"]})
+    assert "--mamba-full-memory-ratio is not" in ENGINE.planning.forecast(own, sized).reason
+
+
+def test_recurrent_states_take_their_part_of_what_the_share_leaves() -> None:
+    inventory = machine(A100, QWEN_27B)
+    made = plan(inventory)
+    memory = ENGINE.planning.forecast(made, inventory)
+    parts = dict(memory.parts)
+    assert memory.fits
+    # 48 layers of 48 value heads and 16 key heads of 128: a state in float32, a window of 3
+    each = 48 * (48 * 128 * 128 * 4 + (48 + 2 * 16) * 128 * 3 * 2) / 2**20
+    requests, drafted = made.value("max_running_requests"), made.mtp + 1
+    assert made.value("max_mamba_cache_size") == requests * 5 < 80
+    assert parsed(made, inventory).max_mamba_cache_size == requests * 5
+    assert parts["states"] / each == pytest.approx(requests * 5 + 1 + (requests + 1) * drafted)
+    assert memory.kv_tokens >= requests * 8192
+    assert parts["states"] + parts["kv"] == pytest.approx(
+        (A100[0].free_mib - 512) * made.value("mem_fraction_static") - memory.weights_mib
+    )
+    # 16 layers with a cache and the head's, keys and values of 4 heads of 256 in two bytes
+    assert memory.kv_tokens == int(parts["kv"] * 2**20 / (17 * 2 * 4 * 256 * 2))
+    assert made.value("max_model_len") == memory.kv_tokens // 256 * 256
+
+
+def test_sglang_divides_memory_itself_where_that_cuts_nothing() -> None:
+    short = replace(QWEN_27B, layer_types=QWEN_27B.layer_types[:32])
+    inventory = machine(H200, short)
+    made = plan(inventory, policy={"mtp": 0})
+    assert made.value("max_mamba_cache_size") is None
+    parts = dict(ENGINE.planning.forecast(made, inventory).parts)
+    assert parts["states"] / (parts["states"] + parts["kv"]) == pytest.approx(0.9 / 1.9, abs=0.01)
+
+
+def test_hybrids_store_8_bits_where_cards_have_fp8() -> None:
+    tight = replace(QWEN_27B, weights=weights(layers=18.4, mtp=0.4), quantization="awq")
+    for card, kind in (("RTX 3090", "auto"), ("RTX 4090", "fp8_e4m3")):
+        assert plan(machine(named(card), tight)).value("kv_cache_dtype") == kind
+
+
+def test_drafts_end_where_their_states_leave_room_for_few_requests() -> None:
+    large = replace(QWEN_27B, weights=weights(layers=66.0, head=1.0, embedding=1.0, mtp=0.8))
+    made = plan(machine(A100, large))
+    assert (made.mtp, "instead of" in made.settings["speculative_config"].reason) == (0, True)
+    asked = machine(A100, large)
+    assert plan(asked, policy={"mtp": 3}).mtp == 3
+    assert ENGINE.planning.forecast(made, asked).fits
+
+
+def test_weights_that_no_card_holds_are_refused() -> None:
+    huge = replace(LLAMA_8B, weights=weights(layers=90.0))
+    with pytest.raises(
+        Unplannable, match=r"on one card: 90\.00 GiB of weights are more than"
+    ) as no:
+        plan(machine(A100, huge))
+    assert '[engine] kind = "llamacpp"' in str(no.value)
+    own = plan(machine(A100, huge), policy={"gpu_memory_utilization": 0.9})
+    assert any("it does not fit" in text for text in own.warnings)
+
+
+def test_weights_of_16_bits_are_rounded_where_cards_have_fp8_and_nothing_else_helps() -> None:
+    large = replace(LLAMA_8B, weights=weights(layers=40.0, head=1.0, embedding=1.0))
+    inventory = machine(named("RTX 4090", 2), large)
+    made = plan(inventory)
+    assert (made.value("tp_size"), made.value("quantization")) == (2, "fp8")
+    assert parsed(made, inventory).quantization == "fp8"
+    memory = ENGINE.planning.forecast(made, inventory)
+    assert memory.fits
+    assert memory.weights_mib == pytest.approx((40 / 2 + 2) / 2 * 1024)
+    with pytest.raises(Unplannable, match="on 2 cards"):  # Ampere computes in no fp8
+        plan(machine(named("RTX 3090", 2), large))
+    with pytest.raises(Unplannable):  # SGLang loads them before it rounds them
+        plan(machine(named("RTX 4090"), large))
+    small = plan(machine(named("RTX 4090"), LLAMA_8B))
+    assert small.value("quantization") is None
+
+
+@pytest.mark.parametrize(("card", "kind"), [("RTX 3090", "fp8_e5m2"), ("RTX 4090", "fp8_e4m3")])
+def test_a_cache_of_8_bits_is_of_the_type_that_the_cards_read(card: str, kind: str) -> None:
+    asked = plan(machine(named(card)), policy={"kv_cache_dtype": "fp8"})
+    assert (asked.value("kv_cache_dtype"), asked.settings["kv_cache_dtype"].origin) == (
+        kind,
+        "user",
+    )
+    assert plan(machine(named(card))).value("kv_cache_dtype") == "auto"  # 32,768 tokens and more
+    tight = replace(LLAMA_8B, weights=weights(layers=17.0, head=1.0))
+    inventory = machine(named(card), tight)
+    made = plan(inventory)
+    assert made.value("kv_cache_dtype") == kind
+    memory = ENGINE.planning.forecast(made, inventory)
+    assert memory.needed_mib == made.value("max_model_len") * 32 * 2 * 8 * 128 / 2**20
+
+
+def test_a_batch_stores_8_bits_where_that_holds_more_requests_at_no_cost() -> None:
+    batch: dict[str, Any] = {"workload": "batch"}
+    assert plan(machine(named("RTX 4090")), policy=batch).value("kv_cache_dtype") == "fp8_e4m3"
+    assert plan(machine(named("RTX 3090")), policy=batch).value("kv_cache_dtype") == "auto"
+    assert plan(machine(named("H200")), policy=batch).value("kv_cache_dtype") == "auto"
+
+
+def test_a_share_that_leaves_too_little_for_steps_does_not_fit() -> None:
+    inventory = machine(H200)
+    own = plan(inventory, policy={"gpu_memory_utilization": 0.99})
+    memory = ENGINE.planning.forecast(own, inventory)
+    assert (memory.fits, "too little for its steps" in memory.lack) == (False, True)
 
 
 def test_keys_become_options() -> None:
@@ -354,16 +463,19 @@ def test_it_is_never_chosen_over_vllm_by_itself() -> None:
     assert not ENGINE.prefers("/srv/models/Llama-8B", ("config.json", "model.safetensors"))
 
 
-def test_a_small_card_takes_shorter_steps_where_larger_ones_leave_little_cache() -> None:
-    small = machine(named("RTX 4090"))
-    made = plan(small)
-    assert (made.value("chunked_prefill_size"), made.value("mem_fraction_static")) == (2048, 0.831)
-    assert made.value("max_model_len") > 16384
-    assert "too little cache" in made.settings["chunked_prefill_size"].reason
-    typed = plan(small, policy={"max_num_batched_tokens": 4096})
-    assert typed.value("chunked_prefill_size") == 4096
-    assert typed.value("max_model_len") < 16384
-    assert plan(machine(A100)).value("chunked_prefill_size") == 8192
+def test_a_share_grows_before_steps_shrink_before_the_cache_loses_bits() -> None:
+    def sizes(layers: float, **policy: Any) -> tuple[Any, ...]:
+        model = replace(LLAMA_8B, weights=weights(layers=layers, head=1.0))
+        made = plan(machine(named("RTX 3090"), model), policy=policy)
+        names = ("chunked_prefill_size", "kv_cache_dtype", "mem_fraction_static")
+        return tuple(made.value(name) for name in names)
+
+    assert sizes(4.0, max_num_seqs=1) == (4096, "auto", 0.707)  # SGLang's own: 1.5 MiB a token
+    assert sizes(12.0)[:2] == (4096, "auto")
+    assert sizes(12.0)[2] > 0.85
+    assert sizes(15.8)[:2] == (2048, "auto")
+    assert sizes(17.0)[:2] == (4096, "fp8_e5m2")
+    assert sizes(17.0, max_num_batched_tokens=512)[:2] == (512, "fp8_e5m2")
 
 
 def test_unified_memory_leaves_the_host_its_part() -> None:
@@ -393,7 +505,7 @@ def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
 
 
 def test_what_is_not_modelled_takes_sglangs_own_steps() -> None:
-    hybrid = plan(machine(A100, QWEN_27B))
+    hybrid = plan(machine(A100, UNKNOWN_STATES))
     assert hybrid.value("chunked_prefill_size") == 8192
     assert "not modelled" in hybrid.settings["max_model_len"].reason
 

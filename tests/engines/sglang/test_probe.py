@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.probe import EngineMissing, probe_engine
+from caovand.adapters.engine.probe import EngineMissing, probe_engine
 from caovand.engines.sglang.probe import DETAILS, PROBE, VERSIONS
 from tests.daemon_process import ROOT
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import MODES
+from caovand.core.config.schema import MODES
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan
 from caovand.engines.sglang.engine import ENGINE

@@ -280,6 +280,9 @@ int main() {
   cases.push_back({"int4, the last tile hidden from all rows but the last", kInt4, 256, 6, 1, 32, 3, {5}, {65}});
   cases.push_back({"int4, sharp scores, large values", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 8, 3000});
   cases.push_back({"int4, values next to nothing", kInt4, 128, 4, 1, 16, 2, {2}, {100}, 1, 1e-3f});
+  cases.push_back({"int4 256, extension of 17 tokens of 6 heads, 5 segments", kInt4, 256, 6, 1, 48, 5, {17}, {130}});
+  cases.push_back({"int8 128, extensions, one whose keys are all new", kInt8, 128, 4, 1, 16, 3, {40, 1, 21}, {75, 9, 21}});
+  cases.push_back({"fp16 256, extension over more tiles than it has tokens in one", kHalf, 256, 6, 1, 16, 4, {33}, {66}});
   for (int format : {kInt4, kInt8, kHalf})
     for (int dim : {256, 128}) {
       const std::string what = std::string("prefill ") + names[format] + " " + std::to_string(dim);

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caovand.core.config import Config, EngineSection, PolicySection
-from caovand.core.config_services import PageSection
+from caovand.core.config.schema import Config, EngineSection, PolicySection
+from caovand.core.config.services import PageSection
 from caovand.lab.core.fieldtest import report
 from caovand.lab.core.fieldtest.trials import kernels_act, quiet, trials
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.client import Client
-from caovand.cli.errors import CommandError
+from caovand.cli.common.client import Client
+from caovand.cli.common.errors import CommandError
 from caovand.core.reporting.wire import WireError
 from tests.daemon_process import Daemon, daemon, free_port
 from tests.page.browser.window import LOSS, Window, window

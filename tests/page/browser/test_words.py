@@ -6,7 +6,7 @@ import json
 import re
 from typing import get_args
 
-from caovand.core.log import Step
+from caovand.core.engine.log import Step
 from caovand.core.model_task import ModelTask
 from tests.daemon_process import ROOT
 

@@ -97,7 +97,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
     stored = gguf.output if output_on is None else head
     every[at] = replace(
         every[at],
-        weights=every[at].weights + stored + gguf.rest,
+        weights=every[at].weights + stored + gguf.rest + gguf.vision,
         read=every[at].read + head + gguf.rest,
     )
     return tuple(every)

@@ -27,6 +27,9 @@ USEFUL = 8192
 MIN_CONTEXT = 2048
 NEARLY = 1.1
 """A tenth of the time is not worth half of the requests, or bits of the cache."""
+FAR_LONGER = 1.4
+"""How many times longer a context must be to be worth bits of the cache, or half of the
+requests."""
 CHEAP = 1.04
 """The part of the time of each token that twice the context, or more, may cost."""
 MAX_ON_HOST = 32768
@@ -103,8 +106,9 @@ def longest(
 
 
 def best(loads: Sequence[Load], size: Callable[[Load], Sized], enough: int = 0) -> Sized:
-    """The first load with every layer on the cards and a context of `enough` tokens, or of any;
-    else the first that is nearly as quick as any that fits, or the first."""
+    """The first load with every layer on the cards and a context of `enough` tokens; else the first
+    such load that no later one exceeds by far; else the first that is nearly as quick as any that
+    fits, or the first."""
     found: list[Sized] = []
     for load in loads:
         sized = size(load)
@@ -112,8 +116,12 @@ def best(loads: Sequence[Load], size: Callable[[Load], Sized], enough: int = 0) 
             return sized
         found.append(sized)
     fitting = [sized for sized in found if sized.fits]
-    if whole := next((sized for sized in fitting if sized.whole), None):
-        return whole
+    if whole := [sized for sized in fitting if sized.whole]:
+        longest = whole[0]
+        for sized in whole[1:]:
+            if sized.load.context >= longest.load.context * FAR_LONGER:
+                longest = sized
+        return longest
     quickest = min((sized.seconds for sized in fitting), default=0.0)
     return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
 

@@ -50,13 +50,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
         " recommends).",
     ),
-    "llama.model.key": (
-        "The file lacks {key}: it was made for another release of llama.cpp. Download a newer"
-        " file.",
-    ),
-    "llama.model.tensor": (
-        "The file lacks a tensor: it was made for another release of llama.cpp, or is broken."
-        " Download it again, or a newer file.",
+    "llama.cuda.oom": (
+        "The card has too little free memory for weights, cache and buffers together: use a GGUF"
+        " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.cache.flash": (
@@ -97,6 +93,42 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.download": (
         "The hub has no such repository or file: correct its name and quantization.",
     ),
+    "llama.python.load": (
+        "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True to"
+        " see it. The path may be wrong, the file damaged, or in a format or architecture that"
+        " another release of the package knows; or memory is short.",
+    ),
+    "llama.request.context": (
+        "The request is longer than a slot's context: raise --ctx-size, which all slots share "
+        "(--parallel), or let the client send less; Ollama: num_ctx.",
+    ),
+    "llama.template.request": (
+        "The model's chat template refuses this request: the roles, their order or the tools. Let"
+        " the client send one system message, first; or set another template"
+        " (--chat-template-file), or use a newer release.",
+    ),
+    "llama.convert": (
+        "This release of the conversion script does not know the model: take convert_hf_to_gguf.py"
+        " of the newest llama.cpp with its own gguf package, and all files of the model; if that"
+        " does not know it either, look for a GGUF file that others made.",
+    ),
+    "llama.backend.missing": (
+        "The program does not find its own llama.cpp: install or choose a backend in its settings,"
+        " or install the program again.",
+    ),
+    "llama.kobold.image": (
+        "The image model could not be set up: name all files that its kind needs (VAE, T5, CLIP),"
+        " and do not load an image model as a text model.",
+    ),
+    "llama.kobold.screen": (
+        "There is no screen ({why}): name the model and options on the command line instead.",
+    ),
+    "llama.python.library": (
+        "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
+        "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
+        "this CUDA, and the runtime it was built for.",
+    ),
+    "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (
         "The chat template is broken: correct [model] chat_template, or leave it out.",
     ),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import ggml, host
+from caovand.engines.common import building, exits, ggml, host
 from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
@@ -25,12 +25,21 @@ _CRASHES = frozenset({
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
 })  # fmt: skip
 """Signatures that end a serving engine; its other errors are those of a request."""
-_RAW = re.compile(r"error: |error while handling ")
+_RAW = re.compile(
+    r"(?:Error: )?error: |error while handling |\S{1,100}: --?\w[\w-]{0,40} unknown argument"
+    r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
+    r"|  Could not load Llama model from path: "
+)
 """How a line without a level begins that can be evidence."""
 _CHILD = "llama.router"
 """A server that a router started, and that ends because it cannot reach it."""
 _RETRIES = "compute buffer allocation failed, retrying"
 """It goes on with smaller buffers; what failed before is no failure."""
+_REQUEST = re.compile(
+    r"(?:srv|slot|que) {1,6}(?:params_from|launch_slot|update_slots|log_server_r|get_availabl|slot)"
+    r"|slot \d{1,4} (?:: |is )"
+)
+"""What a server prints of requests: an excerpt may begin after its start."""
 _STOPPED = "cleaning up before exit"
 
 
@@ -71,6 +80,8 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             if shown == "serving":
                 hits = []  # it came up all the same
             continue
+        if not shown and not hits and _REQUEST.match(line):
+            shown = "serving"
         parts = take_apart(line)
         stopped = stopped or _STOPPED in parts.message[:MAX_TEXT]
         here = shown or phase
@@ -93,4 +104,5 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
         return parts.level == "E"
-    return bool(_RAW.match(line) or ggml.is_raw(line) or host.is_raw(line))
+    beginnings = (ggml.is_raw, host.is_raw, building.is_raw, exits.is_raw)
+    return bool(_RAW.match(line)) or any(begins(line) for begins in beginnings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.log import Log
+from caovand.core.engine.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.llamacpp.log.phases import PHASES, read
@@ -18,6 +18,22 @@ _FINGERPRINT = re.compile(
     r"|(?:srv|slot|que|cmn) {1,6}\w{1,40}: "
     r"|(?:llm_|load_|print_info|clip_|gguf_|common_|sched_)\w{0,40}: "
     r"|(?:INFO|WARN|ERR|VERB) {1,2}\[ {0,40}\w{1,60}\] .{1,120}\| tid=\""
+    r"|error loading model: |(?:unable|failed) to allocate (?:CUDA|ROCm|Vulkan|SYCL|CPU"
+    r"|MTL)\w{0,12} "
+    r"buffer|(?:GGML|LLAMA)_ASSERT(?:\(|: )|failed to allocate buffer for kv"
+    r"|pre-allocated tensor \("
+    r"|(?:Caution: |Failed to initialize the context: |.{0,60}validation error for LlamaCpp)"
+    r"|.{0,200}?(?:vendor/llama\.cpp|/llama\.cpp/|ggml/src/|ggml[-_]\w{1,20}\.(?:cu|cpp|dir)"
+    r"|GGML_\w"
+    r"|for llama[-_]cpp[-_]python|[/\\]llama_cpp[/\\]|(?:Including|Adding) CPU backend"
+    r"|\bllama\.dir/"
+    r"|Could not load Llama model|koboldcpp|\.llamafile\b)"
+    r"|error: (?:invalid|unknown) argument: -|\./llamafile: |ggml_metal_init\(\)"
+    r"|Error allocating vulk"
+    r"|(?:INFO|WARNING|ERROR):(?:hf-to-gguf|gguf[\w.]{0,30}|convert):|\\[CORTEX\\]::"
+    r"|stablelm_model_load: "
+    r"|(?:Load (?:Text|Image) Model OK: |ImageGen Init - |Welcome to KoboldCpp)"
+    r"|vk::(?:Device|Queue|Instance|\w{1,30}Error)\b"
     r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
     r")"
 )
@@ -33,5 +49,6 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("llama_server: initializing", "main: starting", "main: build"),
+    error=lambda text: f"0.00.000.000 E {text}",
     kinds={row.id: row.kind for row in SIGNATURES},
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, ggml, host, kernel, network
+from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network, python
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -22,12 +22,14 @@ _ROOM: Mapping[str, Failure] = {
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *ggml.ROWS,
+    *building.ROWS,
+    *exits.ROWS,
     # Memory of a card
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate backend buffer"
+         r"unable to allocate backend buffer|Error allocating (?:vulkan )?memory"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
@@ -47,6 +49,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *kernel.CARD_LOST,
     signature("llama.cuda.absent", "cause", "gpu-absent",
          cuda.ABSENT),
+    signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
     signature("llama.cuda.arch", "cause", "backend-unsupported",
          cuda.NO_KERNEL),
     signature("llama.cuda.illegal", "cause", "illegal-access",
@@ -91,7 +94,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # Options
     signature("llama.args", "cause", "bad-arguments",
          r"^error: (?:(?:invalid|unknown)|invalid parameter for) argument: "
-         r"(?P<option>\S{1,200})"),
+         r"(?P<option>[^\s\"'.]{1,200})|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",
@@ -116,17 +119,43 @@ SIGNATURES: tuple[Signature, ...] = (
     # Ends
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
-         r"GGML_ABORT|CUDA error)|^GGML_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
+         r"GGML_ABORT|CUDA error)|^(?:GGML|LLAMA)_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
          r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
+    signature("llama.request.context", "generic", "bad-arguments",
+         r"exceeds the available context size|exceed_context_size_error"
+         r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
+    signature("llama.template.request", "generic", "bad-arguments",
+         r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
+         r"|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
+    signature("llama.convert", "cause", "bad-arguments",
+         r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
+         r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
+    signature("llama.backend.missing", "cause", "engine-unusable",
+         r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"),
+    signature("llama.kobold.image", "consequence", "model-missing",
+         r"KCPP SD Failed|Image generation failed to setup|Could not load image model"
+         r"|Load Image Model OK: False"),
+    signature("llama.kobold.screen", "cause", "bad-arguments",
+         r"GUI failed to start: Reason: (?P<why>.{1,120})"),
+    signature("llama.python.load", "consequence", "model-missing",
+         r"Failed to load model from file: (?P<path>.{1,300})"
+         r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
+         r"|Load Text Model OK: False"),
+    signature("llama.python.path", "cause", "model-missing",
+         r"Model path does not exist: (?P<path>.{1,300})"),
+    signature("llama.python.library", "cause", "bad-arguments",
+         r"(?:Failed to load shared library|Shared library with base name|Could not find module) "
+         r"'(?P<library>[^']{1,300})'"),
     signature("llama.load", "wrapper", "unknown",
          r"exiting due to (?:model loading error|HTTP server error)"
          r"|failed to initialize HTTP server"),
     signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
          r"error: unable to load model|failed to load model\b"),
+    *python.ANY_PROGRAM,
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.facts.shortfalls import oldest_card
 from caovand.core.plan import Unplannable
@@ -41,6 +41,14 @@ def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
         if not compiled_for(engine, gpu):
             why = refusal(engine, gpu)
             yield f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+
+
+def none_usable(config: Config, inventory: Inventory) -> Problem | None:
+    """Why this build can use none of the cards; None if it can use one, or there is none."""
+    gpus, engine = inventory.gpus, inventory.engine
+    if engine.build == "cpu" or config.engine.gpus is not None or not gpus:
+        return None
+    return None if any(compiled_for(engine, gpu) for gpu in gpus) else refusal(engine, gpus[0])
 
 
 def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, Typed, count, values
 from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit
-from caovand.engines.llamacpp.memory.forecast import forecast
+from caovand.engines.llamacpp.memory.forecast import forecast, speed
 from caovand.engines.llamacpp.planning import cards, drafting, options, sizing, texts
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.options import CONTEXT
@@ -32,6 +32,9 @@ UNUSED = {
     "revision": "the file itself is the revision",
 }
 """Why other keys do nothing here."""
+MIN_TOKENS_S = 5.0
+"""Modelled tokens a second below which a processor does not stand in for a card: people read
+faster."""
 
 
 def make_plan(
@@ -69,8 +72,31 @@ def make_plan(
         engine=f"{engine.executable} {engine.version}",
         task=texts.task_of(model, verbatim),
     )
+    _refuse_crawling(plan, config, inventory)
     plan = keep_steps(plan, remembered)
     return _with_warnings(plan, config, inventory, gpus, words)
+
+
+def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
+    """Raise Unplannable if a processor would crawl while the build cannot use any of the cards.
+
+    The operator's own number of layers on them stands.
+    """
+    lack = cards.none_usable(config, inventory)
+    tokens_s = speed(plan, inventory)
+    if (
+        lack is None
+        or "gpu_layers" in plan.verbatim
+        or tokens_s is None
+        or tokens_s >= MIN_TOKENS_S
+    ):
+        return
+    raise Unplannable(
+        f"cannot {lack.cannot}: {lack.fact}, and a processor would generate {tokens_s:.1f} tokens a"
+        f" second; {lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the"
+        " processor all the same",
+        "backend-unsupported",
+    )
 
 
 def _check(verbatim: Mapping[str, Any]) -> None:

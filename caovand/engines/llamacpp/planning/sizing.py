@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Setting, Unplannable
@@ -18,6 +18,8 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
+KEPT_CONTEXT = 0.9
+"""The part of a context that steps of more tokens at once must leave."""
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 
@@ -50,13 +52,13 @@ def settings(
         return _context(config, inventory, loads, gpus, rooms, verbatim)
 
     sized, context = size(load)
-    if sized.placement.experts_in_ram and micro.origin == "policy" and micro.value < batch.value:
-        larger, longest = size(replace(load, batch=batch.value))
-        alike = replace(larger.load, batch=micro.value, context=sized.load.context) == sized.load
-        if alike and larger.fits and larger.seconds <= sized.seconds * sizing.NEARLY:
-            sized, context = larger, longest
-            why = "experts in host memory are sent to the card once for each of these"
-            micro = Setting(batch.value, "policy", why)
+    if micro.origin == "policy":
+        for tokens in (batch.value, batch.value // 2):
+            if tokens > micro.value:
+                larger, longest = size(replace(load, batch=tokens))
+                if why := _worth_its_buffers(larger, sized, config, inventory):
+                    sized, context, micro = larger, longest, Setting(tokens, "policy", why)
+                    break
     slots, kinds = _settings_of_load(sized.load, slots, kinds)
     return {
         CONTEXT: context,
@@ -69,6 +71,25 @@ def settings(
         "cache_ram": _cache_ram(inventory, gpus),
         **_on_cards(sized, gpus),
     }
+
+
+def _worth_its_buffers(
+    larger: sizing.Sized, sized: sizing.Sized, config: Config, inventory: Inventory
+) -> str:
+    """Why the load with a larger step is better than the one of today; "" if it is not."""
+    context, limit = sized.load.context, inventory.model.max_model_len
+    alike = replace(larger.load, batch=sized.load.batch, context=context) == sized.load
+    if not (alike and larger.fits):
+        return ""
+    if sized.placement.experts_in_ram:
+        quick = larger.seconds <= sized.seconds * sizing.NEARLY
+        return "experts in host memory are sent to the card once for each of these" if quick else ""
+    if not (sized.whole and larger.whole and sized.placement.layers):
+        return ""
+    enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
+    kept = context if context == limit else max(enough, KEPT_CONTEXT * context)
+    roomy = larger.load.context >= kept
+    return "the cards have room for the compute buffers, and read prompts faster" if roomy else ""
 
 
 def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:

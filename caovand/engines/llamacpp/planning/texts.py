@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import TITLES, ModelTask
 from caovand.core.plan import Setting

@@ -45,6 +45,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
         "reboot. This is common after suspend.",
+        "The driver's library {library} finds no card: run nvidia-smi; in a virtual machine pass "
+        "the "
+        "card through, in a container let its runtime do so (--gpus all).",
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
     "ollama.discovery": (
@@ -61,6 +64,19 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.model.unknown": (
         "The registry or this server has no such model: correct its name and tag, then pull it "
         "(`ollama pull`).",
+    ),
+    "ollama.capability": (
+        "The model's template does not declare {what}: choose a model whose page lists that "
+        "capability, or let the client not ask for it.",
+    ),
+    "ollama.path": (
+        "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
+        "server's service.",
+    ),
+    "ollama.import": (
+        "Ollama's own import (`ollama create` from safetensors) knows few architectures and needs "
+        "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "
+        "convert_hf_to_gguf.py and name that, or install a newer release.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.hub.denied": (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import ggml, host
+from caovand.engines.common import building, exits, ggml, host
 from caovand.engines.common.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
@@ -33,10 +33,11 @@ _RAW = re.compile(
     r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
+    r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
     r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
-_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: error ")
+_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu )")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """Some library could use a card, whatever the others could not."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
@@ -110,4 +111,6 @@ def _is_evidence(parts: Parts, line: str) -> bool:
         return parts.level == "ERROR" or warned or "error=" in parts.rest
     date = _DATE.match(line)
     raw = line[date.end() :] if date else line
-    return bool(_RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw) or host.is_raw(line))
+    if _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw):
+        return True
+    return any(one.is_raw(line) for one in (host, building, exits))

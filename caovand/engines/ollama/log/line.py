@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 _SHAPE = re.compile(
-    r"time=(?P<time>\S{1,40}) level=(?P<level>[A-Z]{1,8}) "
+    r"(?:time=(?P<time>\S{1,40}) )?level=(?P<level>[A-Z]{1,8}) "
     r"source=(?P<source>[\w./-]{1,100}):\d{1,6} msg="
 )
 _CLOCK = re.compile(r"\d{4}-\d\d-(\d\d)T(\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
@@ -42,7 +42,9 @@ def take_apart(line: str) -> Parts:
         message, rest = quoted[1], text[quoted.end() :]
     else:
         message, _, rest = text.partition(" ")
-    return Parts(_seconds(shape["time"]), shape["level"], shape["source"], message, rest.strip())
+    return Parts(
+        _seconds(shape["time"] or ""), shape["level"], shape["source"], message, rest.strip()
+    )
 
 
 def _seconds(text: str) -> float | None:

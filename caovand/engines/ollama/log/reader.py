@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from caovand.core.log import Log
+from caovand.core.engine.log import Log
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.ollama.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
@@ -12,7 +13,7 @@ from caovand.engines.ollama.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"time=\S{1,40} level=[A-Z]{1,8} source=|\[GIN\] "
+    r"(?:time=\S{1,40} )?level=[A-Z]{1,8} source=|\[GIN\] "
     r"|(?:pulling manifest {1,3})?Error: (?:llama[ -](?:runner|server)|model requires|pull model "
     r"manifest: |max retries exceeded|digest mismatch|registry\.ollama\.ai/|model runner|\d{3} |"
     r"could not connect to ollama)|pulling (?:manifest|[\da-f]{12}\b)|verifying sha256 digest"
@@ -21,9 +22,17 @@ _FINGERPRINT = re.compile(
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
     r"|(?:.{0,80}: )?\"?llama[ -](?:runner|server) process has terminated"
+    r"|\"?(?:registry\.ollama\.ai/)?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support "
+    r"(?:tools|thinking|chat|generate|insert|embed)"
     r"|\"?model runner has unexpectedly"
     r")"
 )
+
+
+def _error(text: str) -> str:
+    shown = text if text.startswith("msg=") else f"msg={json.dumps(text, ensure_ascii=False)}"
+    return f"level=ERROR source=x.go:0 {shown}"
+
 
 LOG = Log(
     module=__name__,
@@ -36,6 +45,7 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("server config",),
+    error=_error,
     kinds={row.id: row.kind for row in SIGNATURES},
     embeds="llamacpp",
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, ggml, host, kernel, network
+from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
@@ -18,6 +18,8 @@ _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-ru
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *ggml.ROWS,
+    *building.ROWS,
+    *exits.ROWS,
     # Memory
     signature("ollama.ram", "cause", "host-oom",
          r"model requires more system memory \((?P<wanted>[\d.]+ \w{1,5})\) than is available "
@@ -48,7 +50,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
-         r"|no nvidia devices detected"),
+         r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
     # Not without memory (2), which the load that follows reports
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
@@ -61,9 +63,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|dropping ROCm device|CUDA GPU is too old|no suitable rocm found|unable to verify rocm"
          r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
          r"|ROCm unsupported|unable to load (?:cudart|nvcuda|nvml|cuda driver)"
-         r"|GPU discovery watchdog timed out|detected GPU .{0,80}not supported)"),
+         r"|GPU runner incompatible with host system, CPU does not have \w{1,10}"
+         r"|gpu support may not be enabled|GPU discovery watchdog timed out"
+         r"|detected GPU .{0,80}not supported)"),
     *kernel.CARD_LOST,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
+    signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
     signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
     signature("ollama.cuda.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("ollama.cuda.launch", "cause", "launch-failure", cuda.LAUNCH),
@@ -84,11 +89,15 @@ SIGNATURES: tuple[Signature, ...] = (
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
          r"|this model may be incompatible with your version"),
+    signature("ollama.import", "cause", "bad-arguments",
+         r"error converting from safetensors|(?:unsupported|unknown) architecture"
+         r"(?: \"(?P<architecture>\w{1,100})\"|$)|unsupported content type: unknown"
+         r"|Models based on '(?P<based>[^']{1,100})' are not yet supported"),
     signature("ollama.model.unsupported", "cause", "bad-arguments",
-         r"(?:unsupported|unknown) architecture|Models based on '(?P<architecture>[^']{1,100})' are"
-         r" not yet supported|unsupported (?:content type|model format)"
-         r"|does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
-         r"|insert|image)s?\b"),
+         r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"),
+    signature("ollama.capability", "cause", "bad-arguments",
+         r"does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
+         r"|insert|image|think)s?\b"),
     signature("ollama.modelfile", "cause", "bad-arguments",
          r"no FROM line|command must be one of|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
@@ -117,6 +126,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+    signature("ollama.path", "cause", "bad-arguments",
+         r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): not a directory"),
     signature("ollama.file", "consequence", "model-missing",
          r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),

@@ -10,11 +10,13 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import MIB, devices
+from caovand.engines.common.gguf.placement import CONTEXT_MIB, MIB, devices
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.plans import cards_in
 from caovand.engines.ollama.planning import variables
 
+MINIMUM_MIB = 457
+"""What Ollama leaves free on each card when it places layers, CUDA's context included."""
 ADVICE = (
     "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
     "a tag of fewer bits, such as NAME:8b-q4_K_M, has smaller weights",
@@ -29,7 +31,8 @@ def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 def rooms_of(gpus: tuple[Gpu, ...], overhead: int) -> list[int]:
     """The bytes of each card that Ollama may use; the host's of unified memory are overhead."""
     rooms = zip(sizing.rooms_of(gpus, None), gpus, strict=True)
-    return [max(room + _of_the_host(gpu) - overhead, 0) for room, gpu in rooms]
+    kept = overhead + (MINIMUM_MIB - CONTEXT_MIB) * MIB
+    return [max(room + _of_the_host(gpu) - kept, 0) for room, gpu in rooms]
 
 
 def _of_the_host(gpu: Gpu) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from caovand.core.addresses import is_loopback
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan, Setting, Unplannable

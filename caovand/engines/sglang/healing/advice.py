@@ -41,6 +41,12 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "start-stall": ("The start made no progress: its disk may be slow.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "sglang.transfer": (
+        "The prefill and the decode server could not hand a request's KV cache over: check that "
+        "both run, that their RDMA devices fit (--disaggregation-ib-device, ibstat), that each "
+        "reaches the other's address, and that both have the same releases of SGLang and of the "
+        "transfer engine.",
+    ),
     "sglang.model.architecture": (
         "This SGLang does not know the architecture {architecture}: install a newer release, or set"
         ' [engine] kind = "vllm".',

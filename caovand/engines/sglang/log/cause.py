@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common import host, python
 from caovand.engines.common.hit import Hit, cause, finding
+from caovand.engines.common.raised import BUILDING, family_of
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
@@ -25,7 +26,8 @@ _REPORTS = re.compile(
     r"Exit code: -?\d|Initialization failed\.|"
     r"(?:\w{1,40} )?[Ww]atchdog timeout \(|Capture cuda graph failed|"
     r"max_total_tokens=\d{1,12} is larger than the profiled value -|"
-    r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception"
+    r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception|"
+    r"(?:Decode|Prefill) transfer failed for request|Failed to send kv chunk"
 )
 """How a message of SGLang begins that reports a failure: others may quote a request."""
 _RAW = re.compile(
@@ -59,17 +61,19 @@ class _Trace:
 
     def __init__(self) -> None:
         self.files: list[str] = []
+        self.frames: list[str] = []
         self.phase = ""
         self._reads_weights = self._ends = False
 
     def take(self, message: str) -> None:
         """Read the log's next line."""
         if "Traceback (most recent call last)" in message:
-            self.files, self.phase, self._reads_weights = [], "", False
+            self.files, self.frames, self.phase, self._reads_weights = [], [], "", False
             self._ends = bool(_REPORTS.match(message))
         elif frame := python.frame_of(message):
-            self.files.append(frame[1])
             function = frame["function"] or ""
+            self.files.append(frame[1])
+            self.frames.append(f"{frame[1]}:{function}")
             self.phase = _PHASE_OF.get(function, self.phase)
             self._reads_weights |= bool(_LOADERS.search(function))
 
@@ -77,6 +81,11 @@ class _Trace:
     def raised_by_reader(self) -> bool:
         """Whether code that reads options and the model's configuration raised the exception."""
         return bool(self.files) and _CONFIGURING.search(self.files[-1]) is not None
+
+    def is_building(self, message: str) -> bool:
+        """Whether code that fails the same way at every start raised the exception."""
+        family = family_of(self.frames, message)
+        return family is not None and family.id in BUILDING
 
     @property
     def is_a_requests(self) -> bool:
@@ -89,7 +98,9 @@ class _Trace:
         if self._reads_weights and MISFIT.pattern.match(message):
             return MISFIT
         reads = any(map(_CONFIGURING.search, self.files))
-        return REFUSED if reads and REFUSED.pattern.match(message) else None
+        if reads and REFUSED.pattern.match(message):
+            return REFUSED
+        return family_of(self.frames, message)
 
 
 def announces_failure(line: str) -> bool:
@@ -124,7 +135,7 @@ def find_cause(
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], row[1])
-            elif trace.raised_by_reader:
+            elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.sure(row[0]), row[1])
             here = shown or trace.phase or phase
             if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from caovand.core.engine.log import Phase
 from caovand.core.health.observation import Mark
-from caovand.core.log import Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.sglang.log.line import take_apart
 

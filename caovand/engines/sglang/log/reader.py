@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.log import Log
+from caovand.core.engine.log import Log
+from caovand.engines.common import raised
 from caovand.engines.common.wrapping import one_text
 from caovand.engines.sglang.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.sglang.log.phases import PHASES, read
@@ -18,7 +19,8 @@ _FINGERPRINT = re.compile(
     r"|Scheduler hit|Received sigquit|SIGQUIT received"
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
     r"|\[gpu=\d{1,3}\] (?:Load weight|Memory pool|Capture |Init )"
-    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/sglang/"
+    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/(?:sglang|sgl_kernel)/"
+    r"|\[sgl_kernel\] CRITICAL|(?:Decode|Prefill) transfer failed for request"
     r"|[^ ]{1,80}[$#] (?:.{0,60} )?python3? -m sglang\.launch_server"
     r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
     r")"
@@ -36,5 +38,5 @@ LOG = Log(
     fingerprint=_FINGERPRINT,
     embeds="vllm",
     begins=("server_args=",),
-    kinds={row.id: row.kind for row in SIGNATURES},
+    kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
 )

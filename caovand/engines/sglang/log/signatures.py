@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python, runtime
+from caovand.engines.common import cuda, host, kernel, python, runtime, toolchain
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
@@ -22,6 +22,7 @@ _ROOM: Mapping[str, Failure] = {
 SIGNATURES: tuple[Signature, ...] = (
     *host.ROWS,
     *python.ROWS,
+    *toolchain.ROWS,
     # Memory
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
@@ -56,8 +57,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
-         r"fatal error: (?P<header>\S{1,100}): No such file or directory"
-         r"|" + python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
+         python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
@@ -92,6 +92,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.port", "cause", "port-busy",
          r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
          r"|port at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"),
+    signature("sglang.transfer", "consequence", "collective-timeout",
+         r"(?:Decode|Prefill) transfer failed for request|KVTransferError\("
+         r"|Failed to send kv chunk"),
     # Ends
     signature("sglang.watchdog", "cause", "hang",
          r"[Ww]atchdog timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]{1,9})"),

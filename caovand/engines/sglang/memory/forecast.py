@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from caovand.core.facts.forecast import MemoryEstimate, unknown
+from collections.abc import Iterator
+
+from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, unknown
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
 from caovand.engines.common.options import count
 from caovand.engines.sglang.memory.load import (
+    AT_LOAD,
     MIB,
     Load,
     activation_bytes,
-    cache_bytes,
-    reserve_mib,
     token_bytes,
-    usual_step,
     weights_bytes,
+)
+from caovand.engines.sglang.memory.states import divide
+from caovand.engines.sglang.memory.steps import (
+    CONTEXT_MIB,
+    measured_mib,
+    of_the_host,
+    steps_mib,
+    usual_step,
 )
 from caovand.engines.sglang.planning import options
 
 UNMODELLED = (
-    "cpu_offload_gb", "quantization", "dp_size", "data_parallel_size", "pp_size",
+    "cpu_offload_gb", "dp_size", "data_parallel_size", "pp_size",
     "pipeline_parallel_size", "nnodes", "speculative_draft_model_path", "max_total_tokens",
     "enable_dp_attention", "enable_hierarchical_cache", "load_format",
 )  # fmt: skip
 """Options whose effect on memory is not modelled."""
-ADVICE = (
-    "a shorter [model] max_model_len needs less cache",
-    "a quantised checkpoint has smaller weights",
-)
+UNMODELLED_STATES = (
+    "disable_radix_cache", "mamba_full_memory_ratio", "mamba_ssm_dtype",
+    "mamba_radix_cache_strategy", "mamba_scheduler_strategy",
+)  # fmt: skip
+"""Options that change how much goes to recurrent states."""
+TOLERANCE_MIB = 64
+"""A shortage that rounding explains."""
+SHORTER = "a shorter [model] max_model_len needs less cache"
+SMALLER = "a quantised checkpoint has smaller weights"
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -40,8 +53,8 @@ def unmodelled(model: ModelCard) -> str:
     """Why nothing of this model can be forecast; "" if it can."""
     if not model.layer_types:
         return "config.json does not tell the model's layers"
-    if model.hybrid:
-        return "SGLang divides the cache of models with recurrent states by a rule not modelled"
+    if model.hybrid and not (model.linear or model.mamba):
+        return "config.json does not tell the shape of the model's recurrent states"
     return "" if model.weights else "the model's weights are not on this machine"
 
 
@@ -59,6 +72,9 @@ def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
         cache_type=str(plan.value(options.CACHE_TYPE) or "auto"),
         activation=activation_bytes(inventory.model, plan.value("dtype")),
         graphs=plan.value(options.DECODE_GRAPHS) != options.GRAPHS_OFF,
+        images=inventory.model.vision and not plan.value(options.TEXT_ONLY),
+        rounded=plan.value(options.QUANTIZATION) == AT_LOAD,
+        slots=count(plan.value(options.SLOTS)) or 0,
     )
 
 
@@ -66,7 +82,10 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast for the fullest card."""
     gpus, model = gpus_of(plan, inventory), inventory.model
     why = unmodelled(model) or ("" if gpus else "no card is planned")
-    flag = next((name for name in UNMODELLED if plan.value(name) is not None), None)
+    flags = (*UNMODELLED, *UNMODELLED_STATES) if model.hybrid else UNMODELLED
+    flag = next((name for name in flags if plan.value(name) is not None), None)
+    if flag is None and plan.value(options.QUANTIZATION) not in (None, AT_LOAD):
+        flag = options.QUANTIZATION
     if flag:
         why = f"the effect of {options.option(flag)} is not modelled"
     if why:
@@ -76,42 +95,69 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
     """The memory of this load on these cards."""
-    weights, room = weights_bytes(model, load), cache_bytes(model, load, gpus)
-    tokens = max(int(room // token_bytes(model, load)), 0)
+    weights = weights_bytes(model, load)
+    pools = divide(model, load, cache_room(model, load, gpus))
+    tokens = max(int(pools.cache // token_bytes(model, load)), 0) if pools.requests else 0
+    states_mib, cache_mib = (max(size, 0) / MIB for size in (pools.states, pools.cache))
     total_mib = min(gpu.total_mib for gpu in gpus)
-    others_mib = max(map(in_use, gpus))
-    outside_mib = reserve_mib(load, gpus)
-    used_mib = weights / MIB + max(room, 0) / MIB + others_mib
-    left_mib = max(total_mib - used_mib, 0.0)
-    fits = tokens >= load.context
-    lack = "" if fits else _lack(weights / MIB, tokens, load, gpus)
+    others_mib, steps = max(map(in_use, gpus)), CONTEXT_MIB + steps_mib(model, load, gpus)
+    used_mib = weights / MIB + states_mib + cache_mib + others_mib
+    left_mib = max(total_mib - used_mib - max(map(of_the_host, gpus)), 0.0)
+    lack = _lack(model, load, gpus, tokens, steps - left_mib)
     return MemoryEstimate(
-        fits=fits,
+        fits=not lack,
         gpu_memory_utilization=load.share,
         weights_mib=weights / MIB,
-        kv_mib=room / MIB,
+        kv_mib=pools.cache / MIB,
         needed_mib=load.context * token_bytes(model, load) / MIB,
         kv_tokens=tokens,
         max_model_len=min(tokens, model.max_model_len or tokens),
         concurrency=tokens / load.context if load.context else 0.0,
-        reserve_mib=outside_mib,
-        parts=(
-            ("weights", weights / MIB),
-            ("kv", max(room, 0) / MIB),
-            ("others", others_mib),
-            ("steps", min(left_mib, outside_mib)),
-            ("free", max(left_mib - outside_mib, 0.0)),
-        ),
-        advice=() if fits else ADVICE,
+        reserve_mib=steps,
+        parts=tuple(_parts(weights / MIB, states_mib, cache_mib, others_mib, steps, total_mib)),
+        advice=_advice(lack, tokens),
         lack=lack,
     )
 
 
-def _lack(weights_mib: float, tokens: int, load: Load, gpus: tuple[Gpu, ...]) -> str:
+def cache_room(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> float:
+    """Bytes that the share leaves for states and cache on the card with the least free memory."""
+    return measured_mib(gpus) * load.share * MIB - weights_bytes(model, load)
+
+
+def _parts(
+    weights: float, states: float, cache: float, others: float, steps: float, total: float
+) -> Iterator[tuple[MemoryPart, float]]:
+    """The parts of a card in MiB, which add up to it where all of them fit."""
+    yield "weights", weights
+    if states:
+        yield "states", states
+    yield "kv", cache
+    yield "others", others
+    left = max(total - weights - states - cache - others, 0.0)
+    yield "steps", min(left, steps)
+    yield "free", max(left - steps, 0.0)
+
+
+def _advice(lack: str, tokens: int) -> tuple[str, ...]:
+    if not lack:
+        return ()
+    return (SHORTER, SMALLER) if tokens else (SMALLER,)
+
+
+def _lack(
+    model: ModelCard, load: Load, gpus: tuple[Gpu, ...], tokens: int, missing_mib: float
+) -> str:
+    """What there is too little of; "" if all fits."""
+    free_gib, gib = min(gpu.free_mib for gpu in gpus) / 1024, weights_bytes(model, load) / 2**30
+    share = f"a share of {load.share:g} of {free_gib:.2f} GiB"
+    if gib * 1024 > measured_mib(gpus) * load.share:
+        return f"{gib:.2f} GiB of weights are more than {share}"
     if not tokens:
-        free = min(gpu.free_mib for gpu in gpus)
-        return (
-            f"{weights_mib / 1024:.2f} GiB of weights leave no room for a cache in a share of"
-            f" {load.share:g} of {free / 1024:.2f} GiB"
-        )
-    return f"the cache holds {tokens} tokens, fewer than the context of {load.context}"
+        what = "recurrent states and a cache" if model.hybrid else "a cache"
+        return f"{gib:.2f} GiB of weights leave no room for {what} in {share}"
+    if tokens < load.context:
+        return f"the cache holds {tokens} tokens, fewer than the context of {load.context}"
+    if missing_mib > TOLERANCE_MIB:
+        return f"{share} leaves {missing_mib / 1024:.2f} GiB too little for its steps"
+    return ""

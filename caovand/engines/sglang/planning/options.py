@@ -13,7 +13,8 @@ from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 CONTEXT, SHARE, RANKS = "max_model_len", "mem_fraction_static", "tp_size"
 REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv_cache_dtype"
 ATTENTION, DRAFTING = "attention_backend", "speculative_config"
-WHOLE_EXPERTS = "ep_size"
+WHOLE_EXPERTS, QUANTIZATION, TEXT_ONLY = "ep_size", "quantization", "language_model_only"
+SLOTS = "max_mamba_cache_size"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, count
 from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit, refuse_other_tasks
-from caovand.engines.sglang.memory.forecast import forecast
+from caovand.engines.sglang.memory.forecast import forecast, unmodelled
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS
 from caovand.engines.sglang.probe import HOW, OLDEST
@@ -34,6 +34,8 @@ UNUSED = {
     "revision": "the model is a folder on this machine",
 }
 """Why other keys do nothing here."""
+FREE_OF_OTHERS_MIB = 512
+"""Memory of a card that the driver keeps while no program uses it."""
 NEVER_RUN = (
     "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
     ' kernels for one; [engine] kind = "vllm" supports it'
@@ -57,6 +59,12 @@ def make_plan(
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
+    if drafts.value and drafts.origin == "policy" and model.hybrid and not unmodelled(model):
+        none = Setting(None, "policy", "")
+        plain = sizing.settings(config, inventory, gpus, typed, none, old=old)
+        if cost := sizing.drafts_cost(config, model, sized, plain):
+            reason = f"no drafts: their recurrent states would leave room for {cost}"
+            drafts, sized = replace(none, reason=reason), plain
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):
@@ -75,6 +83,7 @@ def make_plan(
         device=device(used),
         engine=f"{engine.python} {engine.version}",
     )
+    _refuse_misfit(plan, inventory)
     plan = keep_steps(plan, remembered)
     _check_options(plan, inventory)
     return _with_warnings(plan, config, inventory, used, old=old)
@@ -226,6 +235,25 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
                 f'cannot use {option} "{value}" ({setting.reason}): SGLang {engine.version} takes'
                 f" only {', '.join(known)}"
             )
+
+
+def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
+    """Raise Unplannable if the cards have no room for the smallest useful context, even while
+    nothing else uses them. Sizes that the operator sets stand."""
+    sizes = (plan.settings[name] for name in (CONTEXT, options.SHARE, RANKS))
+    if any(setting.origin == "user" for setting in sizes):
+        return
+    alone = tuple(replace(gpu, free_mib=max(gpu.free_mib, gpu.total_mib - FREE_OF_OTHERS_MIB))
+                  for gpu in inventory.gpus)  # fmt: skip
+    memory = forecast(plan, replace(inventory, gpus=alone))
+    if memory.fits is False:
+        name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
+        cards_text = "one card" if ranks == 1 else f"{ranks} cards"
+        raise Unplannable(
+            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; take a checkpoint of"
+            ' fewer bits, or a GGUF file of it ([engine] kind = "llamacpp"), part of which may stay'
+            " in host memory"
+        )
 
 
 def _without(setting: Setting, *, verbatim: bool) -> str:

@@ -6,36 +6,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.core.config import Config
-from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.config.schema import Config
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
-from caovand.engines.sglang.memory.forecast import estimate, unmodelled
-from caovand.engines.sglang.memory.load import (
-    Load,
-    activation_bytes,
-    usual_share,
-    usual_step,
-)
-from caovand.engines.sglang.planning import cards
+from caovand.engines.sglang.memory.forecast import unmodelled
+from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
+from caovand.engines.sglang.memory.steps import usual_share, usual_step
+from caovand.engines.sglang.planning import cards, loads
+from caovand.engines.sglang.planning.loads import USUAL_REQUEST_TOKENS, Sized
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
+    QUANTIZATION,
     RANKS,
     REQUESTS,
     SHARE,
+    SLOTS,
     STEP,
 )
 
 REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
-SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context worth another card where the cards are not linked."""
-USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
-"""Tokens of a usual request, with room for it to grow."""
+MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
+"""Requests at once that drafts must leave room for."""
+MUCH = 1.25
+"""How many times as long a context is worth more than drafts."""
 GRANULE, MIN_CONTEXT = 256, 2048
-SHORT_STEP = 2048
-"""The shortest step that SGLang's rule reserves less memory for."""
 
 
 def settings(
@@ -49,13 +46,12 @@ def settings(
 ) -> dict[str, Setting]:
     """The settings that share out memory."""
     policy, model = config.policy, inventory.model
-    requests = _requests(config, typed)
-    kind = _cache_type(config, typed)
+    requests, kind = _requests(config, typed), _cache_type(config, typed, gpus)
     dtype = _dtype(config, typed, old=old)
     ranks = Setting(typed[RANKS], "user", "passed verbatim") if RANKS in typed else None
     ranks = ranks or cards.wanted_split(config, inventory, gpus)
     load = Load(
-        context=0,
+        context=config.model.max_model_len or model.max_model_len,
         requests=requests.value,
         step=0,
         share=0.0,
@@ -63,95 +59,109 @@ def settings(
         cache_type=str(kind.value or "auto"),
         activation=activation_bytes(model, dtype.value),
         graphs=policy.cuda_graphs != "none",
+        images=model.vision and not config.model.text_only,
+        rounded=typed.get(QUANTIZATION) == AT_LOAD,
+        slots=count(typed.get(SLOTS)) or 0,
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
-    loads = [one for many in able for one in _loads(config, load, gpus, typed, many)]
-    chosen, tokens = _best(config, inventory, loads, gpus)
-    if requests.origin == "policy" and tokens is not None:
-        chosen, tokens, requests = _with_more_requests(
-            config, inventory, chosen, gpus, tokens, requests
-        )
+    tokens = None
+    if unmodelled(model):
+        chosen = loads.of_sglang(config, replace(load, ranks=able[-1]), gpus, typed)
+    else:
+        smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
+        sized = loads.choose(config, model, load, gpus, typed, able, smaller_cache=smaller, old=old)
+        if requests.origin == "policy":
+            sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
+        chosen, tokens = sized.load, sized.tokens
     if ranks is None:
         why = "the fewest cards with room for it: they are not linked by NVLink"
+        if chosen.ranks == able[-1]:
+            why = f"{chosen.ranks} cards: fewer have less room than the model needs"
         ranks = Setting(chosen.ranks, "policy", why)
-    stated = policy.max_num_batched_tokens is not None
-    return {
+    if chosen.cache_type != load.cache_type:
+        kept = "fewer requests" if policy.workload == "batch" else "a shorter context"
+        why = f"a cache of the model's own type would hold {kept}"
+        kind = Setting(chosen.cache_type, "policy", why)
+    found = {
         CONTEXT: _context(config, inventory, typed, tokens),
         RANKS: ranks,
-        SHARE: Setting(
-            chosen.share,
-            "policy" if policy.gpu_memory_utilization is None else "user",
-            "of the memory free at the start; the rest is for activations and CUDA graphs"
-            if policy.gpu_memory_utilization is None
-            else "[policy] gpu_memory_utilization",
-        ),
+        SHARE: _share(config, chosen, gpus),
         REQUESTS: requests,
-        STEP: Setting(
-            chosen.step,
-            "user" if stated else "policy",
-            "[policy] max_num_batched_tokens" if stated else _why_step(chosen, gpus),
-        ),
+        STEP: _step(config, chosen, gpus),
         CACHE_TYPE: kind,
         "dtype": dtype,
     }
+    if chosen.slots and SLOTS not in typed:
+        why = "recurrent states, five for each request: SGLang's own number would cut the cache"
+        found[SLOTS] = Setting(chosen.slots, "policy", why)
+    if chosen.rounded and QUANTIZATION not in typed:
+        why = "16-bit weights leave too little room: SGLang rounds them once they are loaded"
+        found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
+    return found
 
 
-def _loads(
-    config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any], ranks: int
-) -> list[Load]:
-    """The loads over `ranks` cards, with their steps and shares, the largest step first."""
-    stated = count(typed.get(STEP)) or config.policy.max_num_batched_tokens
-    usual = usual_step(gpus, ranks)[0]
-    steps = (stated,) if stated else dict.fromkeys((usual, min(usual, SHORT_STEP)))
-    wanted = typed.get(SHARE, config.policy.gpu_memory_utilization)
-    loads = [replace(load, ranks=ranks, step=step) for step in steps]
-    return [
-        replace(
-            one,
-            share=float(wanted if isinstance(wanted, (int, float)) else usual_share(one, gpus)),
-        )
-        for one in loads
-    ]
-
-
-def _with_more_requests(
+def drafts_cost(
     config: Config,
-    inventory: Inventory,
-    load: Load,
-    gpus: tuple[Gpu, ...],
-    tokens: int,
-    requests: Setting,
-) -> tuple[Load, int, Setting]:
-    """The load for as many usual requests as its cache holds, up to SGLang's largest graph."""
+    model: ModelCard,
+    drafting: Mapping[str, Setting],
+    plain: Mapping[str, Setting],
+) -> str:
+    """What the recurrent states of drafts take that is worth more; "" if they may stay."""
     workload = config.policy.workload
-    many = min(tokens // USUAL_REQUEST_TOKENS[workload], usual_step(gpus, load.ranks)[1])
-    if many <= load.requests:
-        return load, tokens, requests
-    more = replace(load, requests=many)
-    if load.share == usual_share(load, gpus):
-        more = replace(more, share=usual_share(more, gpus))
-    reason = f"about as many requests of workload {workload} as the cache holds"
-    held = estimate(inventory.model, more, gpus).kv_tokens
-    return more, held, Setting(many, "policy", reason)
+    requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
+    if requests < min(MIN_REQUESTS[workload], more):
+        return f"{requests} requests at once instead of {more}"
+    context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
+    short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
+    return (
+        f"a context of {context} instead of {longer}" if short and longer > context * MUCH else ""
+    )
 
 
-def _why_step(chosen: Load, gpus: tuple[Gpu, ...]) -> str:
+def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it; next
+    to recurrent layers where cards have fp8, as SGLang's cookbook does."""
+    native = loads.eight_bits(gpus) == loads.NATIVE
+    able = {"full_attention", "linear_attention"} if native else {"full_attention"}
+    return set(model.layer_types) <= able and not model.latent
+
+
+def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
+    if config.policy.gpu_memory_utilization is not None:
+        return Setting(chosen.share, "user", "[policy] gpu_memory_utilization")
+    why = "of the memory free at the start; the rest is for activations and CUDA graphs"
+    if chosen.share > usual_share(chosen, gpus):
+        why += ", as much as this model takes: SGLang would leave more, and cut the cache"
+    return Setting(chosen.share, "policy", why)
+
+
+def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
+    if config.policy.max_num_batched_tokens is not None:
+        return Setting(chosen.step, "user", "[policy] max_num_batched_tokens")
     if chosen.step == usual_step(gpus, chosen.ranks)[0]:
-        return "what SGLang takes for such cards"
-    return "shorter than SGLang takes for such cards: activations would leave too little cache"
+        return Setting(chosen.step, "policy", "what SGLang takes for such cards")
+    why = "shorter than SGLang takes for such cards: activations would leave too little cache"
+    return Setting(chosen.step, "policy", why)
 
 
-def _best(
-    config: Config, inventory: Inventory, loads: list[Load], gpus: tuple[Gpu, ...]
-) -> tuple[Load, int | None]:
-    """The first load with room for enough, else the one with the most; and the tokens it holds."""
-    if unmodelled(inventory.model):
-        return max(loads, key=lambda load: (load.ranks, load.step)), None
-    limit = inventory.model.max_model_len
-    enough = config.model.max_model_len or min(SUFFICIENT_CONTEXT[config.policy.workload], limit)
-    rooms = [(load, estimate(inventory.model, load, gpus).kv_tokens) for load in loads]
-    first = next((one for one in rooms if one[1] >= enough), None)
-    return first or max(rooms, key=lambda one: one[1])
+def _as_many_as_fit(
+    config: Config, model: ModelCard, sized: Sized, gpus: tuple[Gpu, ...], requests: Setting
+) -> tuple[Sized, Setting]:
+    """As many usual requests as the cache holds, up to SGLang's largest graph; fewer than the
+    workload's only where recurrent states allow no more."""
+    workload, load = config.policy.workload, sized.load
+    if model.hybrid and 0 < sized.requests < requests.value:
+        reason = "as many as have room for their recurrent states and usual prompts"
+        return sized, Setting(sized.requests, "policy", reason)
+    usual = sized.tokens // USUAL_REQUEST_TOKENS[workload]
+    many = min(usual, usual_step(gpus, load.ranks)[1])
+    if many <= load.requests:
+        return sized, requests
+    more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
+    if more.requests < many:
+        return sized, requests
+    reason = f"about as many requests of workload {workload} as the cache holds"
+    return more, Setting(many, "policy", reason)
 
 
 def _context(
@@ -191,11 +201,15 @@ def _requests(config: Config, typed: Mapping[str, Any]) -> Setting:
     )
 
 
-def _cache_type(config: Config, typed: Mapping[str, Any]) -> Setting:
+def _cache_type(config: Config, typed: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> Setting:
+    wanted = config.policy.kv_cache_dtype
     if CACHE_TYPE in typed:
         return Setting(typed[CACHE_TYPE], "user", "passed verbatim")
-    if config.policy.kv_cache_dtype not in (None, "auto"):
-        return Setting(config.policy.kv_cache_dtype, "user", "[policy] kv_cache_dtype")
+    if wanted == "fp8":
+        kind = loads.eight_bits(gpus)
+        return Setting(kind, "user", "[policy] kv_cache_dtype, as these cards read it")
+    if wanted not in (None, "auto"):
+        return Setting(wanted, "user", "[policy] kv_cache_dtype")
     return Setting("auto", "policy", "the model's own type loses nothing")
 
 

@@ -149,6 +149,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "args.cli": (
         "This release of vLLM has no argument {unknown}: leave it out, or install a release or the "
         "package that has it.",
+        "{positional} stands where only options are taken: the entry point of the container image "
+        "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
+        "model in --model for api_server; for another command set --entrypoint.",
         "The value of {argument} is refused: the line says why.",
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",
@@ -165,10 +168,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
         "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
     ),
-    "jit.header": (
-        "A compiler ran and did not find {header}: install python3-dev for Python.h, the CUDA "
-        "toolkit for its own headers.",
-    ),
     "jit.link": (
         "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
         "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
@@ -181,6 +180,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
     "model.uninspected": (
+        "vLLM could not import its own code for this model, whose architecture it may well know: "
+        "the lines before say why.",
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
         'inspecting model architecture" say why. Usually a package of its environment is missing '
         "or does not fit: install the engine again, in an environment of its own.",
@@ -220,8 +221,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a model that does not need it.",
     ),
     "engine.broken": (
-        "The engine's installation is incomplete: {library} is missing, or belongs to another "
-        "PyTorch or CUDA.",
         "The engine's installation is incomplete: {name} is missing from it, or a folder named "
         "vllm hides it.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
@@ -230,6 +229,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "engine install` repairs them.",
     ),
     "engine.unlinked": (
+        "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "
+        "engine's package asks for.",
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
         "CUDA. Reinstall the engine together with its PyTorch.",
     ),

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.hit import explain_lost_process
 from caovand.engines.common.python import UNSURE_ROWS, sure
+from caovand.engines.common.raised import BUILDING, family_of
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -51,6 +52,8 @@ _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
+# How the engine loop before 0.9 reports what ended it.
+_WRITTEN = re.compile(r"([A-Z]\w{1,60}(?:Error|Exception))\((['\"])(.{1,2000})\2,?\)$")
 _UNEVEN = BY_ID["drafts.uneven"]
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
 _STOPPING = re.compile(
@@ -59,11 +62,22 @@ _STOPPING = re.compile(
 
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
-_OPERATORS = frozenset({"engine.broken", "engine.import", "engine.absent", "args.uneven"})
+_OPERATORS = frozenset(
+    {"engine.broken", "engine.loader", "engine.import", "engine.absent", "args.uneven"}
+)
 
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
+    "model.uninspected": frozenset(
+        {
+            "engine.broken",
+            "engine.loader",
+            "engine.transformers",
+            "engine.libc",
+            "engine.package",
+        }
+    ),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
 }
 
@@ -168,7 +182,8 @@ class _Search:
             return
         self._generating = 0
         if not self._shown_phase:
-            phase = phase_behind(behind, self._called) or phase
+            running = "serving" if _WRITTEN.match(parts.message) else phase
+            phase = phase_behind(behind, self._called) or running
         self.hits.append(Hit(index, parts, phase, text, row, captures, behind, not self._answered))
 
 
@@ -183,7 +198,7 @@ class _Texts:
         self, index: int, parts: Parts
     ) -> tuple[str, Signature | None, Mapping[str, str]] | None:
         """The text, its row and the captures; no row for an exception that no row knows."""
-        text = parts.message
+        text = _plain(parts.message)
         if _STOPPED.match(text):
             return None
         if text.isidentifier():  # alone it tells nothing
@@ -193,7 +208,13 @@ class _Texts:
         found = self._known[text]
         if found is not None:
             return (text, *found)
-        return (text, None, {}) if is_exception(parts.message) else None
+        return (text, None, {}) if is_exception(text) else None
+
+
+def _plain(message: str) -> str:
+    """An exception as a traceback ends with it, where it is printed as Python writes the object."""
+    found = _WRITTEN.match(message)
+    return f"{found[1]}: {found[3]}" if found else message
 
 
 def _drop_call(hits: list[Hit], index: int) -> None:
@@ -238,7 +259,7 @@ def _is_a_requests(parts: Parts, row: Signature | None) -> bool:
         return False
     if parts.process.lower().startswith("apiserver") and not ends:
         return True
-    return bool(parts.level) and not is_exception(parts.message)
+    return bool(parts.level) and not is_exception(_plain(parts.message))
 
 
 def _first_cause(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
@@ -305,6 +326,11 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     failure = read.means(hit.phase) if read else "unknown"
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
         failure = failure_of_unnamed(hit, blamed)
+        family = family_of(hit.frames, hit.text) if failure == "unknown" and not blamed else None
+        if family is not None and row is None:
+            row, failure = family, family.means(hit.phase)
+        elif family is not None and row is not None and family.id in BUILDING:
+            failure = sure(row).means(hit.phase)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:

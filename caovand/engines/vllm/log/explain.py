@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
-from caovand.core.log import Explanation, PhaseTime
 from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.whole_log import HIDDEN, plan_from_log, public

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from caovand.core.engine.log import TRANSPORT, Phase
 from caovand.core.health.observation import Mark
-from caovand.core.log import TRANSPORT, Phase
 from caovand.engines.common.signature import LONGEST
 from caovand.engines.vllm.log.line import message_of, stage_of
 

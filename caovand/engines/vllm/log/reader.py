@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from caovand.core.log import Log
+from caovand.core.engine.log import Log
+from caovand.engines.common import raised
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.phases import PHASES, read
@@ -12,7 +13,7 @@ from caovand.engines.vllm.log.signatures import SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"\(?(?:APIServer|EngineCore|StageEngineCore|Worker|VllmWorker|RayWorker)[^()]{0,80}pid=\d"
+    r"\(?(?:APIServer|ApiServer|EngineCore|StageEngineCore|Worker|VllmWorker|RayWorker)[^()]{0,80}pid=\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,4}(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d[.,\d]{0,7} "
     r"\[?[\w./-]{1,100}:\d{1,6}\]"
     r"|(?:\(\w{1,40}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,3}\[[\w./-]{1,80}\.py"
@@ -35,6 +36,6 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
-    kinds={row.id: row.kind for row in SIGNATURES},
+    kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
     launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
 )

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from caovand.core.checkpoint.model_task import ENCODER
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard, version_numbers
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, first_of
+from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, TURING, first_of
 
 NO_NVCC = "there is no nvcc to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
@@ -193,6 +193,27 @@ def attended_by_flashinfer(
     able = bool(inventory.engine.flashinfer)
     able = able and not flashinfer_lacks(inventory.model, dtype, sinks=first)
     return able and (first or (is_plain_fp8(kind) and generations != {HOPPER[0]}))
+
+
+SM75_HEADS = (128, 256)
+SM75_CACHES = ("None", "auto", "float16", "int8_per_token_head", "int4_per_token_head")
+
+
+def attended_by_sm75(
+    values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
+) -> bool:
+    """Whether caovan's attention serves these settings, in front of vLLM's Triton attention."""
+    backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
+    plain = inventory.model.head_dim in SM75_HEADS and not inventory.model.sliding_window
+    ours = plain and str(values.get("kv_cache_dtype")) in SM75_CACHES
+    return ours and str(backend).upper() == "TRITON_ATTN" and sm75_acts(inventory.engine, gpus, env)
+
+
+def sm75_acts(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any]) -> bool:
+    """Whether caovan's attention acts on these cards, by the plugin's probe and the switches."""
+    ours = bool(gpus) and all(gpu.compute_capability == TURING for gpu in gpus)
+    ours = ours and bool(engine.plugin) and engine.attention == "pass"
+    return ours and "off" not in (env.get("CAOVAN_KERNELS"), env.get("CAOVAN_ATTENTION"))
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:

@@ -24,14 +24,16 @@ SMALL_CARD = 2
 
 @dataclass(frozen=True)
 class Split:
-    """How the cards of a node share a model: each layer is on the `tensor` cards of a stage."""
+    """How the cards of a node share a model: each layer is on the `tensor` cards of a stage, and
+    each of the `replicas` serves requests of its own."""
 
     tensor: int
     stages: int = 1
+    replicas: int = 1
 
     @property
     def cards(self) -> int:
-        return self.tensor * self.stages
+        return self.tensor * self.stages * self.replicas
 
 
 def stages(values: Mapping[str, Any]) -> int:

@@ -26,6 +26,10 @@ FIXED_MIB, FIXED_SHARE = 752, 1 / 20
 vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB more the half of a
 hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
 """
+LARGE_CARD_MIB = 70 * 1024
+SEQUENCE_MIB, MANY_SEQUENCES, LATER_SEQUENCE_MIB = 8, 256, 2
+"""What a sequence may take that is not profiled: penalties count every word of the vocabulary, and
+log-probabilities are sorted. Of more than so many sequences few ask for that at once."""
 FLASHINFER_MIB = 394
 """FlashInfer's workspace."""
 ADAPTER_RANK = 16
@@ -109,12 +113,14 @@ class Candidate:
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
     --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
     `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
-    `flashinfer` says that attention is FlashInfer's, which takes a workspace; `hopper` that every
+    `flashinfer` says that attention is FlashInfer's, which takes a workspace, `sm75_attention`
+    that it is caovan's; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
     multiplied by copies of the activations in int8, `rounds_head` that the lm_head is int8;
     `whole_experts` that each rank holds some of the experts, none of which is cut. `stages` are the
     layers of each pipeline stage, empty if there are none; the candidate of one stage says whether
-    it is the `first` or `last`.
+    it is the `first` or `last`. Of the `replicas` each has its own cards and cache; experts are
+    spread over the cards of all, and work on the tokens of all.
 
     vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
     start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
@@ -135,6 +141,7 @@ class Candidate:
     turing: bool = False
     hopper: bool = False
     flashinfer: bool = False
+    sm75_attention: bool = False
     offload_gib: float = 0.0
     version: tuple[int, ...] = releases.REFERENCE
     kv_bytes: int | None = None
@@ -147,6 +154,7 @@ class Candidate:
     rounds_head: bool = False
     whole_experts: bool = False
     stages: tuple[int, ...] = ()
+    replicas: int = 1
     first: bool = True
     last: bool = True
     cold: bool = False
@@ -180,6 +188,12 @@ class Candidate:
         return candidate
 
 
+def are_large(gpus: Sequence[Gpu]) -> bool:
+    """Whether vLLM's own defaults for these cards are those of an H100."""
+    large = bool(gpus) and min(gpu.total_mib for gpu in gpus) >= LARGE_CARD_MIB
+    return large and not any("A100" in gpu.name for gpu in gpus)
+
+
 def visible_mib(total_mib: float) -> float:
     """What CUDA sees of a card: the driver keeps some of what NVML reports."""
     return total_mib * 0.9965 - 240
@@ -199,7 +213,8 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
         + candidate.mtp * 128
         + candidate.batch_tokens * 48 / 1024
         + 256 * log2(candidate.tensor_parallel)
-        + candidate.sequences * 8
+        + min(candidate.sequences, MANY_SEQUENCES) * SEQUENCE_MIB
+        + max(candidate.sequences - MANY_SEQUENCES, 0) * LATER_SEQUENCE_MIB
         + candidate.unmeasured_mib
     )
 

@@ -41,7 +41,7 @@ from caovand.engines.vllm.memory.settings import (
     memory_unknown,
 )
 from caovand.engines.vllm.memory.shards import weights_bytes
-from caovand.engines.vllm.memory.steps import captured_mib, graph_mode, overheads
+from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
 
 GRANULE = 1024
 """Tokens of which a context that we choose is a multiple."""
@@ -132,6 +132,17 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
     return min(left_bytes(one) * one.scale for one in stages_of(model, candidate, gpus))
+
+
+def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
+    """The share to ask for with a cache whose size we set, which vLLM ignores but for one thing: so
+    much of the card must be free once the engine has its CUDA context.
+
+    It is what the engine will take, so that other processes may use what is left over.
+    """
+    (stage,) = stages_of(model, candidate, gpus)
+    later = _spent_bytes(stage) + left_bytes(stage) - CONTEXT_MIB * MIB
+    return min(ceil(later / MIB / _smallest_mib(gpus) * 1000) / 1000, candidate.utilization)
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:

@@ -90,6 +90,7 @@ class Layout:
 
     `window_tokens` are a window's in one block, 0 for as many as full attention has.
     `held_blocks` is what vLLM keeps back from requests: one since the releases after 0.21.
+    `encoder_blocks` hold the states of a request's sound, which every layer attends to.
     """
 
     block_tokens: int
@@ -102,6 +103,7 @@ class Layout:
     batch_tokens: int
     held_blocks: int = 0
     window_tokens: int = 0
+    encoder_blocks: int = 0
 
     @property
     def groups(self) -> int:
@@ -115,6 +117,7 @@ class Layout:
             self.full_groups * ceil(context / self.block_tokens)
             + self.window_groups * (ceil(held / (self.window_tokens or self.block_tokens)) + 1)
             + self.state_groups * self.state_blocks
+            + self.encoder_blocks
         )
 
     def needed(self, context: int) -> int:
@@ -198,6 +201,7 @@ def layout(
         batch_tokens=batch_tokens,
         held_blocks=1 if version >= releases.HELD_BLOCK else 0,
         window_tokens=window_tokens,
+        encoder_blocks=ceil(full / group) * ceil(model.encoder_tokens / tokens),
     )
 
 

@@ -26,7 +26,7 @@ from caovand.engines.vllm.flags.spelling import (
 )
 from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
-from caovand.engines.vllm.machine.attention import attended_by_flashinfer
+from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
 from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, serving, spans_machines
 from caovand.engines.vllm.memory import steps
@@ -35,6 +35,7 @@ from caovand.engines.vllm.memory.candidate import (
     Candidate,
     adapters_of,
     adapters_unknown,
+    are_large,
 )
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -42,7 +43,6 @@ from caovand.engines.vllm.memory.steps import graph_mode
 
 CPU_BLOCK, CUDA_BLOCK = 128, 16
 CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
-LARGE_CARD_MIB = 70 * 1024
 DEFAULT_SHARE = 0.9
 
 
@@ -63,8 +63,7 @@ def candidate_of(
 ) -> Candidate:
     """The candidate that these settings and this environment amount to on these cards."""
     model, engine = inventory.model, inventory.engine
-    large = bool(gpus) and min(g.total_mib for g in gpus) >= LARGE_CARD_MIB
-    large = large and not any("A100" in gpu.name for gpu in gpus)
+    large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
 
     def count(name: str, default: int) -> int:
@@ -94,6 +93,7 @@ def candidate_of(
         turing=any(gpu.compute_capability == TURING for gpu in gpus),
         hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
         flashinfer=attended_by_flashinfer(values, inventory, gpus),
+        sm75_attention=attended_by_sm75(values, inventory, gpus, env),
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=engine.release,
         kv_bytes=kv_bytes_set(values, env, engine.build),
@@ -105,6 +105,7 @@ def candidate_of(
         rounds_head=env.get(LM_HEAD) == INT8 and engine.lm_head == "pass",
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
+        replicas=replicas(values),
         stages=dealt(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),
     )
@@ -170,8 +171,8 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because(f"quantization {kind}", "the size of the weights after it is not known")
     if str(form) in OTHER_WEIGHTS:
         return _because(f"load_format {form}", "it loads weights that are not safetensors")
-    if replicas(verbatim) > 1 and model.experts:
-        return _because("data_parallel_size", "experts are then spread over the replicas")
+    if replicas(verbatim) > 1 and model.experts and not verbatim.get(WHOLE_EXPERTS):
+        return _because("data_parallel_size", "experts are then cut over the replicas")
     if replicas(verbatim) > 1 and spans_machines(verbatim):
         return _because("data_parallel_size", "replicas may be on other machines")
     return ""

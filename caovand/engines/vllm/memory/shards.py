@@ -218,7 +218,18 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
         size *= 1 + SCALE_BYTES / max(model.hidden_size, 1)
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
         size *= _padding(model.hidden_size, 256) * _padding(model.intermediate_size, 128)
-    return of_rank(size, weights, model, candidate.tensor_parallel)
+    ranks, all_ranks = candidate.tensor_parallel, candidate.tensor_parallel * candidate.replicas
+    spread = _spread(weights, model) if candidate.replicas > 1 else 0.0
+    return size * spread / all_ranks + of_rank(size * (1 - spread), weights, model, ranks)
+
+
+def _spread(weights: Weights, model: ModelCard) -> float:
+    """The part of these weights that is experts, which replicas share out; of a drafting layer
+    about as much as of the others."""
+    if weights.part == "mtp":
+        experts, others = model.size("experts"), model.size("layers")
+        return experts / (experts + others) if experts else 0.0
+    return 1.0 if weights.part == "experts" else 0.0
 
 
 def _padding(width: int, multiple: int) -> float:

@@ -169,20 +169,23 @@ def forward_bytes(
     embeds: bool = True,
     experts_stay: bool = True,
     whole_experts: bool = False,
+    replicas: int = 1,
     uncompressed: int = 0,
 ) -> float:
     """The peak of a step of these tokens on one of the ranks.
 
     `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
     experts work in is kept from layer to layer. `whole_experts` are as wide on a rank as in the
-    model.
+    model, and work on the tokens of all `replicas`, which are gathered before and added up behind.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
         heads = max(1, model.heads // ranks)
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
     width = max(tokens * _mlp_width(model, ranks), attention)
-    experts = tokens * _experts_width(model, 1 if whole_experts else ranks, experts_stay)
+    together = tokens * (replicas if model.experts else 1)
+    experts = together * _experts_width(model, 1 if whole_experts else ranks, experts_stay)
+    experts += 2 * (together - tokens) * model.hidden_size
     width = width + experts if experts_stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size
     if compiled:
@@ -268,6 +271,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         drafting=candidate.drafting,
         experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,
         whole_experts=candidate.whole_experts,
+        replicas=candidate.replicas,
         uncompressed=uncompressed_tokens(
             candidate.context, candidate.sequences, candidate.alignment
         ),
@@ -280,6 +284,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
     fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
     fixed += 0 if candidate.eager else COMPILED_MIB * MIB
     groups = (candidate.tensor_parallel > 1) + (not (candidate.first and candidate.last))
+    groups += candidate.replicas > 1 and bool(model.experts)
     fixed += COLLECTIVE_MIB * MIB * groups
     return (
         ("context", fixed),

@@ -20,10 +20,12 @@ from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
 from caovand.engines.vllm.memory.estimate import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
+    capacity,
     devices,
     obstacles,
     pipeline,
     precision,
+    replicas,
     rules,
     serving,
 )
@@ -106,6 +108,7 @@ DECISIONS = (
              obstacles=(obstacles.cards, obstacles.split), eases=6),
     Decision("pipeline_parallel_size", pipeline.pipeline_parallel_size,
              obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
+    Decision("data_parallel_size", replicas.data_parallel_size, hinders=8),
     Decision("enable_expert_parallel", devices.enable_expert_parallel),
     Decision("dtype", rules.dtype, goal=Goal("policy", "dtype"), obstacles=(obstacles.dtype,),
              hinders=1),
@@ -124,12 +127,12 @@ DECISIONS = (
     Decision("enable_flashinfer_autotune", rules.enable_flashinfer_autotune),
     Decision("language_model_only", rules.language_model_only, sized=True,
              goal=Goal("model", "text_only")),
-    Decision("max_model_len", rules.max_model_len, sized=True, goal=Goal("model", "max_model_len"),
-             obstacles=(obstacles.length,), eases=1),
-    Decision("max_num_seqs", rules.max_num_seqs, sized=True, goal=Goal("policy", "max_num_seqs"),
-             obstacles=(obstacles.step,), eases=2),
+    Decision("max_model_len", capacity.max_model_len, sized=True,
+             goal=Goal("model", "max_model_len"), obstacles=(obstacles.length,), eases=1),
+    Decision("max_num_seqs", capacity.max_num_seqs, sized=True,
+             goal=Goal("policy", "max_num_seqs"), obstacles=(obstacles.step,), eases=2),
     Decision("async_scheduling", async_scheduling, sized=True),
-    Decision("max_num_batched_tokens", rules.max_num_batched_tokens, sized=True,
+    Decision("max_num_batched_tokens", capacity.max_num_batched_tokens, sized=True,
              goal=Goal("policy", "max_num_batched_tokens"), eases=3),
     Decision("enforce_eager", rules.enforce_eager, sized=True,
              goal=Goal("policy", "cuda_graphs", KEEP, ("compilation_config",), _graphs, True),
@@ -146,7 +149,6 @@ DECISIONS = (
     Decision("quantization", obstacles=(obstacles.quantisation,)),
     Decision("attention_config", hinders=3),
     Decision("enable_chunked_prefill", hinders=6),
-    Decision("data_parallel_size", hinders=8),
     Decision("mamba_block_size", obstacles=(obstacles.states,)),
 )  # fmt: skip
 FIRST = tuple((row.name, row.rule) for row in DECISIONS if row.rule and not row.sized)

@@ -8,7 +8,7 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Host, Inventory, Node
 from caovand.core.facts.occupancy import BUSY_MIB, in_use, without_other_processes
 from caovand.core.plan import Setting, Unplannable
@@ -19,6 +19,7 @@ from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
     PIPELINE,
+    WHOLE_EXPERTS,
     Split,
     alike,
     cards_lacking,
@@ -222,23 +223,16 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
     why = indivisible(partial.model, cards, whole_experts=whole) if size < cards else None
     reason = f"{reason} ({why.fact})" if why else reason
     reason = f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason
-    return policy(size, reason + _replicas_instead(partial, size))
-
-
-def _replicas_instead(partial: PartialPlan, size: int) -> str:
-    """The flags of publishers' recipes for throughput where every card would hold the same
-    cache."""
-    batch = partial.config.policy.workload == "batch"
-    if not (batch and size > 1 and partial.model.latent and partial.model.experts):
-        return ""
-    return (
-        f"; each holds the whole latent cache: for more requests at once pass --data-parallel-size"
-        f" {size} --enable-expert-parallel, which is not forecast"
-    )
+    return policy(size, reason)
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
     """The reason of a split that was tried."""
+    if split.replicas > 1 and split.tensor == 1:
+        return "each replica has a card of its own"
+    if split.replicas > 1:
+        cards = partial.gpus[: split.tensor]
+        return f"{split.tensor} cards share each layer of a replica, {link_text(cards)}"
     if split.stages == 1:
         return f"{split.tensor} cards share each layer, {link_text(partial.gpus)}"
     if split.tensor == 1:
@@ -249,6 +243,9 @@ def _why_split(partial: PartialPlan, split: Split) -> str:
 
 def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
     size = partial.count("tensor_parallel_size")
+    spread = partial.model.experts and partial.split and partial.split.replicas > 1
+    if spread and WHOLE_EXPERTS not in partial.verbatim:
+        return policy(True, "the experts are spread over the cards of all replicas")
     why = needs_whole_experts(partial.model, size, partial.verbatim) if partial.cuda else ""
     return policy(True, f"each card holds whole experts: {why}") if why else None
 

@@ -60,8 +60,9 @@ def candidate_of_unknown(partial: PartialPlan) -> Candidate:
     """The candidate to start with if nothing is forecast."""
     fixed = fixed_space(partial)
     batch = fixed.batch_tokens or GENEROUS_BATCH
-    few = min(sequences_for(partial.model, partial.cards, partial.turing), batch)
-    candidate = asked_candidate(partial).but(
+    asked = asked_candidate(partial)
+    few = min(sequences_for(partial.model, partial.cards, fixed.workload, asked), batch)
+    candidate = asked.but(
         context=fixed.context or partial.model.max_model_len or UNKNOWN_CONTEXT,
         sequences=fixed.sequences or few,
         batch_tokens=batch,

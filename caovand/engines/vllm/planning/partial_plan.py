@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caovand.core.config import Config, Mode
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.model_task import ModelTask
 from caovand.core.plan import Origin, Setting, looks_up

@@ -21,6 +21,7 @@ from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
+    SM75_HEADS,
     UNKNOWN_WIDTH,
     Refusal,
     attended_by_flashinfer,
@@ -33,6 +34,7 @@ from caovand.engines.vllm.machine.attention import (
     lacks_toolkit,
     lacks_width,
     remedy,
+    sm75_acts,
     triton_refuses,
 )
 from caovand.engines.vllm.machine.capabilities import (
@@ -199,7 +201,6 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
 
 
 FOUR_BITS = "int4_per_token_head"
-OUR_HEADS = (128, 256)
 
 
 def smaller_cache(partial: PartialPlan) -> str:
@@ -218,20 +219,13 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
-    if partial.mode == "stable" or not _reads_four_bits(partial):
+    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, variables(partial))
+    if partial.mode == "stable" or not acts:
         return False
-    plain = model.head_dim in OUR_HEADS and not model.sliding_window
+    plain = model.head_dim in SM75_HEADS and not model.sliding_window
     plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
     known = dict(partial.engine.choices).get("--kv-cache-dtype", (FOUR_BITS,))
     return plain and FOUR_BITS in known
-
-
-def _reads_four_bits(partial: PartialPlan) -> bool:
-    """Whether caovan's attention acts on these cards, by the plugin's probe and the switches."""
-    ours = all(gpu.compute_capability == TURING for gpu in partial.cards) and partial.cuda
-    ours = ours and bool(partial.engine.plugin) and partial.engine.attention == "pass"
-    wanted = dict(partial.config.engine.env).get("CAOVAN_ATTENTION", "all")
-    return ours and kernels_wanted(partial) and wanted != "off"
 
 
 def kernels_wanted(partial: PartialPlan) -> bool:
@@ -297,7 +291,8 @@ def variables(partial: PartialPlan) -> dict[str, str]:
     policies = partial.config.policy
     goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}
     asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
-    return {**asked, **dict(partial.config.engine.env)}
+    off = {} if partial.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
+    return {**asked, **dict(partial.config.engine.env), **off}
 
 
 def activation_warnings(partial: PartialPlan) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caovand.core.config import MODES, Config, Mode, auto_spec
+from caovand.core.config.schema import MODES, Config, Mode, auto_spec
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.plan import Origin, Plan, Setting, Unplannable

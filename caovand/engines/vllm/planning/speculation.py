@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.config import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
@@ -49,10 +49,16 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
     if partial.model.model_type.startswith(ONE_DRAFT):
         return 1, "drafting 1 token, as the model's publishers do in their recipes for many users"
+    active = active_parameters(partial.model)
+    few_active = partial.model.experts > 0 and active < FEW_ACTIVE
+    if users >= MANY_USERS and few_active:
+        return 0, (
+            f"with about {active / 1e9:.0f} billion active parameters drafts gained little for one"
+            f" user in published runs, and {users} users keep the cards busy"
+        )
     if users >= MANY_USERS:
         return 1, f"drafting 1 token: {users} users keep the cards busy, and lost drafts cost them"
-    active = active_parameters(partial.model)
-    if partial.model.experts and active < FEW_ACTIVE:
+    if few_active:
         return 1, (
             f"drafting 1 token: with about {active / 1e9:.0f} billion active parameters published"
             ' runs were 23 % slower to 27 % faster; [policy] tune = "suggest" measures it here'

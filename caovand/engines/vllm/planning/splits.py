@@ -44,6 +44,7 @@ from caovand.engines.vllm.planning.fit import (
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache, variables
+from caovand.engines.vllm.planning.replicas import replica_splits
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
@@ -78,6 +79,10 @@ def best_split(partial: PartialPlan) -> PartialPlan:
         if fewer and fewer.choice and fewer.choice.sound and _rank(fewer) < _rank(best):
             best = _with_reason(fewer, partial, best)
     best = _wider(partial, best)
+    for split in replica_splits(partial):
+        apart = _attempt(partial, split)
+        if apart and apart.choice and apart.choice.sound and _rank(apart) < _rank(best):
+            best = apart
     if best is None:
         raise problem or AssertionError
     return best

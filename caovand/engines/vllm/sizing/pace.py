@@ -33,7 +33,7 @@ from caovand.engines.vllm.machine.link_time import (
     transfer_s,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.kv_cache import FULL, STATE, WINDOW, state_bytes, token_bytes
+from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
 from caovand.engines.vllm.memory.shards import (
     BYTES_EACH,
     FOUR_BITS,
@@ -42,6 +42,7 @@ from caovand.engines.vllm.memory.shards import (
     on_rank,
 )
 from caovand.engines.vllm.memory.steps import graph_mode
+from caovand.engines.vllm.sizing.attention import Attention
 
 GB_A_GIB = 1.074
 
@@ -113,8 +114,6 @@ WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context under the model's own limit: clients that trust the model's card are
 refused. More sequences, or larger steps, are not worth the last tenth of it, but in a batch, whose
 requests' lengths are known."""
-TOO_SHORT = 2
-"""The exponent by which worth falls if the context does not hold even a usual request."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Usual requests that half of all conversations outgrow, and the part of the workload's users that
 are there half the time."""
@@ -143,15 +142,27 @@ class Workload:
         return self.prompt + self.answer
 
     @property
+    def long(self) -> bool:
+        """Whether prompts are long, and one of them is enough for the cards."""
+        return self.users == 1
+
+    @property
     def held(self) -> int:
         """Tokens of a request that the cache holds on average while it is answered."""
         return self.prompt + self.answer // 2
+
+    @property
+    def let_in(self) -> int:
+        """Tokens of the requests by whose number sequences are counted: usual ones of people who
+        chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
+        holds."""
+        return self.held // 2 if self.batch or self.long else self.held
 
 
 WORKLOADS = {
     "chat": Workload(4096, 500, 2),
     "long": Workload(100_000, 1000, 1),
-    "batch": Workload(2048, 500, 256, batch=True),
+    "batch": Workload(2048, 500, 1024, batch=True),
 }
 
 
@@ -179,9 +190,10 @@ class Pace:
         self._head = (
             self._bytes["head"] or self._bytes["embedding"]
         )  # tied embeddings are read once
-        self._cache = _cache_read(model, base, workload)
+        self._attention = Attention.of(model, base, workload.held)
         self._state = _state_moved(model, base)
-        self._holders = base.tensor_parallel if base.whole_experts else 1
+        self._replicas = base.replicas
+        self._holders = base.tensor_parallel * base.replicas if base.whole_experts else 1
         self._layers = len(model.layer_types) + base.mtp
         stored = model.quantization or base.quantization or None
         self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
@@ -202,12 +214,15 @@ class Pace:
         """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
-        reached *= min(context / workload.length, 1) ** TOO_SHORT
+        reached *= min(context / workload.length, 1)  # even a usual request is too long
         if context < self._model.max_model_len:
             reached *= WORTH_OF_CUT_IN_BATCH if workload.batch else WORTH_OF_CUT
         waiting = 0 if workload.batch else workload.users * USERS_SPREAD
         served = candidate.sequences / (candidate.sequences + waiting)
-        return self.seconds(candidate, room) / (reached * served * self._worth)
+        seconds = self.seconds(candidate, room)
+        if workload.batch:  # as many requests are half as long
+            seconds = (seconds + self.seconds(candidate, 2 * room)) / 2
+        return seconds / (reached * served * self._worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
         """Seconds for a token of the workload, its users served together as far as can be.
@@ -215,10 +230,11 @@ class Pace:
         Requests beyond the `room` of the cache wait, however many sequences are let in.
         """
         workload = self._workload
-        together = min(workload.users, candidate.sequences, max(room, 1.0))
+        users = max(workload.users / self._replicas, 1)
+        together = min(users, candidate.sequences, max(room, 1.0))
         steps = workload.answer / tokens_of_step(candidate.mtp)
         turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
-        return turn / (together * workload.answer)
+        return turn / (together * workload.answer * min(self._replicas, workload.users))
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of all answers to `users` users while nobody else asks."""
@@ -231,12 +247,13 @@ class Pace:
     def _step_s(self, candidate: Candidate, users: float) -> float:
         """One decode step of `users` users."""
         tokens = users * (1 + candidate.mtp)
-        experts = self._bytes["experts"] * experts_read(self._model, tokens)
-        experts *= unevenness(self._model, self._holders, tokens)
+        everybodys = tokens * self._replicas
+        experts = self._bytes["experts"] * experts_read(self._model, everybodys)
+        experts *= unevenness(self._model, self._holders, everybodys)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
         read += candidate.mtp * (drafter + self._head)
-        read += users * (self._cache + self._state) - candidate.offload_gib * 2**30
+        read += users * (self._attention.read + self._state) - candidate.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
 
@@ -248,12 +265,13 @@ class Pace:
         read += self._bytes["experts"] * experts_read(self._model, candidate.batch_tokens)
         work = max(steps * read / self._gb_s, self._flops(tokens) / self._flop_s)
         work += self._workload.prompt * self._exchanged_s
+        work += self._attention.flops(self._workload.prompt) / self._flop_s
         return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
         model = self._model
         active = model.experts_per_token / model.experts if model.experts else 0
-        weights = self._bytes["layers"] + self._bytes["experts"] * active
+        weights = self._bytes["layers"] + self._bytes["experts"] * active * self._replicas
         return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
@@ -276,6 +294,8 @@ def _exchange(
     here = max(len(gpus) // nodes.count, 1)
     all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
     size = model.hidden_size * candidate.activation
+    if candidate.replicas > 1 and model.experts:  # tokens are gathered, and results added up
+        ranks *= candidate.replicas
     inside, spanned = min(ranks, here), ceil(ranks / here)
     step_s = token_s = 0.0
     if inside > 1:
@@ -309,20 +329,6 @@ def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
 def tokens_of_step(mtp: int) -> float:
     """The mean number of tokens of a decode step that drafts `mtp` tokens."""
     return float((1 - ACCEPTED ** (mtp + 1)) / (1 - ACCEPTED))
-
-
-def _cache_read(model: ModelCard, candidate: Candidate, workload: Workload) -> float:
-    """Bytes of the cache that one request reads in a step on one rank."""
-    held = workload.held
-    ranks, layers = candidate.tensor_parallel, model.cached_layers
-    whole = sum(kind == FULL for kind in layers)
-    read = whole * held * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)
-    windows = sum(kind == WINDOW for kind in layers)
-    if windows:
-        seen = min(held, model.sliding_window or held)
-        each = token_bytes(model, candidate.kv_dtype, ranks, candidate.activation, WINDOW)
-        read += windows * seen * each
-    return float(read)
 
 
 def _state_moved(model: ModelCard, candidate: Candidate) -> float:

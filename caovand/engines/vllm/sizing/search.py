@@ -16,7 +16,13 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
-from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share, utilization
+from caovand.engines.vllm.memory.candidate import (
+    MIB,
+    Candidate,
+    are_large,
+    free_share,
+    utilization,
+)
 from caovand.engines.vllm.memory.estimate import (
     kv_bytes,
     lacking_gib,
@@ -25,7 +31,7 @@ from caovand.engines.vllm.memory.estimate import (
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import Pace, Workload
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
 
 SMALLEST_CONTEXT = 512
@@ -33,20 +39,29 @@ SMALLEST_CONTEXT = 512
 GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
 SAMPLER_SHARE = 0.05
-MAX_SEQUENCES, TURING_SEQUENCES = 256, 8
+MAX_SEQUENCES, MAX_SEQUENCES_OF_LARGE = 256, 1024
+"""What vLLM itself lets in at most, on most cards and on those with 70 GiB or more but for A100
+(`get_batch_defaults` of 0.32). The larger number is for batches: people would not notice it."""
+TURING_SEQUENCES, TURING_TOKENS = 8, 32
+"""Sequences that Turing decodes at once at least, and tokens of its largest decode step: reading
+4-bit weights takes as long as computing some 25 tokens with them on a 2080 Ti (616 GB/s, 54
+TFLOP/s), and a step of more tokens makes all users wait. Batches have no such bound."""
 PASSAGE = 512
 """Tokens of a text that is embedded or ranked."""
 USUAL_SEQUENCES = 2
 """Sequences let in even if the cache holds fewer whole contexts: few are as long."""
 
 
-def sequences_for(model: ModelCard, gpus: Sequence[Gpu], few: bool) -> int:
-    """How many sequences these cards decode at once at most if nobody fixed that; `few` on Turing,
-    unless the workload is of many users."""
+def sequences_for(
+    model: ModelCard, gpus: Sequence[Gpu], workload: Workload, base: Candidate
+) -> int:
+    """How many sequences these cards decode at once at most if nobody fixed that."""
     if model.task in POOLING:
         return MAX_SEQUENCES  # nothing is sampled
-    if few:
-        return TURING_SEQUENCES
+    if workload.batch:
+        return MAX_SEQUENCES_OF_LARGE if are_large(gpus) else MAX_SEQUENCES
+    if base.turing:
+        return max(TURING_SEQUENCES, TURING_TOKENS // (1 + base.mtp))
     card = min(gpu.total_mib for gpu in gpus) * MIB
     each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
     count = MAX_SEQUENCES
@@ -98,7 +113,8 @@ class Search:
         if eager:
             return (candidate.but(eager=True),)
         cold = candidate.but(eager=False, cold=True)
-        if not self._space.in_bytes or candidate.stages:
+        gathers = candidate.replicas > 1 and self._model.experts  # vLLM knows best what that takes
+        if not self._space.in_bytes or candidate.stages or gathers:
             return (cold,)
         return cold, candidate.but(eager=False, in_bytes=True)
 
@@ -116,7 +132,9 @@ class Search:
             if not one.sized:
                 sized = self._size(one.base, one.candidate)
                 if sized:
-                    score = self._paces[one.base].score(sized, room=self._room(sized))
+                    score = self._paces[one.base].score(
+                        sized, room=self._room(sized, self._space.workload.held)
+                    )
                     again = one._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
             elif first is None:
@@ -149,10 +167,8 @@ class Search:
         """Sequences that may be let in, most first."""
         if self._space.sequences:
             return (self._space.sequences,)
-        few = base.turing and self._space.workload.users <= TURING_SEQUENCES
-        most = min(sequences_for(self._model, self._gpus, few), self._batches(base)[0])
-        if base.turing and most <= TURING_SEQUENCES:
-            return tuple(range(most, 0, -1))
+        most = sequences_for(self._model, self._gpus, self._space.workload, base)
+        most = min(most, self._batches(base)[0])
         halved = [most >> shift for shift in range(most.bit_length())]
         between = [one * 3 // 4 for one in halved if 2 < one <= self._space.workload.users]
         return tuple(sorted({*halved, *between}, reverse=True))
@@ -179,9 +195,8 @@ class Search:
         if lacks_states(self._model, sized, self._gpus):
             return None
         few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, space.workload.users)
-        # Turing's few users chat long.
-        usual = sized.context if sized.turing else None
-        return sized if few or sized.sequences <= self._room(sized, usual) else None
+        short = self._room(sized, space.workload.let_in)
+        return sized if few or sized.sequences <= short else None
 
     def _compiles(self, candidate: Candidate) -> bool:
         """Whether the first start has room to compile, which it does before it makes a cache."""
@@ -190,10 +205,9 @@ class Search:
         first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
         return kv_bytes(self._model, first, self._gpus) > 0
 
-    def _room(self, candidate: Candidate, usual: int | None = None) -> float:
-        held = PASSAGE if self._model.task in POOLING else self._space.workload.held
-        usual = usual or min(candidate.context, held)
-        return requests_held(candidate, self._model, self._gpus, usual)
+    def _room(self, candidate: Candidate, held: int) -> float:
+        held = PASSAGE if self._model.task in POOLING else held
+        return requests_held(candidate, self._model, self._gpus, min(candidate.context, held))
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from caovand.core.config import Config
+from caovand.core.config.schema import Config
 
 FORCE = "CAOVAN_SM75_FORCE"
 """Set to 1 in [engine] env, it has our kernels act on cards that they were not made for."""

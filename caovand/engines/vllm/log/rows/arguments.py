@@ -13,7 +13,8 @@ ROWS: tuple[Signature, ...] = (
     signature("args.cli", "cause", "bad-arguments",
          r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
-         r"(?:argument (?P<argument>\S+): |unrecognized arguments: (?P<unknown>\S+)"
+         r"(?:argument (?P<argument>\S+): |unrecognized arguments: "
+         r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
@@ -52,21 +53,21 @@ ROWS: tuple[Signature, ...] = (
          r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
-         r"|^ImportError: Please install (?P<package>[\w.-]{1,60})"),
+         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60})"),
     signature("engine.broken", "cause", "bad-arguments",
-         r"^(?:ImportError|OSError): (?P<library>[^\s:]{1,200}\.so[\w.]{0,20}): "
-         r"(?:cannot open shared object file|undefined symbol: )"
-         r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from "
+         r"^ImportError: cannot import name '(?P<name>\w{1,80})' from "
          r"(?:partially initialized module )?'vllm\b"
          r"|'_OpNamespace' '_\w{0,30}' object has no attribute '(?P<operator>\w{1,60})'"
          r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", SERVED),
     signature("engine.unlinked", "consequence", "bad-arguments",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"
          r"(?P<library>[^\s:]{1,200}): "
-         r"(?:undefined symbol|cannot open shared)", SERVED),
+         r"(?:undefined symbol|cannot open shared)"
+         r"|^Failed to import Triton kernels\b.{0,200}Error: (?P<reason>.{1,200})", SERVED),
     # Its code could not be imported: the reason is in the lines before
     signature("model.uninspected", "generic", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
+         r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
+         r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
          r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
          r"|model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import host, kernel, python, runtime
+from caovand.engines.common import host, kernel, python, runtime, toolchain
 from caovand.engines.common.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
@@ -51,9 +51,10 @@ ROWS: tuple[Signature, ...] = (
          r"Hardware limit: (?P<limit>\d+)|uses too much shared data"),
     signature("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
+    *toolchain.ROWS,
     signature("jit.toolkit", "cause", "jit-toolchain",
          r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
-         r"'(?P<arch>[\w']{1,40})"
+         r"'(?!compute_No )(?P<arch>[\w']{1,40})"
          r"|No supported CUDA architectures found for major versions"),
     signature("jit.nvcc", "generic", "jit-toolchain",
          python.BUILD + r"|libcuda\.so cannot found"),
@@ -63,12 +64,11 @@ ROWS: tuple[Signature, ...] = (
          python.PTXAS),
     signature("jit.cc", "cause", "jit-toolchain",
          python.COMPILER),
-    signature("jit.header", "cause", "jit-toolchain",
-         r"fatal error: (?P<header>\S{1,100}): No such"),
     signature("jit.link", "cause", "jit-toolchain",
          r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.attention", "cause", "backend-unsupported",
-         r"No valid attention backend found for|Selected backend \S+ is not valid for this config"
+         r"\w{0,20}Attention\w{0,10} (?:backend )?(?:does not|doesn't) (?:yet )?support"
+         r"|No valid attention backend found for|Selected backend \S+ is not valid for this config"
          r"|is not valid for this configuration|FP8 KV cache is not supported by"
          r"|Invalid attention backend for|FlashAttention only supports Ampere"
          r"|FlashAttention does not support \S{1,40} kv-cache"

@@ -23,7 +23,7 @@ ROWS: tuple[Signature, ...] = (
     signature("model.broken", "cause", "model-missing",
          r"[Ff]ailed to map GGUF parameters"
          r"|SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
-         r"|PytorchStreamReader failed|There is no module or parameter named \S+ in "
+         r"|PytorchStreamReader failed"
          r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",

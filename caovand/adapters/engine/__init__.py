@@ -1,0 +1,1 @@
+"""An engine's environment, output and last evidence."""

@@ -1,0 +1,39 @@
+"""Which engine a configuration is for: the kind it names, else the one its model is for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import Engine
+from caovand.engines import registry
+
+PATIENCE_S = 2.0
+"""How long a disk may take to list a folder: the daemon asks before it runs, and must come up."""
+
+
+def chosen_engine(config: Config) -> Engine:
+    """The engine of a configuration. Reads the names in the model's folder where no kind is set.
+
+    A folder that cannot be listed has no names: the default engine then says what is wrong with it.
+    """
+    if config.engine.kind is not None:
+        return registry.engine_of(config.engine.kind)
+    path = config.model.path
+    return registry.engine_for(path, _names(path) if path else ())
+
+
+def _names(path: str) -> Sequence[str]:
+    found: list[str] = []
+
+    def look() -> None:
+        with suppress(OSError, ValueError):  # a name on the hub, or a path that cannot be one
+            found.extend(os.listdir(os.path.expanduser(path)))
+
+    looking = threading.Thread(target=look, name="caovand-names", daemon=True)
+    looking.start()
+    looking.join(PATIENCE_S)
+    return tuple(found)

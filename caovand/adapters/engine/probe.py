@@ -1,0 +1,277 @@
+"""Ask an engine's own Python what is installed there.
+
+The versions cost 0.2 s and are asked each time. The details need the engine imported (8 s and more,
+half a minute from a cold disk): they are kept in a file named by a fingerprint of the environment.
+A caller that cannot wait that long leaves it to a process of its own, which keeps the answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from caovand import HOME
+from caovand.adapters import engine_user
+from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.files import lock_file, state_file, trust
+from caovand.adapters.system.processes import inherited
+from caovand.core.engine.probe import MARK, Probe
+from caovand.core.facts.inventory import EngineInfo
+from caovand.core.printable import one_line
+from caovand.core.problem import ProblemError
+
+# It may take a minute; without this a probe would outlive a daemon that is killed meanwhile.
+ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL\n"
+TIMEOUT_S = 60.0
+REFUSED = 3  # exit status of the background process that prints a problem
+BACKGROUND = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from caovand.adapters.engine import probe
+sys.exit(probe.answer(*sys.argv[1:]))
+"""
+
+
+class EngineMissing(ProblemError):
+    """There is no usable engine behind this Python."""
+
+
+def probe_engine(
+    asks: Probe,
+    python: str,
+    cache_dir: Path | None,
+    timeout_s: float = TIMEOUT_S,
+    patience_s: float | None = None,
+    *,
+    named_by: Path | None = None,
+    also_kept_in: Path | None = None,
+    confinement: Confinement | None = None,
+    before_details: Callable[[], None] = lambda: None,
+) -> EngineInfo:
+    """Probe this Python for the engine; slow answers are cached in `cache_dir`, if set.
+
+    `named_by` is the file that names it: if another user could have, root asks as that user only.
+    Answers `also_kept_in` another's folder are read there; `before_details` is called where none
+    is kept. After `patience_s`, `flags` and all that
+    comes with them are left empty, and a background process continues to ask.
+    """
+    begun_s = time.monotonic()
+    found = _ask(asks, asks.versions, python, timeout_s, named_by, confinement)
+    with _understood(asks, python):
+        lacking, stamp = asks.lacking(found), found.pop("stamp")
+    if lacking and asks.missing is not None:
+        raise EngineMissing(asks.missing.cannot, asks.missing.fact, asks.missing.remedy)
+    if lacking:
+        raise EngineMissing(
+            f"use {python} as the engine",
+            f"{lacking} is not installed in it",
+            f"install an engine with `{asks.install}`, or set [engine] python",
+        )
+    name = _cache_name(asks, python, stamp, found)
+    folders = (folder for folder in (cache_dir, also_kept_in) if folder)
+    kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
+    if kept is None:
+        before_details()
+    if kept is None and cache_dir is not None and patience_s is not None:
+        left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
+        more = _ask_in_background(asks, python, cache_dir / name, timeout_s, named_by, left_s)
+    else:
+        place = cache_dir / name if cache_dir else None
+        more = kept or _ask_and_keep(asks, python, place, timeout_s, named_by, confinement)
+    with _understood(asks, python):
+        return asks.read(python, found, more)
+
+
+@contextmanager
+def _understood(asks: Probe, python: str) -> Iterator[None]:
+    """Parse the answers; raises EngineMissing if anything but an engine's Python answers."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as problem:
+        what = f"{type(problem).__name__}: {one_line(str(problem))[:100]}"
+        raise _unusable(asks, python, f"its answer is not understood ({what})") from None
+
+
+def _unusable(asks: Probe, python: str, fact: str) -> EngineMissing:
+    remedy = f"repair that environment, or install an engine with `{asks.install}`"
+    return EngineMissing(f"use {python} as the engine", fact, remedy)
+
+
+def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> str:
+    text = json.dumps([asks.details, os.path.abspath(python), stamp, found], sort_keys=True)
+    return f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
+    """Read the cached slow answers; None if there are none."""
+    answer = state_file.read_or_none(path)
+    return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
+
+
+def _ask_and_keep(
+    asks: Probe,
+    python: str,
+    path: Path | None,
+    timeout_s: float,
+    named_by: Path | None,
+    confinement: Confinement | None = None,
+) -> dict[str, Any]:
+    fresh = _ask(asks, asks.details, python, timeout_s, named_by, confinement)
+    if path is not None:
+        _keep(path, fresh)
+    return fresh
+
+
+def _ask_in_background(
+    asks: Probe,
+    python: str,
+    path: Path,
+    timeout_s: float,
+    named_by: Path | None,
+    patience_s: float,
+) -> dict[str, Any]:
+    """The slow answers if they come in time, else {}; the background process then continues."""
+    words = [
+        sys.executable,
+        "-I",
+        "-c",
+        BACKGROUND,
+        HOME,
+        asks.module,
+        python,
+        str(path),
+        str(timeout_s),
+    ]
+    process = subprocess.Popen(
+        [*words, *([str(named_by.absolute())] if named_by else [])],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt at the terminal is for us
+        cwd="/",
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        return {}
+    if process.returncode == 0:
+        answer: dict[str, Any] = json.loads(output)
+        return answer
+    if process.returncode == REFUSED:
+        raise EngineMissing(**json.loads(output))
+    raise EngineMissing(
+        f"probe {python}",
+        f"exit status {process.returncode}",
+        "run `caovanctl inventory`, which waits for it",
+    )
+
+
+def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) -> int:
+    """The background process: asks, caches the answer and prints it, or why there is none."""
+    asks: Probe = importlib.import_module(module).PROBE
+    place, status = Path(path), 0
+    namer = Path(named_by[0]) if named_by else None
+    try:
+        with suppress(OSError):  # then nothing is cached, and every such process asks
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lock_file.take(place.with_suffix(".lock"))
+        # Who asked before us may have just kept it.
+        found = _kept(asks, place) or _ask_and_keep(asks, python, place, float(timeout_s), namer)
+        text = json.dumps(found)
+    except lock_file.LockTaken:
+        text = "{}"  # another one is asking already, and keeps a core busy
+    except EngineMissing as problem:
+        text, status = json.dumps(asdict(problem.problem)), REFUSED
+    with suppress(BrokenPipeError):  # nobody is waiting any more
+        print(text, flush=True)
+    return status
+
+
+def _keep(path: Path, answer: dict[str, Any]) -> None:
+    """Best effort: a cache that cannot be written costs time only."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state_file.write(path, answer)
+
+
+def _ask(
+    asks: Probe,
+    script: str,
+    python: str,
+    timeout_s: float,
+    named_by: Path | None,
+    confinement: Confinement | None,
+) -> dict[str, Any]:
+    try:
+        user = trust.asker(python, named_by)
+    except trust.Distrusted as problem:
+        raise EngineMissing(*problem.args) from None
+    environ = trust.own_environ(os.environ)
+    own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
+    env = {**inherited(own.pop("env"), python), **asks.env}
+    argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
+    try:
+        os.stat(python)  # of a program that is missing, only its launch would know
+        done = _run(argv, env, confinement, timeout_s, own)
+    except FileNotFoundError:
+        raise EngineMissing(
+            "find the engine's Python",
+            f"there is no {python}",
+            f"install an engine with `{asks.install}`, or set [engine] python",
+        ) from None
+    except OSError as problem:
+        raise EngineMissing(
+            f"run the engine's Python {python}",
+            str(problem.strerror),
+            f"set [engine] python to an executable Python with {asks.name} in it",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise EngineMissing(
+            f"probe {python}",
+            f"no answer in {timeout_s:g} s",
+            "check for a slow disk or a busy machine, then try again",
+        ) from None
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            with suppress(ValueError, RecursionError):  # cut off: it died while printing
+                answer = json.loads(line[len(MARK) :])
+                if isinstance(answer, dict):
+                    return answer
+    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    raise _unusable(asks, python, f"{last} (exit status {done.returncode})")
+
+
+def _run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    confinement: Confinement | None,
+    timeout_s: float,
+    own: Mapping[str, Any],
+) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter, `own` being what makes it another's; as the engine's user or ours."""
+    asker = engine_user.current()
+    with launching(argv, env, confinement) as launch:
+        if asker is not None and not own:
+            stdin = launch["stdin"].fileno()
+            return asker.run(launch["args"], launch["env"], stdin, timeout_s)
+        plain = {"args": argv, "env": env, "stdin": subprocess.DEVNULL, **own}
+        return subprocess.run(
+            **(launch if confinement is not None and not own else plain),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            cwd="/",
+            check=False,
+        )

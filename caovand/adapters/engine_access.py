@@ -1,0 +1,151 @@
+"""Whether the engine's own user may read a model and fill the hub's cache, and what lets it.
+
+A daemon that may does not mean that its engines do: they are another user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from shlex import quote
+
+from caovand.adapters import engine_user
+from caovand.adapters.engine_user import as_engine
+from caovand.adapters.model_folder import ModelProblem, folder_of
+from caovand.core.facts.inventory import ModelCard
+
+READ = (".bin", ".gguf", ".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")
+"""Suffixes of the files in a model's folder that engines read."""
+ACL = "system.posix_acl_access"
+ENTER, LIST, OPEN = "enter", "list", "read"
+NOT_WRITABLE, READ_ONLY = "write to", "write to, since it is read-only for the service,"
+
+
+def check(card: ModelCard, env: Mapping[str, str]) -> None:
+    """Raise ModelProblem if engines run as a user who may not read this model, or not fetch it."""
+    user = engine_user.current()
+    if user is None:
+        return
+    place, what, asks = Path(card.path), f"read {card.path}", barrier
+    if not card.folder:
+        kept, cache = folder_of(card), hub_cache(env)
+        if kept is None and cache is None:
+            return
+        place = kept or cache or place
+        if kept is None:
+            what, asks = f"download {card.path} to {cache}", write_barrier
+    found: list[str] = []
+    with contextlib.suppress(OSError):  # a slow disk: the engine will find out
+        found = as_engine(asks, str(place))
+    if found:
+        denied, verb = found
+        fact = f"engines run as {user.name}, who may not {verb} {denied}"
+        raise ModelProblem(what, fact, remedy(user.name, place, denied, verb))
+
+
+def hub_cache(env: Mapping[str, str]) -> Path | None:
+    """Where an engine with this environment puts models of the hub, if a variable says so."""
+    value = env.get("HF_HUB_CACHE") or env.get("HF_HOME") or ""
+    return Path(value) if os.path.isabs(value) else None
+
+
+def remedy(user: str, place: Path, denied: str, verb: str) -> str:
+    """The command that lets the user in; of a folder on the way it shows no contents."""
+    if verb == READ_ONLY:
+        return (
+            "allow it: `sudo systemctl edit caovan`, with [Service] and"
+            f" ReadWritePaths={place}; then restart it"
+        )
+    if verb == NOT_WRITABLE:
+        return f"run `sudo chown -R {user} {quote(denied)}`, or set another HF_HOME"
+    if group := _group(denied, stat.S_IXGRP if verb == ENTER else stat.S_IRGRP):
+        return f"run `sudo usermod -aG {group} {user}`, then restart the service"
+    if verb == ENTER:
+        acl, mode, path = f"setfacl -m u:{user}:x", "chmod o+x", quote(denied)
+    else:
+        acl, mode, path = f"setfacl -R -m u:{user}:rX", "chmod -R o+rX", quote(str(place))
+    return f"run `sudo {acl} {path}`, or let everybody: `sudo {mode} {path}`"
+
+
+def _group(place: str, bit: int) -> str:
+    """The group that is allowed in there, if it is not root's."""
+    with contextlib.suppress(OSError, KeyError):
+        seen = os.stat(place)
+        if seen.st_gid and seen.st_mode & bit:
+            return grp.getgrgid(seen.st_gid).gr_name
+    return ""
+
+
+def closed_to(name: str, folder: Path) -> str:
+    """The first place that a user may not enter or read, by its mode; empty if there is none.
+
+    For a caller of another user. What has an ACL is taken as open: a start finds out.
+    """
+    try:
+        user = pwd.getpwnam(name)
+        groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
+        for place in (*reversed(folder.parents), folder):
+            if not _may(place, stat.S_IXOTH, user.pw_uid, groups):
+                return str(place)
+        for file in folder.iterdir():
+            if file.suffix in READ and not _may(file, stat.S_IROTH, user.pw_uid, groups):
+                return str(file)
+    except (KeyError, OSError):
+        return ""
+    return ""
+
+
+def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
+    """Whether a user has the right that `bit` is for others."""
+    with contextlib.suppress(OSError):
+        if os.getxattr(path, ACL):
+            return True
+    seen = path.stat()
+    if seen.st_uid == uid:
+        return bool(seen.st_mode & bit << 6)
+    return bool(seen.st_mode & (bit << 3 if seen.st_gid in groups else bit))
+
+
+def barrier(path: str) -> list[str]:
+    """The first place that keeps our own user from reading a model, and from doing what there."""
+    for place in _way(path):
+        if not os.access(place, os.X_OK):
+            return [place, ENTER]
+    if not os.path.isdir(path):
+        return [] if os.access(path, os.R_OK) else [path, OPEN]
+    if not os.access(path, os.R_OK):
+        return [path, LIST]
+    if not os.access(path, os.X_OK):
+        return [path, ENTER]
+    files = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(READ))
+    closed = (file for file in files if os.path.isfile(file) and not os.access(file, os.R_OK))
+    # The hub's caches are made of links, whose files may lie in a folder that is closed.
+    linked = (found for file in files if os.path.islink(file) and (found := _in_link(file)))
+    return next(linked, None) or next(([file, OPEN] for file in closed), [])
+
+
+def write_barrier(path: str) -> list[str]:
+    """The first place that keeps our own user from writing to a folder, or from making it."""
+    place = next(one for one in (path, *map(str, Path(path).parents)) if os.path.lexists(one))
+    for folder in (*_way(place), place):
+        if not os.access(folder, os.X_OK):
+            return [folder, ENTER]
+    if os.access(place, os.W_OK):
+        return []
+    read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+    return [place, READ_ONLY if read_only else NOT_WRITABLE]
+
+
+def _in_link(file: str) -> list[str]:
+    return next(([place, ENTER] for place in _way(file) if not os.access(place, os.X_OK)), [])
+
+
+def _way(path: str) -> Iterator[str]:
+    """The folders above a path and above what it leads to, from the top."""
+    for end in (os.path.abspath(path), os.path.realpath(path)):
+        yield from map(str, reversed(Path(end).parents))

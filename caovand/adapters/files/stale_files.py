@@ -1,0 +1,208 @@
+"""Removes the stale files of a killed engine.
+
+vLLM and its libraries put sockets and scratch files into the temporary folder and shared memory
+into /dev/shm; a killed process removes neither. So the engine gets its own temporary folder, which
+is emptied after each end. Shared memory that its processes use and that is newer than they are is
+recorded in a ledger while they live, for the next daemon too, and removed once no process uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import engine_user
+from caovand.adapters.engine_user import as_engine
+from caovand.adapters.files import safe_files, state_file
+from caovand.core import limits
+
+SHARED = Path("/dev/shm")
+# A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
+MAX_FOLDER = 64
+LOOKS = 3  # checks of a file until it counts as another's
+File = tuple[int, int]
+"""Its device and its inode: a container has a /dev/shm of its own, with the same inodes."""
+
+
+class StaleFiles:
+    """The temporary folder of the engine and its shared memory; methods may block on a disk.
+
+    The folder's name is made from `mark`, or else from the ledger's path.
+    """
+
+    def __init__(
+        self,
+        places: Iterable[Path],
+        ledger: Path,
+        shared: Path = SHARED,
+        proc: Path = Path("/proc"),
+        mark: Path | None = None,
+    ) -> None:
+        # Daemons may share a cache, never a ledger: what is emptied here must be ours alone.
+        name = f"tmp-{zlib.crc32(os.fsencode((mark or ledger).absolute())):08x}"
+        short = (place / name for place in places)
+        self.folder = next((f for f in short if len(os.fsencode(f)) <= MAX_FOLDER), None)
+        self.made = False
+        """Whether the folder is there for the engine."""
+        self._ledger, self._shared, self._proc = ledger, shared, proc
+        self._before: frozenset[str] = frozenset()
+        self._looks: Counter[str] = Counter()
+        self._ours: frozenset[str] = frozenset()
+        self._recorded = False
+
+    def begin(self) -> None:
+        """Before an engine starts: clear everything of an earlier one and create the folder."""
+        self.remove()
+        self._before, self._looks = frozenset(self._files()), Counter()
+        self._recorded = False
+        self.made = False
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                as_engine(make_folder, str(self.folder))
+                self.made = True
+
+    def take_over(self, pids: Iterable[int]) -> None:
+        """Continue the ledger of a killed daemon, and record what these processes use."""
+        if written := self._written():
+            self._before, self._ours = written
+            self.look(pids)
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Record the shared memory of the engine's processes that is newer than they are."""
+        files = self._files()
+        # Checking another's file again and again costs time.
+        known = self._before | self._ours
+        fresh = {name for name in files if name not in known and self._looks[name] < LOOKS}
+        if not self._recorded:
+            self._write()
+        if not fresh:
+            return
+        used: set[File] | None = None
+        with limits.absent():
+            used = self._used_by(pids)
+        if used is None:  # nobody answers: the next time
+            return
+        self._looks.update(fresh)
+        if found := {name for name in fresh if files[name] in used}:
+            self._ours |= found
+            self._write()
+
+    def remove(self) -> tuple[str, ...]:
+        """Remove the files of dead engines; returns those that could not be removed."""
+        files, left = self._files(), list[str]()
+        written = self._written()
+        if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
+            everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
+            with limits.absent():
+                used = self._used_by(everybody)
+                unused = sorted(name for name in ours if files[name] not in used)
+                paths = [str(self._shared / name) for name in unused]
+                # An earlier release's engine was our own user's.
+                own = list(filter(_is_own, paths))
+                left += remove_all(own)
+                left += as_engine(remove_all, [path for path in paths if path not in own])
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                left += as_engine(empty, str(self.folder))
+        self._ours = frozenset()
+        with contextlib.suppress(OSError):
+            self._ledger.unlink(missing_ok=True)
+        return tuple(left)
+
+    def _write(self) -> None:
+        names = {"before": sorted(self._before), "ours": sorted(self._ours)}
+        with contextlib.suppress(OSError):
+            state_file.write(self._ledger, names)
+            self._recorded = True
+
+    def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        """The ledger's two lists: names from before the engine, and the engine's."""
+        known = state_file.read_or_none(self._ledger)
+        return (frozenset(known["before"]), frozenset(known["ours"])) if is_ledger(known) else None
+
+    def _files(self) -> dict[str, File]:
+        """The files in the shared folder by their names."""
+        with limits.absent(), os.scandir(self._shared) as entries:
+            device = os.stat(self._shared).st_dev
+            return {entry.name: (device, entry.inode()) for entry in entries}
+        return {}
+
+    def _used_by(self, pids: Iterable[int]) -> set[File]:
+        """Files in the shared folder that processes map or have open."""
+        asked = (str(self._shared), str(self._proc), list(pids))
+        found = as_engine(used_by, *asked)
+        if engine_user.current() is not None:  # of an earlier release's engine only we may know
+            found += used_by(*asked)
+        return {(device, inode) for device, inode in found}
+
+
+def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
+    """Files in a folder that processes which our user may read map or have open.
+
+    Not names: a semaphore is created under a temporary name, and that is the one shown.
+    """
+    prefix = f"{shared}/"
+    used: set[File] = set()
+    for folder in (Path(proc) / str(pid) for pid in pids):
+        with limits.absent(), open(folder / "maps", errors="replace") as maps:
+            used |= {_mapped(line) for line in maps if prefix in line}
+        with limits.absent():
+            for entry in os.listdir(folder / "fd"):
+                with limits.absent():
+                    if os.readlink(folder / "fd" / entry).startswith(prefix):
+                        found = os.stat(folder / "fd" / entry)
+                        used.add((found.st_dev, found.st_ino))
+    return list(used)
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder of our user's alone."""
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def empty(folder: str) -> list[str]:
+    """Empty a folder; what could not be removed. A link, or another's, is not ours to empty."""
+    place = Path(folder)
+    return remove_all(map(str, place.iterdir())) if safe_files.is_own_folder(place) else []
+
+
+def remove_all(paths: Iterable[str]) -> list[str]:
+    """Remove files and folders; those that could not be removed."""
+    return [path for path in paths if not _removed(Path(path))]
+
+
+def _is_own(path: str) -> bool:
+    with limits.absent():
+        return os.lstat(path).st_uid == os.getuid()
+    return False
+
+
+def is_ledger(document: Any) -> bool:
+    """Whether this document is a ledger of the engine's shared memory."""
+    table = document if isinstance(document, dict) else {}
+    lists = (table.get("before"), table.get("ours"))
+    return all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
+
+
+def _mapped(line: str) -> File:
+    """The file of a line of /proc/PID/maps: addresses, rights, offset, device, inode, path."""
+    device, inode = line.split(None, 5)[3:5]
+    major, minor = (int(number, 16) for number in device.split(":"))
+    return os.makedev(major, minor), int(inode)
+
+
+def _removed(path: Path) -> bool:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""The small JSON files that outlive the daemon: replaced atomically, read whatever is there.
+
+An unusable file is set aside when the daemon starts. It neither stops the daemon nor is it lost: a
+newer version may have written it, and its owner may go back to that version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters.files import safe_files
+from caovand.core import limits
+
+ASIDE = ".unreadable"
+MAX_BYTES = 8 << 20
+_NO_DOCUMENT = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG)
+"""How safe_files refuses a link, a folder, another kind of file, and one that is too large."""
+
+
+class Unusable(Exception):
+    """Something is there, but not a JSON document."""
+
+
+def write(path: Path, document: Any) -> None:
+    """Replace `path` with `document` atomically; on OSError the old file stays."""
+    safe_files.replace(path, json.dumps(document))
+
+
+def read(path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """Read the document in a file of at most `max_bytes`; Unusable, or OSError for a fault."""
+    try:
+        return json.loads(safe_files.read(path, max_bytes, follow=False))
+    except (ValueError, RecursionError) as problem:
+        raise Unusable("it is not a JSON document") from problem
+    except OSError as problem:
+        if problem.errno in _NO_DOCUMENT:
+            raise Unusable(problem.strerror) from problem
+        raise
+
+
+def read_or_none(path: Path) -> Any:
+    """Read the document in `path`; None if there is no readable one. OSError only at a limit."""
+    with limits.absent(), contextlib.suppress(Unusable):
+        return read(path)
+    return None
+
+
+def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Iterator[str]:
+    """Rename each of these files that its check rejects; yield a message for each."""
+    for name, usable in files.items():
+        path = folder / name
+        try:
+            if usable(read(path)):
+                continue
+            why = "it is not in a format that this version reads"
+        except FileNotFoundError:
+            continue
+        except Unusable as problem:
+            why = str(problem)
+        except OSError as problem:  # perhaps intact, and readable later
+            yield f"cannot read {path}: {problem.strerror}; check the disk and its permissions"
+            continue
+        aside = path.with_name(name + ASIDE)
+        try:
+            _remove(aside)
+            path.rename(aside)
+        except OSError as problem:
+            yield f"cannot use {path}: {why}; nor rename it: {problem.strerror}; delete it"
+        else:
+            yield f"cannot use {path}: {why}; moved to {aside.name}, starting with a new file"
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename a file of any kind, replacing whatever is at `target`; OSError leaves it as it was."""
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    path.replace(target)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

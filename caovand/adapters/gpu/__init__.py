@@ -1,0 +1,1 @@
+"""The NVIDIA cards: what they are, what they do, and all-reduce between them."""

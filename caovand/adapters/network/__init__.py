@@ -1,0 +1,1 @@
+"""Sockets, ports and addresses; the link between the nodes of a cluster."""

@@ -1,0 +1,309 @@
+"""HTTP requests to servers on this machine: bounded in time and size, one connection a request.
+
+The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered. Hubs on
+the internet need proxies, certificates and redirects: `model_pull.client` leaves those to requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from caovand.core import api_key, limits
+from caovand.core.engine.record import Upload, Work
+from caovand.core.printable import one_line
+
+MAX_ANSWER_BYTES = 8 << 20
+MAX_COUNT_BYTES = 1 << 20  # the largest answer that is searched for a number
+MAX_HEAD_BYTES = 1 << 20
+MAX_COUNT = 1 << 53
+QUOTED = 300  # characters of an answer in a message
+BOUNDARY = "caovan-3f9a1c77d0"  # between the parts of a form; a name or a sound never has it
+
+
+class Unanswered(Exception):
+    """No complete answer: refused, reset, timed out or too large."""
+
+
+class Stranger(Unanswered):
+    """Another process than the engine has the port; nothing was sent."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer with its body as text."""
+
+    status: int
+    body: str
+
+
+Vet = Callable[[socket.socket, threading.Event], None]
+"""Check who is at the other end of a connection, until the event is set; raises Stranger."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An address where a server listens; `key` is the API key it requires, empty for none.
+
+    With `tls` its certificate is not checked: `vet` makes sure, before anything is sent, that the
+    other end is our own child.
+    """
+
+    host: str
+    port: int
+    key: str = field(default="", repr=False)
+    tls: bool = False
+    vet: Vet | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def address(self) -> str:
+        """The host to connect to: loopback if the engine listens on every address."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+
+    @property
+    def url(self) -> str:
+        """The URL to which paths are appended."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http{'s' * self.tls}://{host}:{self.port}"
+
+
+def call(
+    endpoint: Endpoint,
+    path: str,
+    timeout_s: float,
+    body: Mapping[str, Any] | Upload | None = None,
+    most: int | None = None,
+) -> Answer:
+    """GET `path`, or POST `body`, for an answer of `most` bytes; raises Unanswered."""
+    most = most or MAX_ANSWER_BYTES
+    max_bytes = most + MAX_HEAD_BYTES
+    with connected(
+        endpoint, path, timeout_s, within_s=timeout_s, max_bytes=max_bytes
+    ) as connection:
+        answer = ask(connection, endpoint, path, body)
+        data = answer.read(most + 1)
+    if len(data) > most:
+        raise Unanswered(f"{path}: more than {most} bytes")
+    if answer.length:  # announced bytes that never came
+        raise Unanswered(f"{path}: an incomplete answer")
+    return Answer(answer.status, data.decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def connected(
+    endpoint: Endpoint,
+    path: str,
+    silence_s: float,
+    *,
+    within_s: float | None = None,
+    max_bytes: int | None = None,
+) -> Iterator[http.client.HTTPConnection]:
+    """Connect in order to ask for `path`; whatever then fails is raised as Unanswered.
+
+    The other end may be silent for `silence_s`. The connection is cut after `within_s`, and after
+    `max_bytes`.
+    """
+    if endpoint.key and not api_key.usable(endpoint.key):
+        raise Unanswered(f"{path}: cannot send the API key: it {api_key.RULE}")
+    connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=silence_s)
+    if max_bytes is not None:
+        connection.response_class = partial(_response, max_bytes)  # type: ignore[assignment]
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        shut(link)
+
+    # A socket's timeout only limits silence: a peer that trickles bytes would outlast it.
+    timer = threading.Timer(within_s, expire) if within_s is not None else None
+    try:
+        connection.connect()
+        link = connection.sock
+        if timer is not None:
+            timer.start()
+        if endpoint.vet is not None:
+            endpoint.vet(link, expired)
+        if endpoint.tls:
+            connection.sock = link = secure = _tls(link, endpoint.address)
+            secure.do_handshake()  # here, where the timer applies
+        yield connection
+    except Unanswered:
+        raise
+    except Exception as problem:  # http.client may raise anything on a malformed answer
+        if not expired.is_set() or limits.reached(problem):
+            text = quoted(endpoint, str(problem) or type(problem).__name__)
+            # Chained only if we hit a limit of our own: others may quote the answer verbatim.
+            cause = problem if limits.reached(problem) else None
+            raise Unanswered(f"{path}: {text}") from cause
+    finally:
+        if timer is not None:
+            timer.cancel()
+        connection.close()
+    if expired.is_set():
+        raise Unanswered(f"{path}: no complete answer within {within_s:g} s")
+
+
+def ask(
+    connection: http.client.HTTPConnection,
+    endpoint: Endpoint,
+    path: str,
+    body: Mapping[str, Any] | Upload | None = None,
+) -> http.client.HTTPResponse:
+    """GET `path`, or POST `body`, as JSON unless it is a form; the answer is still to be read."""
+    headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+    if body is None:
+        connection.request("GET", path, headers=headers)
+    elif isinstance(body, Upload):
+        headers["Content-Type"] = f"multipart/form-data; boundary={BOUNDARY}"
+        connection.request("POST", path, _form(body), headers)
+    else:
+        headers["Content-Type"] = "application/json"
+        connection.request("POST", path, json.dumps(body), headers)
+    return connection.getresponse()
+
+
+def _form(body: Upload) -> bytes:
+    begin = f"--{BOUNDARY}\r\nContent-Disposition: form-data; name="
+    fields = [f'{begin}"{name}"\r\n\r\n{value}\r\n' for name, value in body.fields.items()]
+    file = f'{begin}"file"; filename="{body.file}"\r\n\r\n'
+    return "".join((*fields, file)).encode() + body.data + f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+def shut(link: socket.socket) -> None:
+    """End a connection that another thread is reading from."""
+    with contextlib.suppress(OSError):
+        # SSLSocket's own shutdown would leave a reader with a socket without TLS.
+        socket.socket.shutdown(link, socket.SHUT_RDWR)
+
+
+def _tls(link: socket.socket, name: str) -> ssl.SSLSocket:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(link, server_hostname=name, do_handshake_on_connect=False)
+
+
+class _Metered(io.RawIOBase):
+    """Read at most `most` bytes: http.client reads a chunk of size -1 until it ends, if ever."""
+
+    def __init__(self, link: socket.socket, most: int) -> None:
+        self._raw, self._left = link.makefile("rb", buffering=0), most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._raw.readinto(buffer) or 0
+        self._left -= count
+        if self._left < 0:
+            raise OSError("the answer does not end")
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Itself, as http.client expects a socket."""
+        return io.BufferedReader(self)
+
+
+def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_Metered(link, most), **more)  # type: ignore[arg-type]
+
+
+def quoted(endpoint: Endpoint, text: str) -> str:
+    """Make an answer safe for a message: whoever received our key may echo it."""
+    text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
+    return one_line(text[:QUOTED])
+
+
+def counted(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
+    """Read the count under `key` in the JSON answer at `path`; None if there is none."""
+    answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
+    return _count(answer.body, key) if answer.status == 200 else None
+
+
+def complete(
+    endpoint: Endpoint,
+    path: str,
+    model: str,
+    prompt: Sequence[int] | str,
+    tokens: int,
+    timeout_s: float,
+) -> int:
+    """Generate `tokens` tokens after `prompt`, a text or token ids; return how many came.
+
+    `ignore_eos` makes a model generate them all, even if it would stop at once. Raises Unanswered.
+    """
+    text = continued(endpoint, path, model, prompt, tokens, timeout_s)
+    came = _count(text, "usage", "completion_tokens")
+    if came is None:
+        raise Unanswered(f"{path}: an answer without usage: {quoted(endpoint, text)}")
+    return came
+
+
+def worked(
+    endpoint: Endpoint, work: Work, model: str, prompt: Sequence[int], timeout_s: float
+) -> None:
+    """Make a model that generates no text work once; raises Unanswered, also for a wrong answer."""
+    answer = call(endpoint, work.path, timeout_s, work.body(model, prompt))
+    if answer.status != 200:
+        raise Unanswered(f"{work.path}: HTTP {answer.status}: {quoted(endpoint, answer.body)}")
+    try:
+        flaw = work.flaw(json.loads(answer.body))
+    except (ValueError, RecursionError):
+        flaw = "it is not JSON"
+    if flaw:
+        raise Unanswered(f"{work.path}: a wrong answer: {flaw}: {quoted(endpoint, answer.body)}")
+
+
+def continued(
+    endpoint: Endpoint,
+    path: str,
+    model: str,
+    prompt: Sequence[int] | str,
+    tokens: int,
+    timeout_s: float,
+    **more: Any,
+) -> str:
+    """Return the JSON of such a completion, asked for with `more` fields; raises Unanswered."""
+    body = {
+        "model": model,
+        "prompt": prompt if isinstance(prompt, str) else list(prompt),
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        **more,
+    }
+    answer = call(endpoint, path, timeout_s, body, most=MAX_COUNT_BYTES)
+    if answer.status != 200:
+        raise Unanswered(f"{path}: HTTP {answer.status}: {quoted(endpoint, answer.body)}")
+    return answer.body
+
+
+def _count(text: str, *path: str) -> int | None:
+    """Find the count under these keys of a JSON text; None if there is none."""
+    try:
+        return count_in(json.loads(text), *path)
+    except (ValueError, RecursionError):
+        return None
+
+
+def count_in(found: Any, *path: str) -> int | None:
+    """Find the count under these keys of a JSON document; None if there is none."""
+    try:
+        for key in path:
+            found = found[key]
+    except (LookupError, TypeError):
+        return None
+    whole = isinstance(found, int) and not isinstance(found, bool)
+    return found if whole and 0 <= found <= MAX_COUNT else None

@@ -1,0 +1,176 @@
+"""A server of caovan's own, the page or the gateway: a process that the daemon starts and ends.
+
+It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
+kernel ends it with the daemon: that signal is bound to the thread that forks, so this is for the
+main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from caovand import HOME
+from caovand.adapters.confinement import Confinement, launching
+from caovand.core.printable import one_line
+from caovand.core.problem import Problem
+
+READY = "ready"
+"""What it prints once it listens; before that, what is wrong."""
+INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
+MAX_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
+READ_BYTES = 4096
+MAX_LINE = 500
+END_S = 2.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A server: its section of the configuration, its socket of the daemon's and its module have
+    the same `name`; `title` is for people. `backlog` is how many connections may wait for it.
+    """
+
+    name: str
+    title: str
+    backlog: int
+
+    @property
+    def no_library(self) -> Problem:
+        """Why it cannot run where `has_library` is False."""
+        return Problem(
+            f"serve {self.title}",
+            "the library aiohttp (3.8.1 or newer) is not installed",
+            "apt install python3-aiohttp, or pip install 'aiohttp>=3.8.1' into caovan's"
+            " environment",
+        )
+
+
+PAGE = Kind("page", "the page", 64)
+GATEWAY = Kind("gateway", "the gateway", 1024)
+
+
+class ServerProcess:
+    """A running server on the socket `listener`; `words` are arguments of its own.
+
+    `on_line` gets what it prints, line by line; `on_end` its exit status, unless it was ended.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        words: Sequence[str],
+        listener: socket.socket,
+        runtime: Path,
+        environ: Mapping[str, str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        confinement: Confinement,
+    ) -> None:
+        """Start it on the running loop; OSError where that cannot be."""
+        self._on_line, self._on_end = on_line, on_end
+        self._loop = asyncio.get_running_loop()
+        self._read, self._seen = b"", 0
+        self._output, write_end = os.pipe()
+        try:
+            listening = ("--listener", str(listener.fileno()))
+            command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
+            with launching(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+                self._process = subprocess.Popen(
+                    **launch,
+                    stdout=write_end,
+                    stderr=write_end,
+                    cwd="/",
+                    pass_fds=(listener.fileno(),),
+                )
+            self._watch = self._watched()
+        except OSError:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(write_end)
+        os.set_blocking(self._output, False)
+        self._loop.add_reader(self._output, self._on_output)
+        self._loop.add_reader(self._watch, self._on_exit)
+
+    def _watched(self) -> int:
+        try:
+            return os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def end(self) -> None:
+        """Kill it: it has nothing to finish."""
+        if self._watch >= 0:
+            self._release()
+            self._process.kill()
+            # One that hangs in the kernel is reaped by whoever comes after us.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+
+    def _on_output(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._output, READ_BYTES)
+            self._seen += len(data)
+            *lines, self._read = (self._read + data).split(b"\n")
+            for line in lines:
+                self._on_line(one_line(line.decode("utf-8", "replace")[:MAX_LINE]))
+            if not data or self._seen > MAX_OUTPUT:
+                self._close_output()
+
+    def _on_exit(self) -> None:
+        status = self._process.poll()
+        if status is None:
+            return
+        while self._output >= 0:
+            before = self._seen
+            self._on_output()
+            if self._seen == before:
+                break
+        self._release()
+        self._on_end(status)
+
+    def _release(self) -> None:
+        self._close_output()
+        self._loop.remove_reader(self._watch)
+        os.close(self._watch)
+        self._watch = -1
+
+    def _close_output(self) -> None:
+        if self._output >= 0:
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = -1
+
+
+def has_library() -> bool:
+    """Whether the servers' library is installed."""
+    return importlib.util.find_spec("aiohttp") is not None
+
+
+def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
+    isolated = ["-I"] if sys.flags.isolated else []
+    ours = ["--socket", str(runtime / kind.name), "--parent", str(os.getpid())]
+    return [sys.executable, *isolated, "-m", f"caovand.{kind.name}", *words, *ours]
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """No variable of ours that it does not need: some are secrets."""
+    kept = {name: environ[name] for name in INHERITED if name in environ}
+    folders = [HOME, *filter(None, [environ.get("PYTHONPATH", "")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}

@@ -1,0 +1,1 @@
+"""The machine and its kernel: processes, memory, limits, systemd, time."""

@@ -1,0 +1,74 @@
+"""Resource usage of processes: memory, cores and open descriptors; and the use of /dev/shm."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from caovand.adapters.system import processes
+
+SHARED_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """MiB that would be free without these processes, and their open files; None is unknown."""
+
+    held_mib: int | None = None
+    files: int | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """The usage of one process, read `at`, and when it `began`: both in seconds since boot."""
+
+    at: float
+    began: float
+    cpu_s: float
+    resident_mib: int
+
+    def cores_since(self, before: Work | None) -> float | None:
+        """How many cores it kept busy since `before`; None if that was another process."""
+        if before is None or before.began != self.began or before.at >= self.at:
+            return None
+        return (self.cpu_s - before.cpu_s) / (self.at - before.at)
+
+
+def work_of(pid: int) -> Work | None:
+    """Read the usage of a process; None if it does not exist."""
+    found = processes.stat_of(pid)
+    if found is None:
+        return None
+    at, tick_s = time.clock_gettime(time.CLOCK_BOOTTIME), 1 / os.sysconf("SC_CLK_TCK")
+    user, system, began, pages = (int(found[1][place]) for place in (11, 12, 19, 21))
+    resident = pages * os.sysconf("SC_PAGE_SIZE") >> 20
+    return Work(at, began * tick_s, (user + system) * tick_s, resident)
+
+
+def tree(root: int) -> frozenset[int]:
+    """Find a process and its living descendants."""
+    table = processes.every()
+    pids = {root, *processes.descendants(table, [root])}
+    return frozenset(p.pid for p in table if p.pid in pids and not p.zombie)
+
+
+def usage(pids: Collection[int]) -> Usage:
+    """Sum the usage of these. Other users' descriptors are unknown to all but root."""
+    if not pids:
+        return Usage()
+    memory_mib = processes.held_mib(pids)
+    try:
+        return Usage(memory_mib, sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids))
+    except OSError:
+        return Usage(memory_mib)
+
+
+def shared_memory_mib() -> float | None:
+    """The MiB in use of /dev/shm, by all users."""
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return None
+    return (found.f_blocks - found.f_bfree) * found.f_frsize / 2**20

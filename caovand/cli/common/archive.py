@@ -1,0 +1,52 @@
+"""A .tar.gz for whoever helps, written to a file that the caller names."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from caovand.adapters.files import safe_files
+from caovand.cli.common.errors import CommandError, Exit
+
+
+def check(path: Path) -> None:
+    """Raise CommandError if no archive can be written there; leave an existing file alone."""
+    try:
+        made = not path.exists()
+        os.close(_opened(path))
+        if made:
+            path.unlink()
+    except OSError as problem:
+        raise _unwritable(path, problem) from None
+
+
+def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
+    """Write files by name, all below `folder` in the archive; CommandError where that fails."""
+    try:
+        opened = _opened(path)
+        os.ftruncate(opened, 0)
+        with (
+            os.fdopen(opened, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
+            for name, data in contents.items():
+                entry = tarfile.TarInfo(f"{folder}/{name}")
+                entry.size, entry.mtime = len(data), int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
+    except OSError as problem:
+        raise _unwritable(path, problem) from problem
+
+
+def _opened(path: Path) -> int:
+    # Do not follow links: in another user's folder they could point anywhere.
+    return safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
+
+
+def _unwritable(path: Path, problem: OSError) -> CommandError:
+    return CommandError(
+        Exit.FAILED, f"cannot write {path}: {problem.strerror}", "name another file"
+    )

@@ -1,0 +1,130 @@
+"""`caovanctl plan --engine all`: what each kind of engine would make of the model, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.planned import Planned
+from caovand.core.config.schema import Config
+from caovand.core.engine.record import Engine
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.engines import registry
+
+EVERY = "all"
+KINDS = (*registry.MODULES, EVERY)
+NOT_TAKEN = ("others", "free")
+"""Parts of a forecast that are not the engine's."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kind of engine: its plan, or why there is none."""
+
+    engine: Engine
+    planned: Planned | None
+    problem: str = ""
+
+    @property
+    def memory(self) -> MemoryEstimate | None:
+        """The forecast of its plan."""
+        return self.planned.memory if self.planned else None
+
+    @property
+    def speed(self) -> float | None:
+        """Modelled decode speed of a single request, in tokens/s."""
+        if self.planned is None:
+            return None
+        return self.engine.planning.speed(self.planned.plan, self.planned.inventory)
+
+    @property
+    def context(self) -> int | None:
+        """The longest request it would take, in tokens."""
+        return self.engine.planning.context(self.planned.plan) if self.planned else None
+
+
+def with_engine(config: Config, kind: str) -> Config:
+    """The configuration for another kind of engine: what is meant for its own is left out."""
+    if kind == chosen_engine(config).name:
+        return config
+    engine = replace(config.engine, kind=kind, python=None, extra_args=(), env=())
+    return replace(config, engine=engine)
+
+
+def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[Candidate]:
+    """Every kind of engine, the chosen one first."""
+    chosen = chosen_engine(config).name
+    for kind in sorted(registry.MODULES, key=lambda kind: kind != chosen):
+        engine = registry.engine_of(kind)
+        try:
+            yield Candidate(engine, plan(with_engine(config, kind)))
+        except CommandError as problem:
+            yield Candidate(engine, None, str(problem))
+
+
+def why(config: Config, engine: Engine) -> str:
+    """Why this engine is the chosen one."""
+    if config.engine.kind is not None:
+        return "[engine] kind names it"
+    if engine.name == registry.DEFAULT:
+        return "no other engine prefers this model's files"
+    return "it prefers this model's files"
+
+
+def as_json(found: list[Candidate], config: Config) -> dict[str, Any]:
+    """The document that --json prints."""
+    return {
+        "chosen": found[0].engine.name,
+        "why": why(config, found[0].engine),
+        "engines": [
+            {
+                "name": one.engine.name,
+                "tokens_s": one.speed,
+                "context": one.context,
+                "problem": one.problem or None,
+                "plan": one.planned.as_json() if one.planned else None,
+            }
+            for one in found
+        ],
+    }
+
+
+def show(found: list[Candidate], config: Config, console: Console) -> None:
+    """A table for people, and why the first was chosen."""
+    table = Table("engine", "fits", "context", "tokens/s", "GiB a card", box=None, pad_edge=False)
+    for one in found:
+        memory = one.memory
+        fits = "-" if memory is None or memory.fits is None else "yes" if memory.fits else "no"
+        parts = memory.parts if memory and one.planned and one.planned.cards else ()
+        taken = sum(size for name, size in parts if name not in NOT_TAKEN)
+        table.add_row(
+            one.engine.title,
+            fits,
+            "-" if one.context is None else f"{one.context:,}",
+            "-" if one.speed is None else f"{one.speed:,.0f}",
+            f"{taken / 1024:.1f}" if parts else "-",
+        )
+    console.print(table)
+    for one in found:
+        text = one.problem or _lack(one)
+        if text:
+            console.print(Text(f"{one.engine.title}: {text}", style="yellow"))
+    first = found[0].engine
+    console.print(
+        Text(f"{first.title} is chosen: {why(config, first)}; [engine] kind chooses another")
+    )
+    console.print(Text("tokens/s are modelled, for one answer at a time"))
+
+
+def _lack(one: Candidate) -> str:
+    memory = one.memory
+    if memory is None or memory.fits is not False:
+        return ""
+    return memory.lack or "; ".join(map(str, memory.conflicts))

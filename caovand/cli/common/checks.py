@@ -1,0 +1,45 @@
+"""How checks are printed: by group, each with its verdict and what ends the problem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from caovand.cli.common.console import console
+from caovand.cli.common.errors import Exit
+from caovand.core.facts.checks import CheckResult
+
+COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+def report(found: Sequence[CheckResult], *, as_json: bool) -> Exit:
+    """Print the results; FAILED if any of them is FAIL."""
+    described = document(found)
+    if as_json:
+        print(json.dumps(described))
+    else:
+        _show(found)
+    return Exit.DONE if described["ok"] else Exit.FAILED
+
+
+def document(found: Sequence[CheckResult]) -> dict[str, Any]:
+    """The results as plain values for JSON."""
+    ok = all(finding.verdict != "FAIL" for finding in found)
+    return {"ok": ok, "checks": [asdict(finding) for finding in found]}
+
+
+def _show(found: Sequence[CheckResult]) -> None:
+    out = console()
+    group = ""
+    for finding in found:
+        if finding.group != group:
+            group = finding.group
+            out.print(Text(group, style="bold"))
+        line = Text("  ").append(finding.verdict, style=COLOURS[finding.verdict])
+        out.print(line.append(f"  {finding.text}"))
+        if finding.remedy and finding.verdict != "PASS":
+            out.print(Text(f"        fix: {finding.remedy}", style="dim"))

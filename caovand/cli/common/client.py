@@ -1,0 +1,173 @@
+"""How verbs talk to the daemon, and what they exit with."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from caovand.adapters.files.directories import directories
+from caovand.cli.common import reach
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.core.reporting import wire
+from caovand.core.reporting.wire import Notice, Reply, Request
+
+ANSWER_S = 20.0
+LOOK_S = 1.0
+AGAIN_S = 0.05
+"""How soon a daemon is asked again that turned us away, having too many connections."""
+
+
+def runtime_directory(given: Path | None) -> Path:
+    """Where the daemon's sockets are: as named, else our own daemon's, else the system's."""
+    if given is not None:
+        return given
+    own = directories(os.environ, os.getuid()).runtime
+    if os.environ.get("RUNTIME_DIRECTORY"):
+        return own
+    with contextlib.suppress(OSError):
+        # In /tmp anybody may have made a folder of this name.
+        if (own / "status").lstat().st_uid == os.getuid() == own.stat().st_uid:
+            return own
+    return reach.SYSTEM_RUNTIME
+
+
+class Client:
+    """A connection to the daemon whose sockets are in `folder`.
+
+    `named`: whether the operator chose that folder; any other must be root's or the user's own.
+    """
+
+    def __init__(self, folder: Path, *, named: bool = True) -> None:
+        self._folder, self._named = folder, named
+        self._context = zmq.Context()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+
+    def ask(self, op: str, answer_s: float = ANSWER_S, **args: Any) -> Mapping[str, Any]:
+        """Send one request and return its result; raises CommandError."""
+        request = Request(op, args, uuid.uuid4().hex)
+        path = self._folder / "control"
+        if op not in wire.OPEN_TO_ALL:
+            reply = self._ask(path, request, answer_s)
+        elif os.access(path, os.W_OK, effective_ids=True):
+            reply = self._ask_shortly(path, request, answer_s)
+        else:
+            reply = self._ask_shortly(self._folder / "status", request, answer_s)
+        if reply is None:
+            raise CommandError(
+                Exit.NOT_REACHABLE,
+                f"cannot {op}: caovand did not answer within {answer_s:.0f} s",
+                "check `systemctl status caovan` and `journalctl -u caovan`",
+            )
+        return _result(reply)
+
+    def _ask(self, path: Path, request: Request, answer_s: float) -> Reply | None:
+        """Ask over ZeroMQ; None if no answer came in time."""
+        self._check(path)
+        link = self._context.socket(zmq.DEALER)
+        try:
+            link.setsockopt(zmq.LINGER, 0)
+            link.connect(f"ipc://{path}")
+            link.send(wire.encode_request(request))
+            deadline = time.monotonic() + answer_s
+            while (left_s := deadline - time.monotonic()) > 0:
+                if not link.poll(int(min(left_s, LOOK_S) * 1000) + 1):
+                    self._check(path)  # a daemon that has ended meanwhile never answers
+                    continue
+                reply = wire.decode_reply(link.recv())
+                if reply.id == request.id:
+                    return reply
+        finally:
+            link.close()
+        return None
+
+    def _ask_shortly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
+        """Send one line and read one; None if none came in time."""
+        deadline = time.monotonic() + answer_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            line, reason = self._line(path, request, left_s)
+            if line.endswith(b"\n"):
+                return wire.decode_reply(line[:-1], wire.MAX_LINE_BYTES)
+            if line:
+                raise CommandError(
+                    Exit.NOT_REACHABLE,
+                    f"cannot {request.op}: no answer from caovand at {path}: {reason}",
+                    "try again in a moment",
+                )
+            time.sleep(min(AGAIN_S, left_s))
+        return None
+
+    def _line(self, path: Path, request: Request, answer_s: float) -> tuple[bytes, str]:
+        """What is answered by one connection, without a line end where it ended early, and why."""
+        deadline = time.monotonic() + answer_s
+        got, reason = bytearray(), "it closed the connection"
+        with reach.connect(path, answer_s, named=self._named) as link:
+            try:
+                # Where it turns us away, that can be read after a failed write, too.
+                with contextlib.suppress(BrokenPipeError):
+                    link.sendall(wire.encode_request(request) + b"\n")
+                while b"\n" not in got and len(got) <= wire.MAX_LINE_BYTES:
+                    data = link.recv(1 << 16)
+                    if not data or time.monotonic() > deadline:
+                        break
+                    got += data
+            except OSError as problem:
+                reason = problem.strerror or reason
+        line, end, _ = bytes(got).partition(b"\n")
+        return line + end, reason
+
+    def _check(self, path: Path) -> None:
+        """Raise CommandError where nobody we trust listens: ZeroMQ itself would wait."""
+        reach.connect(path, LOOK_S, named=self._named).close()
+
+    def notices(self, since: int) -> Iterator[Notice]:
+        """The events after sequence number `since`, then those to come, for ever."""
+        path = self._folder / "events"
+        self._check(path)
+        link = self._context.socket(zmq.SUB)
+        link.setsockopt(zmq.SUBSCRIBE, b"")
+        link.connect(f"ipc://{path}")
+        while True:
+            # The backlog closes the gap before subscribing took effect, and any later loss.
+            for entry in self.ask("events", since=since)["events"]:
+                since = entry["seq"]
+                yield wire.decode_notice(wire.encode_notice(_notice(entry)))
+            if link.poll(1000):
+                notice = wire.decode_notice(link.recv())
+                if notice.seq == since + 1:
+                    since = notice.seq
+                    yield notice
+
+
+def _notice(entry: Mapping[str, Any]) -> Notice:
+    return Notice(entry["seq"], entry["at"], entry["kind"], entry["text"], entry["data"])
+
+
+def _result(reply: Reply) -> Mapping[str, Any]:
+    if reply.result is not None:
+        return reply.result
+    status = Exit.NOT_PERMITTED if reply.code == "not-permitted" else Exit.FAILED
+    raise CommandError(status, reply.message, reply.hint, reply.code)
+
+
+def connect(args: argparse.Namespace) -> Client:
+    """A client for the daemon that the command line names."""
+    return client_for(args.runtime)
+
+
+def client_for(runtime: Path | None) -> Client:
+    """A client for the daemon whose folder the operator named, None for none."""
+    named = runtime is not None or bool(os.environ.get("RUNTIME_DIRECTORY"))
+    return Client(runtime_directory(runtime), named=named)

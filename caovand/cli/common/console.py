@@ -1,0 +1,45 @@
+"""Rich's console as caovanctl uses it: colours and tables of ours, and no markup in any text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.segment import Segment
+
+from caovand.cli.common.printing import raw
+from caovand.core.printable import printable
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on standard output or error that shows every text as it is."""
+    stream = raw(sys.stderr if stderr else sys.stdout)
+    made = _Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    made.push_render_hook(_Shows())
+    return made
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave a reader that went away to `ending`; newer releases of rich would exit here."""
+        raise BrokenPipeError
+
+
+class _Shows(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(renderable) for renderable in renderables]
+
+
+class _Shown:
+    """A thing to print, with the control characters of its texts written out."""
+
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._inner, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)

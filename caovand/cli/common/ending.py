@@ -1,0 +1,66 @@
+"""How a command ends: every way out is an exit status and at most one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.printing import raw, shown
+from caovand.core.reporting.wire import WireError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to a full or broken place ends with."""
+UNREAD = (
+    "cannot report the outcome: the program that reads the output has ended, and the command may be"
+    " half done; run it again without a pipe"
+)
+
+
+def ended(program: str, run: Callable[[], int], effects: Callable[[], bool] = lambda: False) -> int:
+    """Run a command, print what it could not do, and return its exit status.
+
+    A reader that goes away (`| head`) ends it well, unless the command has `effects`: how far it
+    came with them is not known.
+    """
+    with shown():
+        return _ended(program, run, effects)
+
+
+def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) -> int:
+    try:
+        try:
+            status = int(run())
+        finally:
+            sys.stdout.flush()  # here, where a reader that went away is no traceback
+    except CommandError as problem:
+        print(f"{program}: {problem}", file=sys.stderr)
+        return int(problem.status)
+    except WireError as problem:
+        print(f"{program}: {problem.message}; {problem.hint}", file=sys.stderr)
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _discard()
+        if not effects():
+            return Exit.DONE
+        with contextlib.suppress(BrokenPipeError):
+            print(f"{program}: {UNREAD}", file=sys.stderr)
+        return Exit.FAILED
+    except OSError as problem:
+        if problem.errno not in FULL or problem.filename is not None:
+            raise
+        _discard()
+        text = f"cannot write the output: {problem.strerror}; free space, or write it elsewhere"
+        print(f"{program}: {text}", file=sys.stderr)
+        return Exit.FAILED
+    return status
+
+
+def _discard() -> None:
+    """Keep Python from complaining at exit about output that nobody takes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), raw(sys.stdout).fileno())

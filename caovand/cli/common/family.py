@@ -1,0 +1,112 @@
+"""Verbs that manage one kind of thing in a folder of its own, such as engines or models.
+
+They share --root and --json, how they fail and what they print. Only the standard library is
+imported here, as `caovanctl engine` needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caovand.cli.common.errors import CommandError
+from caovand.cli.common.verb import Verb
+from caovand.core.config.schema import Config
+from caovand.core.problem import Problem, ProblemError
+from caovand.core.reporting.wire import failure_fields
+
+CONTINUE = "run the same command again to continue"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Verbs of one kind of thing.
+
+    `things` names them in help, `variable` and `root` are where their folder is named and where it
+    is otherwise; `error` ends a verb with exit status 1 and `code`. `after_os_error` is the remedy
+    where the system refused.
+    """
+
+    things: str
+    variable: str
+    root: Path
+    error: type[ProblemError]
+    code: str
+    after_os_error: str = CONTINUE
+
+    def verb(
+        self,
+        name: str,
+        help: str,
+        *,
+        example: str,
+        run: Callable[[argparse.Namespace], int],
+        arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None,
+        description: str = "",
+        effects: bool = False,
+    ) -> Verb:
+        """One of them; `run` may raise the family's error."""
+
+        def all_arguments(parser: argparse.ArgumentParser) -> None:
+            default = f"${self.variable}, else {self.root}"
+            described = f"{self.things}' folder (default: {default})"
+            parser.add_argument("--root", metavar="DIR", help=described)
+            parser.add_argument("--json", action="store_true", help="print the result as JSON")
+            arguments(parser)
+
+        return Verb(
+            name=name,
+            help=help,
+            description=description,
+            epilog=f"example: {example}",
+            arguments=all_arguments,
+            run=lambda args: self._ended(run, args),
+            effects=effects,
+        )
+
+    def root_of(self, args: argparse.Namespace, of_daemon: Callable[[Config], Path | None]) -> Path:
+        """The folder that is listed: as named, else the running daemon's, else the system's."""
+        named = args.root or os.environ.get(self.variable)
+        if named:
+            return Path(named).absolute()
+        with contextlib.suppress(ImportError, CommandError):
+            # Plain Python lists engines too, without what asks a daemon.
+            from caovand.cli.common import survey  # noqa: PLC0415
+
+            if (source := survey.daemon_config(survey.running(args.runtime))) is not None:
+                return of_daemon(survey.configuration(source)) or self.root
+        return self.root
+
+    def _ended(self, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+        """Run a verb; why it failed goes to stderr, and with --json to stdout too."""
+        try:
+            return run(args)
+        except self.error as error:
+            return _failed(args, self.code, error.problem)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)  # the message goes below the ^C
+            return _failed(args, "interrupted", Problem("", "stopped", CONTINUE))
+        except BrokenPipeError:
+            raise  # the reader of our output is gone
+        except OSError as error:
+            failed = Problem("continue", str(error), self.after_os_error)
+            return _failed(args, "os-error", failed)
+
+
+def _failed(args: argparse.Namespace, code: str, problem: Problem) -> int:
+    if args.json:
+        print(json.dumps(failure_fields(code, problem.message, problem.remedy)))
+    print(f"caovanctl: {problem}", file=sys.stderr)
+    return 1
+
+
+def show(args: argparse.Namespace, result: Mapping[str, Any], text: str) -> None:
+    """Print a result, for programs or for people."""
+    print(json.dumps(result, default=str) if args.json else text)

@@ -1,0 +1,46 @@
+"""The engines that earlier daemons left, as the doctor finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from caovand.adapters.system import processes
+from caovand.engines import registry
+
+
+def find_orphans() -> tuple[tuple[int, str], ...]:
+    """Engine processes that neither their server nor caovan supervises any more."""
+    table = {process.pid: process for process in processes.every()}
+    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
+    found = orphans(table, commands)
+    return tuple((one.pid, one.name) for one in found if not one.zombie)
+
+
+def orphans(
+    table: Mapping[int, processes.Process], commands: Mapping[int, str]
+) -> Iterator[processes.Process]:
+    """The processes, by pid and with their command lines, that have outlived their engine."""
+    patterns = [registry.engine_of(kind).dependents for kind in registry.MODULES]
+    dependents = [
+        pid
+        for pid, command in commands.items()
+        if any(pattern.match(command) for pattern in patterns)
+    ]
+    for pid in dependents:
+        if _is_orphan(table[pid], table, dependents):
+            yield table[pid]
+
+
+def _is_orphan(
+    process: processes.Process,
+    table: Mapping[int, processes.Process],
+    dependents: Collection[int],
+) -> bool:
+    """Whether neither this process nor the first of its engine has a parent that started it."""
+    parent = table.get(process.parent)
+    while parent is not None and parent.pid in dependents:
+        process, parent = parent, table.get(parent.parent)
+    if parent is None or parent.pid == 1:
+        return True
+    # The first process of a session has a parent in another one.
+    return process.pid != process.session != parent.session

@@ -1,0 +1,94 @@
+"""The other nodes of a head, as its running daemon knows them, and what of them is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from caovand.cli.common.client import client_for
+from caovand.cli.common.errors import CommandError
+from caovand.core.cluster.node import node_of
+from caovand.core.cluster.node_document import BadFacts, read_shown_cards
+from caovand.core.facts.inventory import Inventory, Node
+from caovand.core.facts.network import Network
+
+ASSUMED = "the other nodes are assumed to match this one, over a slow link"
+UNASKED = "no head's daemon was asked, which knows them"
+
+
+@dataclass(frozen=True)
+class OverNodes:
+    """A machine with its other nodes, and why NCCL must not use InfiniBand or RoCE between them.
+
+    `warning` says what of them is assumed, "" where nothing is.
+    """
+
+    inventory: Inventory
+    no_rdma: str = ""
+    warning: str = ""
+
+
+def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> OverNodes:
+    """The machine with the nodes that have joined the head which runs here, if that may be asked.
+
+    One that has not joined is taken to have the head's cards. Their link counts if the daemon knows
+    it between all of them.
+    """
+    assumed = inventory.others
+    if not assumed:
+        return OverNodes(inventory)
+    why = UNASKED
+    try:
+        answer = _ask_head(runtime) if ask else {}
+        joined = _joined(answer)[: len(assumed)]
+    except CommandError as problem:
+        answer, why = {}, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+    except BadFacts as problem:
+        answer, why = {}, str(problem)
+    if not answer:
+        return OverNodes(inventory, warning=f"{ASSUMED}: {why}")
+    others = (*joined, *assumed[len(joined) :])
+    if lacking := len(assumed) - len(joined):
+        warning = (
+            f"{lacking} of {1 + len(assumed)} nodes have not joined: they are assumed to match"
+            " this one, over a slow link; see `caovanctl cluster nodes`"
+        )
+        return OverNodes(replace(inventory, others=others), warning=warning)
+    link, no_rdma, ram_mib = _known_link(answer.get("planned"), [node.name for node in others])
+    others = tuple(replace(node, ram_mib=ram_mib) for node in others)
+    warning = "" if link else (
+        "the link between the nodes is not checked yet, or its speed is unknown; it is assumed to"
+        " be slow: `caovanctl cluster check` checks it while no engine runs"
+    )  # fmt: skip
+    return OverNodes(replace(inventory, others=others, link=link), no_rdma, warning)
+
+
+def _ask_head(runtime: Path | None) -> Mapping[str, Any]:
+    """What the head's daemon knows; nothing from one that is no head."""
+    with client_for(runtime) as client:
+        answer = client.ask("cluster", answer_s=1.0)
+    return answer if answer["role"] == "head" else {}
+
+
+def _joined(answer: Mapping[str, Any]) -> list[Node]:
+    """The workers that are here, those first that a plan made now would have, by rank."""
+    here = {
+        node["name"]: node_of(node["name"], read_shown_cards(node["facts"]["cards"]))
+        for node in answer.get("nodes", ())
+        if node["state"] == "joined" and node["facts"]
+    }
+    first = (answer.get("planned") or {}).get("nodes", ())
+    names = [*(name for name in first if name in here), *here]
+    return [here[name] for name in dict.fromkeys(names)]
+
+
+def _known_link(planned: Any, names: list[str]) -> tuple[Network | None, str, int | None]:
+    """The link between these nodes, why not by RDMA, and the least host memory of one; nothing
+    where the daemon knows others."""
+    if not planned or planned["nodes"] != names:
+        return None, "", None
+    link, no_rdma = planned["link"], planned["no_rdma"]
+    network = link and Network(link["bytes_s"], link["round_trip_s"], not no_rdma)
+    return network, no_rdma, planned.get("ram_mib")

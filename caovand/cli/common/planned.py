@@ -1,0 +1,138 @@
+"""A plan as the daemon would make it, with its command, its forecast and the cards it uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.files import state_file
+from caovand.adapters.files.directories import directories
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.core import addresses
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.planning import Command
+from caovand.core.engine.record import Engine
+from caovand.core.facts import occupancy
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.healing import degraded
+from caovand.core.healing.foreseen import foresee
+from caovand.core.plan import Plan, Unplannable
+from caovand.core.reporting.report import describe
+from caovand.core.tuning.planning import depth_for, tuned
+from caovand.core.tuning.record import Record, from_document
+from caovand.daemon import tuning
+from caovand.daemon.records import memories
+from caovand.daemon.start import degraded_plan
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, its command, its forecast, and the cards it uses.
+
+    `refusal` is why the daemon does not start it, "" where it does.
+    """
+
+    plan: Plan
+    command: Command
+    memory: MemoryEstimate | None
+    inventory: Inventory
+    cards: tuple[Gpu, ...]
+    refusal: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The document for programs; secrets hidden."""
+        return describe(self.plan, self.command.shown, self.command.env, self.memory)
+
+
+def remembered(state: Path) -> Any:
+    """The degraded plan that served, as the daemon keeps it in its folder."""
+    return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
+
+
+def remembered_here(saved: Path | None) -> Any:
+    """That of this machine's daemon; of the machine of a saved inventory nothing is known."""
+    return remembered(directories(os.environ, os.getuid()).state) if saved is None else None
+
+
+def tuned_here(saved: Path | None) -> Mapping[str, Record]:
+    """What the draft tuner of this machine's daemon remembers."""
+    if saved is not None:
+        return {}
+    state = directories(os.environ, os.getuid()).state
+    found = from_document(state_file.read_or_none(memories.find(state, tuning.FILE)))
+    return found[0] if found else {}
+
+
+def plan_for(
+    config: Config,
+    machine: Inventory,
+    mode: Mode | None,
+    kept: Any = None,
+    cache: Path | None = None,
+    records: Mapping[str, Record] = MappingProxyType({}),
+    no_rdma: str = "",
+) -> Planned:
+    """The plan as the daemon would make it, which takes the steps `kept`; else CommandError.
+
+    `records` are the draft tuner's. What its engine compiles goes to `cache`, None for that of this
+    machine's daemon. `no_rdma` is why several nodes cannot use InfiniBand or RoCE, "" if they may.
+    """
+    engine = chosen_engine(config)
+    machine, alone = _with_others(config, engine, machine)
+    mark = degraded.fingerprint(config, machine)
+    used = occupancy.used(machine.gpus)
+    steps = degraded.from_document(kept, mark, mode or config.policy.mode, used, engine.healing)
+
+    def planned(config: Config, remembered: Plan | None = None) -> Plan:
+        make = engine.planning.make
+        return make(config, machine, mode=mode, environ=os.environ, remembered=remembered)
+
+    def fits(plan: Plan) -> bool | None:
+        return engine.planning.forecast(plan, machine).fits
+
+    try:
+        plan = planned(config, steps)
+        plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
+        plan, known = foresee(engine, config, plan, machine)
+        plan = _spread(plan, config, engine, machine, no_rdma)
+        plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
+    except Unplannable as problem:
+        raise CommandError(Exit.FAILED, str(problem)) from None
+    cache = cache or directories(os.environ, os.getuid()).cache
+    command = engine.planning.command(plan, machine.engine, str(cache))
+    cards = engine.planning.cards(plan, machine)
+    memory, refusal = engine.planning.forecast(plan, machine), known.finding.text if known else ""
+    return Planned(plan, command, memory, machine, cards, refusal)
+
+
+def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
+    """The machine with the nodes that its engine can serve over, and why it has none of them.
+
+    CommandError where it may not serve without them.
+    """
+    section = config.cluster
+    if section.role != "head" or engine.nodes is None:
+        return machine, ""
+    problem = engine.nodes.refusal(section.executor, machine.engine)
+    if problem is None:
+        return machine, ""
+    if section.min_nodes != 1:
+        raise CommandError(Exit.FAILED, str(problem))
+    text = f"{problem}; until then the head serves alone, as [cluster] min_nodes is 1"
+    return replace(machine, others=(), link=None), text
+
+
+def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str) -> Plan:
+    """The plan of a head as it goes to all nodes; raises Unplannable."""
+    section = config.cluster
+    if section.role != "head" or engine.nodes is None or not machine.others:
+        return plan
+    host, port = addresses.split(section.head)
+    executor = section.executor
+    return engine.nodes.spread(plan, machine, host, port + 1, no_rdma, executor, "")

@@ -1,0 +1,82 @@
+"""What verbs that change the engine share: they ask, wait for the outcome, and report it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.cli.common.client import Client, connect
+from caovand.cli.common.errors import CommandError, Exit
+
+# A first start compiles kernels and reads weights from a disk.
+PATIENCE_S = 3600.0
+NOT_STARTING = ("STOPPED", "STOPPING")
+"""Where a new file or mode starts no engine: there is no outcome to wait for."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of every such verb."""
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for the outcome")
+    parser.add_argument(
+        "--timeout", type=float, default=PATIENCE_S, metavar="S", help="longest wait, in seconds"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def change(args: argparse.Namespace, op: str, **more: Any) -> int:
+    """Ask for a change that ends with an engine that serves; the exit status."""
+    with connect(args) as client:
+        answer = client.ask(op, **more)
+        note = {"note": answer["note"]} if "note" in answer else {}
+        if note and not args.json:
+            print(note["note"], file=sys.stderr)
+        return report(args, answer) if args.no_wait else finish(args, client, **note)
+
+
+def finish(args: argparse.Namespace, client: Client, **more: Any) -> int:
+    """Wait until the engine has settled and report it; `more` goes into the JSON."""
+    answer = follow(client, "settled", args.timeout, quiet=args.json)
+    if args.json:
+        print(json.dumps({**answer, **more}))
+    return _outcome(answer, quiet=args.json)
+
+
+def report(args: argparse.Namespace, answer: Mapping[str, Any]) -> int:
+    """Print an answer whose outcome is not waited for."""
+    print(json.dumps(answer) if args.json else answer["state"])
+    return Exit.DONE
+
+
+def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapping[str, Any]:
+    """Wait until the daemon is `until`, printing each new phase on stderr; the last status."""
+    deadline = time.monotonic() + timeout_s
+    shown = ""
+    while True:
+        left_s = max(deadline - time.monotonic(), 0)
+        answer = client.ask("wait", until=until, timeout_s=min(1.0, left_s))
+        text = answer["state"] + (f", {answer['phase']}" if answer["phase"] else "")
+        text += f": {answer['detail']}" if answer["detail"] else ""
+        reported = answer["reached"] and until == "stopped"  # the verb itself prints it
+        if text != shown and not quiet and not reported:
+            print(text, file=sys.stderr)
+            shown = text
+        if answer["reached"] or left_s == 0 or answer["state"] == "FAILED":
+            return answer
+
+
+def _outcome(answer: Mapping[str, Any], *, quiet: bool) -> int:
+    if answer["refusal"] and answer["state"] == "SERVING":
+        hint = "correct it and reload, or try it again with `caovanctl retry`"
+        raise CommandError(Exit.FAILED, f"no change made: {answer['refusal']['text']}", hint)
+    if answer["state"] == "SERVING":
+        if not quiet:
+            served = answer["served"]
+            print(f"serving {served['name']} on {served['url']}, MTP {answer['mtp']}")
+        return Exit.DONE
+    raise CommandError(
+        Exit.NOT_SERVING, f"not serving: {answer['state']}: {answer['reason']}", "caovanctl status"
+    )

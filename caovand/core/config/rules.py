@@ -1,0 +1,154 @@
+"""What is wrong with a configuration whose every key, taken alone, is right: one rule each."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
+
+from caovand.core import addresses
+from caovand.core.config.schema import Config, ModelSection, PolicySection
+from caovand.core.config.text import toml
+
+Rungs = Callable[[Config], Collection[str]]
+Rule = Callable[[Config], Iterable[str]]
+PORT_IN_HOST = re.compile(r"([A-Za-z0-9._-]+):([0-9]+)")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LISTENERS = (("metrics", 9400), ("page", 9480), ("gateway", 8080))
+"""The sections with an address where caovan itself listens, and a port to suggest."""
+
+
+def contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[str]:
+    """A sentence for each rule that the configuration breaks; arguments as in `parse`."""
+    yield from _engine(config, kinds, rungs)
+    for rule in RULES:
+        yield from rule(config)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that was probably meant, "" without one."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def without_value(name: str) -> str:
+    """A table's key as findings show it: anything after a "=" in it may be a password."""
+    head, sign, _ = name.partition("=")
+    return f'"{head}{sign}..."' if sign else f'"{name}"'
+
+
+def _engine(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[str]:
+    """The kind must exist; the ladder's rungs must be its own."""
+    kind = config.engine.kind
+    if kinds and kind is not None and kind not in kinds:
+        hint = nearest(kind, kinds) or f"; kinds are {', '.join(kinds)}"
+        yield f'[engine] kind is "{kind}", which is not a kind of engine{hint}'
+        return
+    known = rungs(config) if config.policy.ladder else ()
+    for name in config.policy.ladder or ():
+        if known and name not in known:
+            hint = nearest(name, known) or f"; rungs are {', '.join(known)}"
+            yield f'[policy] ladder names "{name}", which is not a rung{hint}'
+
+
+def _pinned(config: Config) -> Iterable[str]:
+    lowerable = [key.name for section in (ModelSection, PolicySection) for key in fields(section)]
+    for name in config.policy.pinned:
+        if name not in lowerable:
+            hint = nearest(name, lowerable)
+            yield f'[policy] pinned names "{name}", which is not a key of [model] or [policy]{hint}'
+
+
+def _cards(config: Config) -> Iterable[str]:
+    gpus = config.engine.gpus
+    if gpus == ():
+        yield '[engine] gpus must not be empty; leave the key out for "auto"'
+    if gpus is not None and len(set(gpus)) != len(gpus):
+        yield f"[engine] gpus names a card twice: {list(gpus)}"
+    if any(index < 0 for index in gpus or ()):
+        yield f"[engine] gpus must be card indices from 0, is {list(gpus or ())}"
+
+
+def _listeners(config: Config) -> Iterable[str]:
+    for section, port in LISTENERS:
+        listen = getattr(config, section).listen
+        if listen and not addresses.is_endpoint(listen):
+            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
+            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+
+
+def _page(config: Config) -> Iterable[str]:
+    listen = config.page.listen
+    if not addresses.is_endpoint(listen) or config.page.token_file:
+        return
+    if not addresses.is_loopback(addresses.split(listen)[0]):
+        yield (
+            f"[page] listen is {toml(listen)}, which other machines can reach, and there is no"
+            " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
+        )
+
+
+def _gateway(config: Config) -> Iterable[str]:
+    for alias, name in config.gateway.aliases:
+        if not alias.strip() or not name.strip():
+            yield "[gateway] aliases must not be empty, nor stand for an empty name"
+    listen, port = config.gateway.listen, config.server.port
+    if not addresses.is_endpoint(listen):
+        return
+    if addresses.split(listen)[1] == port:
+        yield f"[gateway] listen must leave {port}, [server] port, to the engine"
+    if config.cluster.role == "worker":
+        yield "[gateway] listen is for the head: a worker answers no clients"
+
+
+def _head(config: Config) -> Iterable[str]:
+    head, port = config.cluster.head, config.server.port
+    if config.cluster.role == "off" and not head:
+        return
+    if not addresses.is_endpoint(head):
+        wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
+        yield f"[cluster] head {wanted}, is {toml(head)}"
+        return
+    host, listens = addresses.split(head)
+    if not addresses.is_host(host):
+        yield f"[cluster] head must be a host's name or address with a port, is {toml(head)}"
+    elif port in (listens, listens + 1):
+        yield f"[cluster] head must leave {port}, [server] port, to clients, and so must the next"
+    elif listens == 65535:
+        yield "[cluster] head must leave the port after its own for vLLM: use one below 65535"
+
+
+def _nodes(config: Config) -> Iterable[str]:
+    fewest, nodes = config.cluster.min_nodes, config.cluster.nodes
+    if config.cluster.role == "head" and fewest is not None and fewest > nodes:
+        yield f"[cluster] min_nodes must be at most nodes, which is {nodes}, is {fewest}"
+
+
+def _variables(config: Config) -> Iterable[str]:
+    for name, _ in config.engine.env:
+        if not VARIABLE.fullmatch(name):
+            yield (
+                f"[engine] env: {without_value(name)} is not a valid name of a variable; use"
+                " letters, digits and _"
+            )
+
+
+def _host(config: Config) -> Iterable[str]:
+    host = config.server.host
+    if with_port := PORT_IN_HOST.fullmatch(host):
+        yield (
+            f"[server] host must be an address without a port, is {toml(host)}; write host ="
+            f" {toml(with_port[1])} and port = {with_port[2]}"
+        )
+    elif not addresses.is_host(host):
+        everywhere = "" if host.strip() else '; "0.0.0.0" is every address'
+        yield (
+            '[server] host must be an address or a name, such as "127.0.0.1" or "::1", is'
+            f" {toml(host)}{everywhere}"
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _pinned, _cards, _listeners, _page, _gateway, _head, _nodes, _variables, _host,
+)  # fmt: skip

@@ -1,0 +1,169 @@
+"""The configuration sections of what the daemon serves, keeps and logs, and of the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caovand.core.config.key import Pairs, key
+from caovand.core.gateway.naming import EFFORTS
+
+
+@dataclass(frozen=True)
+class ControlSection:
+    """Who may control the daemon."""
+
+    group: str = key("caovan", "Group whose members may use every caovanctl verb.", once=True)
+
+
+@dataclass(frozen=True)
+class MetricsSection:
+    """Prometheus metrics of the daemon."""
+
+    listen: str = key(
+        "", "ADDRESS:PORT to serve metrics on; empty is off.", example='"127.0.0.1:9400"', once=True
+    )
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """The web page, which shows and never changes anything."""
+
+    listen: str = key(
+        "", "ADDRESS:PORT to serve the page on; empty is off.", example='"127.0.0.1:9480"'
+    )
+    token_file: str = key(
+        "",
+        "File with the token readers must enter, of 16 characters or more and closed to other users"
+        " (mode 640); needed unless `listen` is a loopback address.",
+        private=True,
+    )
+
+
+@dataclass(frozen=True)
+class GatewaySection:
+    """An address for clients that survives engine restarts: requests wait for the next engine."""
+
+    listen: str = key(
+        "", "ADDRESS:PORT to serve the gateway on; empty is off.", example='"127.0.0.1:8080"'
+    )
+    hold_s: float = key(
+        300.0,
+        "Seconds a request may wait for an engine; after that it is refused with 503.",
+        low=1,
+        high=3600,
+    )
+    drain_s: float = key(
+        60.0,
+        "Seconds that answers in progress have to finish before a planned restart.",
+        low=0,
+        high=3600,
+    )
+    max_waiting: int = key(
+        1000, "Maximum waiting requests; more are refused with 429.", low=1, high=100_000
+    )
+    max_body_mib: int = key(
+        64,
+        "Maximum MiB of one request's body; all waiting bodies may take eight times as much.",
+        low=1,
+        high=4096,
+        once=True,
+    )
+    aliases: Pairs = key(
+        (),
+        "More names clients may use, each with the served name it stands for.",
+        example='{ "gpt-4o" = "my-model", "thinker" = "my-model:high" }',
+    )
+    temperature: float | None = key(
+        None,
+        'Temperature of requests that set none; "auto" leaves it to the engine.',
+        low=0,
+        high=2,
+    )
+    max_tokens: int | None = key(
+        None,
+        'Limit of generated tokens in requests that set none; "auto" leaves it to the engine.',
+        low=1,
+        high=16_777_216,
+    )
+    reasoning_effort: str | None = key(
+        None,
+        'Reasoning effort of requests that set none; "auto" leaves it to the engine.',
+        choices=EFFORTS,
+    )
+
+
+@dataclass(frozen=True)
+class ClusterSection:
+    """Several machines that serve one model together."""
+
+    role: str = key(
+        "off",
+        "head: plans, and answers clients; worker: runs its part of the head's plan; off: this"
+        " machine serves alone.",
+        choices=("off", "head", "worker"),
+        once=True,
+    )
+    head: str = key(
+        "",
+        "HOST:PORT where the head listens for workers.",
+        example='"10.0.0.1:7070"',
+        once=True,
+    )
+    key_file: str = key(
+        "/etc/caovan/cluster.key",
+        "File with the cluster's key, the same on all nodes; `caovanctl cluster init` makes it.",
+        once=True,
+    )
+    name: str | None = key(None, 'Name of this node; "auto" is its host name.', once=True)
+    nodes: int = key(2, "Nodes that serve the model, the head included.", low=2, high=64, once=True)
+    min_nodes: int | None = key(
+        None,
+        'Minimum nodes to serve with while others are missing, the head included; "auto": all.',
+        low=1,
+        high=64,
+        once=True,
+    )
+    wait_s: float = key(
+        60.0,
+        "Seconds that nodes must be missing before fewer serve, and back before all serve again.",
+        low=0,
+        high=86_400,
+        once=True,
+    )
+    executor: str = key(
+        "mp",
+        "What starts vLLM's ranks; the head's value counts; mp: vLLM itself; ray: Ray, which every"
+        " node's engine must have in its environment.",
+        choices=("mp", "ray"),
+        once=True,
+    )
+    interface: str | None = key(
+        None,
+        'Network interface towards the other nodes; "auto" is the one that the route to them uses.',
+        once=True,
+    )
+
+
+@dataclass(frozen=True)
+class HistorySection:
+    """Figures by the minute, kept in the state folder for `caovanctl history`."""
+
+    days: int = key(30, "Days to keep the figures; 0 keeps none.", low=0, high=366, once=True)
+
+
+@dataclass(frozen=True)
+class LogSection:
+    """The daemon's own log."""
+
+    level: str = key(
+        "info",
+        "Minimum severity of caovand's own messages; the engine's lines are always logged.",
+        choices=("debug", "info", "warning", "error"),
+        once=True,
+    )
+    format: str | None = key(
+        None,
+        'Format; "auto" is console on a terminal, journald under systemd, else json.',
+        choices=("console", "json", "journald"),
+        once=True,
+    )

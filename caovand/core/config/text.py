@@ -1,0 +1,64 @@
+"""A configuration as the text of its file, with every key; `config_parser` reads the same back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from caovand.core.config.key import ONCE, Pairs
+from caovand.core.config.schema import Config, hints
+
+DEFAULTS = Config()
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it; None is "auto"."""
+    if value is None:
+        return '"auto"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return "{ " + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml(entry) for entry in value) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, str):
+        # JSON's escapes are TOML's too, except that it leaves DEL unescaped, which TOML forbids.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)
+
+
+def render(config: Config = DEFAULTS) -> str:
+    """`config` as a commented TOML file with every key; `parse` reads the same back."""
+    lines = [
+        "# caovan: which model to serve, where, and how far caovand may go to keep it served.",
+        '# Every key is here with its default; "auto" lets caovand decide (see `caovanctl plan`).',
+        "# Check an edit with `caovanctl check-config`, apply it with `sudo caovanctl reload`.",
+    ]
+    for section in fields(Config):
+        content = getattr(config, section.name)
+        lines += ["", f"# {type(content).__doc__}", f"[{section.name}]"]
+        for entry in fields(content):
+            meta = entry.metadata
+            limits = (
+                f" From {toml(float(meta['low']))} to {toml(float(meta['high']))}."
+                if meta["low"] is not None
+                else ""
+            )
+            allowed = (
+                f" One of {', '.join(meta['choices'])}."
+                if meta["choices"] and entry.name != "mode"
+                else ""
+            )
+            once = f" {ONCE}" if meta["once"] else ""
+            example = f" Example: {meta['example']}" if meta["example"] else ""
+            lines.append(f"# {meta['help']}{limits}{allowed}{once}{example}")
+            value = getattr(content, entry.name)
+            empty_table = hints(type(content))[entry.name] == Pairs and not value
+            lines.append(f"{entry.name} = {'{}' if empty_table else toml(value)}")
+    return "\n".join(lines) + "\n"

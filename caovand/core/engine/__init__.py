@@ -1,0 +1,1 @@
+"""What an engine is to the rest of caovan: one record, in parts."""

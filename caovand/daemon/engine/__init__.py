@@ -1,0 +1,1 @@
+"""One engine's run: its process, proof, figures and lines."""

@@ -1,0 +1,134 @@
+"""Asks an engine the fixed prompt, and compares with the first answer (`core.health.canary`).
+
+The first answers outlive engine and daemon, in the slot's folder. One that was made while others
+were served does not count: it is neither kept nor compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from caovand.adapters import model_folder
+from caovand.adapters.files import state_file
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Endpoint, Unanswered
+from caovand.core import limits
+from caovand.core.engine.record import Engine
+from caovand.core.facts.inventory import Inventory
+from caovand.core.healing.failure import Finding
+from caovand.core.health import canary
+from caovand.core.health.canary import Degenerate, Greedy
+from caovand.core.health.observation import Progress
+from caovand.core.plan import Plan
+
+FILE = "answers.json"  # in the folder of the slot's state
+METRICS_S = 5.0
+NOT_NUMBERS = "its logits are not numbers"
+
+
+class FirstAnswers:
+    """The first answer of each plan, in the file `path`; `notice` is for people."""
+
+    def __init__(self, path: Path, notice: Callable[[str, str], None]) -> None:
+        self._path, self._notice = path, notice
+        self._kept = canary.from_document(state_file.read_or_none(path)) or {}
+
+    def find(self, key: str) -> Greedy | None:
+        """The answer kept under this key."""
+        return self._kept.get(key)
+
+    def keep(self, key: str, answer: Greedy) -> None:
+        """Keep an answer; a notice says if the next daemon will not know it."""
+        document = canary.to_document({**self._kept, key: answer})
+        self._kept = canary.from_document(document) or {}
+        try:
+            state_file.write(self._path, document)
+        except OSError as problem:
+            self._notice("noticed", f"cannot keep the answer to a fixed prompt: {problem}")
+
+    def forget(self) -> None:
+        """Forget all answers: the next ones count as the first."""
+        self._kept = {}
+        self._path.unlink(missing_ok=True)
+
+
+class Canary:
+    """The fixed prompt for one start of an engine with this plan."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        inventory: Inventory,
+        answers: FirstAnswers,
+        notice: Callable[[str, str], None],
+    ) -> None:
+        self._api, self._plan, self._inventory = engine.api, plan, inventory
+        self._answers, self._notice = answers, notice
+        coarse = engine.planning.coarse(plan, inventory)
+        self._margin = canary.COARSE_MARGIN if coarse else canary.MARGIN
+        self._key = ""
+        self._excused = False
+
+    async def check(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
+        """The finding if the answer is wrong twice in a row; None if it is right, or unknown.
+
+        Whether the engine answers at all is found out elsewhere.
+        """
+        if not self._api.logprobs or self._plan.task != "generate":
+            return None
+        wrong = await self._compare(endpoint, timeout_s, phase)
+        again = await self._compare(endpoint, timeout_s, phase) if wrong else None
+        if wrong and not again:
+            self._notice("noticed", "one of two answers to a fixed prompt was another one")
+        return again
+
+    async def _compare(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
+        """Compare one answer with the first, or keep it as the first."""
+        words = "a fixed prompt was answered wrongly: "
+        try:
+            found = await asyncio.to_thread(self._ask, endpoint, timeout_s)
+            first = self._answers.find(self._key)
+            text = canary.changed(first, found, self._margin) if first and found else ""
+        except Degenerate as problem:
+            return Finding("answers-degenerate", f"{words}{problem}", phase)
+        except Exception as problem:
+            if isinstance(problem, (Unanswered, OSError)) or limits.reached(problem):
+                return None
+            raise
+        if text:
+            return Finding("answers-changed", f"{words}{text}", phase)
+        if found and not first:
+            self._answers.keep(self._key, found)
+        elif found and first and found.tokens != first.tokens and not self._excused:
+            self._excused = True
+            near = "a fixed prompt was answered otherwise than at first, after a near tie"
+            self._notice("noticed", f"{near}: rounding explains that")
+        return None
+
+    def _ask(self, endpoint: Endpoint, timeout_s: float) -> Greedy | None:
+        """The answer, None if others were served meanwhile; raises Degenerate (blocking).
+
+        Logits that are not numbers count whoever was served.
+        """
+        if not self._key:
+            files = model_folder.identities(self._inventory.model)
+            self._key = canary.key_of(self._plan, self._inventory, files)
+        before = self._progress(endpoint)
+        path, model = self._api.completions, self._plan.served_name
+        asked = (endpoint, path, model, canary.PROMPT, canary.TOKENS, timeout_s)
+        try:
+            found = canary.read(http.continued(*asked, logprobs=2))
+        except Unanswered as problem:
+            if canary.NOT_JSON in str(problem):
+                raise Degenerate(NOT_NUMBERS) from problem
+            raise
+        return found if canary.alone(before, self._progress(endpoint)) else None
+
+    def _progress(self, endpoint: Endpoint) -> Progress | None:
+        answer = http.call(endpoint, self._api.metrics, METRICS_S)
+        if answer.status != 200:
+            return None
+        return self._api.read_metrics(answer.body, None, 0.0).progress

@@ -1,0 +1,134 @@
+"""Proves readiness by real work: /health is only a flag, so two completions must come back.
+
+The first completion is long enough for drafting and verification, the second repeats its prompt to
+use the prefix cache. A model that generates no text does what it is for, twice. The port must be
+the engine's alone: vLLM 0.21 shares it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from caovand.adapters.network import http
+from caovand.adapters.network.http import Endpoint, Stranger, Unanswered
+from caovand.core import limits
+from caovand.core.engine.record import Api, Engine
+from caovand.core.healing.failure import Finding
+from caovand.core.plan import Plan
+from caovand.daemon.engine.peers import Peers
+
+POLL_S = 0.25
+HEALTH_TIMEOUT_S = 10.0
+# Long enough for a block of a cache whose pages vLLM aligns between attention and recurrent state,
+# so that the second completion can hit the prefix cache, if that is on.
+PROMPT_TOKENS = 1024
+MIN_TEXT = 64
+"""A text that every embedding model takes; of some of them the limit is 128 tokens."""
+T = TypeVar("T")
+
+
+class NotReady(Exception):
+    """The engine answers, but wrongly: waiting longer cannot help."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+async def prove(
+    engine: Engine,
+    peers: Peers,
+    plan: Plan,
+    endpoint: Endpoint,
+    limit_s: float,
+    on_step: Callable[[str], None],
+) -> None:
+    """Wait until the engine has completed real work; raises NotReady.
+
+    `peers` know the engine's processes. Each completion may take `limit_s` seconds: the first one
+    compiles kernels. `on_step` gets the name of each step.
+    """
+    try:
+        await _listening(engine.api.health, peers, endpoint)
+        await _working(engine, plan, endpoint, limit_s, on_step)
+    except Stranger as problem:
+        raise NotReady(shared(problem)) from problem
+
+
+def shared(problem: Stranger) -> Finding:
+    """The finding when another process has the engine's port."""
+    return Finding("port-busy", str(problem), "http")
+
+
+async def _working(
+    engine: Engine, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
+) -> None:
+    tokens = 2 * (plan.mtp + 1)
+    work, context = engine.api.works.get(plan.task), engine.planning.context(plan)
+    prompt = _prompt(MIN_TEXT if work and context is None else context)
+    for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
+        on_step(name)
+        try:
+            got = await tried(answered, engine.api, plan, endpoint, prompt, tokens, limit_s)
+        except Stranger:
+            raise
+        except Unanswered as problem:
+            text = f"the {name} failed: {problem}"
+            raise NotReady(Finding("engine-died", text, "proof")) from problem
+        if got != tokens and (engine.api.exact or not 0 < got < tokens):
+            text = f"the {name} returned {got} tokens instead of {tokens}"
+            raise NotReady(Finding("engine-died", text, "proof"))
+
+
+def answered(
+    api: Api, plan: Plan, endpoint: Endpoint, prompt: Sequence[int], tokens: int, timeout_s: float
+) -> int:
+    """Send one request of the plan's task; return how many tokens came, all for a task without.
+
+    Raises Unanswered (blocking).
+    """
+    model, work = plan.served_name, api.works.get(plan.task)
+    if work is not None:
+        http.worked(endpoint, work, model, prompt, timeout_s)
+        return tokens
+    return http.complete(endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s)
+
+
+async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:
+    """Wait for the engine's listener and its health; raises Stranger if the port is shared."""
+    while True:
+        if await tried(peers.listening, endpoint.port):
+            try:
+                answer = await tried(http.call, endpoint, health, HEALTH_TIMEOUT_S)
+                if answer.status == 200:
+                    return
+            except Stranger:
+                raise
+            except Unanswered:
+                pass  # a busy machine answers late; the start's own deadline bounds this
+        await asyncio.sleep(POLL_S)
+
+
+async def tried(
+    call: Callable[..., T], *arguments: Any, lacking: Callable[[], None] = lambda: None
+) -> T:
+    """`call` in a thread, repeated while our own limits prevent it: that is not the engine's fault.
+
+    The start's own deadline bounds this; `lacking` is called each time.
+    """
+    while True:
+        try:
+            return await asyncio.to_thread(call, *arguments)
+        except Exception as problem:
+            if not limits.reached(problem):
+                raise
+        lacking()
+        await asyncio.sleep(POLL_S)
+
+
+def _prompt(longest: int | None) -> list[int]:
+    """Token ids of every vocabulary, at most half of the longest context."""
+    length = min(PROMPT_TOKENS, longest // 2) if longest else PROMPT_TOKENS
+    return [16 + (7 * place + place // 29) % 192 for place in range(max(length, 1))]

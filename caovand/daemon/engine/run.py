@@ -1,0 +1,355 @@
+"""The run of one engine: spawned, proven, watched, and ended with everything it left.
+
+At most one engine of a slot runs at a time. What is seen of it becomes events of its machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import engine_user
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
+from caovand.adapters.engine.pump import Ring, RotatedFile
+from caovand.adapters.engine_user import as_engine
+from caovand.adapters.files import safe_files
+from caovand.adapters.network.http import Endpoint
+from caovand.adapters.system.processes import engine_cgroup, former_cgroup, inherited
+from caovand.core import limits, secrets
+from caovand.core.config.schema import Config, Mode, WatchSection
+from caovand.core.engine.record import Engine
+from caovand.core.facts.forecast import MemoryEstimate
+from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
+from caovand.core.facts.ownership import Process
+from caovand.core.healing import ladder
+from caovand.core.healing.failure import Finding
+from caovand.core.health.observation import GpuSample
+from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkillable
+from caovand.core.plan import Plan
+from caovand.core.slot import ONLY
+from caovand.daemon.cards import InUse, wait_for_freed_memory
+from caovand.daemon.cluster.part import Part
+from caovand.daemon.engine.canary import Canary, FirstAnswers
+from caovand.daemon.engine.figures import SlotFigures
+from caovand.daemon.engine.watching import WatchedRun, Watching
+from caovand.daemon.records import memories
+from caovand.daemon.shared import Shared, now
+from caovand.daemon.stale_files import StaleFileCleaner
+from caovand.daemon.start import inspection
+from caovand.daemon.start.all_reduce import check_all_reduce
+from caovand.daemon.start.confinement import CUDA_CACHE, confinement
+from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.tasks import Task, cancel
+
+RETRY_S = 1.0
+
+Publish = Callable[..., None]
+TakeOver = Callable[[Sequence[int]], Awaitable[None]]
+
+
+class EngineRun:
+    """The engine of the slot `name`: `apply` takes events, `notice` what people should know,
+    `figures` what its engines count, `answers` the first of each plan.
+
+    `endpoint` is where it, or the next one, answers; `argv`, `mode` and `forecast` are those of the
+    last start. `ring` and `file` keep what it prints. `part` is what it does for a cluster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shared: Shared,
+        engine: Engine,
+        section: WatchSection,
+        apply: Callable[[Event], None],
+        notice: Publish,
+        figures: SlotFigures,
+        answers: FirstAnswers,
+    ) -> None:
+        self.child: Child | None = None
+        self.watching: Watching | None = None
+        self.endpoint: Endpoint | None = None
+        self.argv: tuple[str, ...] = ()
+        self.mode: Mode = "auto"
+        self.forecast: MemoryEstimate | None = None
+        places, self._cache = shared.directories, str(shared.directories.cache)
+        log = "engine.log" if name == ONLY else f"engine-{name}.log"
+        self.ring = Ring(section.log_lines, hides=engine.api.polled)
+        self.file = RotatedFile(places.logs / log)
+        self._name, self._shared, self._engine = name, shared, engine
+        self._ledgers = memories.ledgers(places.state, name)
+        self._stale = StaleFileCleaner(places, name, notice)
+        self._cgroup = engine_cgroup(os.environ, name)
+        former = former_cgroup(self._cgroup) if name == ONLY else None
+        self._groups = tuple(group for group in (self._cgroup, former) if group)
+        self._apply, self._notice, self._figures, self._answers = apply, notice, figures, answers
+        self.part = Part()
+        self._all_reduce_failure: Finding | None = None
+        self._unrecorded = ""
+        self._kernel_lines: list[str] = []
+        self._env: Mapping[str, str] = {}  # of the last start
+        self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
+        self._ending: Task | None = None
+        self._proving: Task | None = None
+        cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
+        self.cards = shared.cards.share(cards)
+        shared.kernel.listeners.append(self._kernel_lines.extend)
+
+    @property
+    def _orphans(self) -> tuple[TakeOver, Sequence[Path], Engines]:
+        """The arguments for ending an earlier engine, after its ledger."""
+        return self._stale.take_over, self._groups, self._shared.engines
+
+    @property
+    def ending(self) -> bool:
+        """Whether an engine is being ended."""
+        return self._ending is not None
+
+    def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
+        """The secrets that no log or incident may contain: those of `env`, and of the last start's
+        own environment, such as a cluster's token."""
+        key = self.endpoint.key if self.endpoint else ""
+        typed = self._engine.arguments.secrets(plan.extra_args if plan else ())
+        return (key, *secrets.secrets_of(env), *secrets.secrets_of(self._env), *typed)
+
+    # -- start ------------------------------------------------------------------------------
+
+    async def clear_the_way(self) -> None:
+        """End what an earlier engine left; raises inspection.Obstacle if it outlives KILL."""
+        ended: list[Process] = []
+        for ledger in self._ledgers:
+            ended += await inspection.end_orphans(ledger, *self._orphans)
+        if ended:
+            self._notice("noticed", f"ended orphans of an earlier engine: {named(ended)}")
+        await self._stale.begin()
+
+    async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
+        """Share the caches of engines with other plans; without them, this one starts cold."""
+        command = self._engine.planning.command(plan, engine, self._cache)
+        for place, folder in command.links:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(as_engine, safe_files.lead, place, folder)
+
+    async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
+        """Check all-reduce over the cards; a wrong result fails the next start."""
+        command = self._engine.planning.command(plan, inventory.engine, self._cache)
+        env = self._environment(inventory.engine.python, command.env)
+        cache, turn = Path(self._cache), self._shared.all_reduce
+        self._all_reduce_failure = await check_all_reduce(
+            self._engine, plan, inventory, env, cache, self._notice, turn
+        )
+
+    def start(
+        self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
+    ) -> None:
+        """Spawn the engine of a plan on the cards `used`; apply Exited if that fails."""
+        assert self.child is None
+        assert self.endpoint is not None
+        planning, plan = self._engine.planning, self.part.own(action.plan)
+        places = self._shared.directories
+        command = planning.command(plan, prepared.inventory.engine, self._cache)
+        self._env = env = self._environment(prepared.inventory.engine.python, command.env)
+        self.argv, self.mode = command.shown, prepared.mode
+        self.forecast = planning.forecast(plan, prepared.inventory)
+        self._kernel_lines.clear()
+        if self._all_reduce_failure is not None:
+            self._exit_unstarted(self._all_reduce_failure, action.generation)
+            return
+        watching = Watching(
+            WatchedRun(
+                engine=self._engine,
+                generation=action.generation,
+                plan=plan,
+                endpoint=self.endpoint,
+                section=config.watch,
+                ring=self.ring,
+                apply=self._apply,
+                notice=self._notice,
+                cgroup=self._cgroup,
+                on_reading=self._figures.engine(),
+                canary=Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
+                occupied=partial(self.cards.taken_since, prepared.inventory.gpus),
+                answers=self.part.answers,
+            )
+        )
+        label = self._shared.label(self._name)
+
+        def on_lines(lines: Sequence[str]) -> None:
+            shown = [label + line for line in lines] if label else lines
+            self._shared.echo.add(self._engine.name, shown)
+            watching.on_lines(lines)
+
+        try:
+            child = Child(
+                command.argv,
+                env,
+                ledger=self._ledgers[0],
+                ring=self.ring,
+                file=self.file,
+                cgroup=self._cgroup,
+                on_lines=on_lines,
+                hidden=self.secrets(env, plan),
+                unlimited_stack=command.unlimited_stack,
+                engines=self._shared.engines,
+                confinement=confinement(
+                    self._engine, config, places, command.argv[0], env, plan.model
+                ),
+            )
+        except CannotSpawn as problem:
+            self._not_spawned(problem, action.generation)
+            return
+        self.child, self.watching = child, watching
+        self._gpus = prepared.inventory.gpus
+        watching.buses = frozenset(gpu.bus for gpu in self._gpus if gpu.index in used)
+        self.cards.engine(used, child.seen)
+        self._notice("spawn", f"engine started, pid {child.pid}", argv=list(self.argv))
+        self._shared.tasks.begin(watching.until_exit(child))
+        self._shared.attempt("see the files of the engine", self._stale.scan(child))
+        self.part.started(action.plan, action.generation)
+        if self.part.answers:
+            self._proving = self._shared.tasks.begin(watching.prove(child))
+
+    def _environment(self, python: str, planned: Mapping[str, str]) -> dict[str, str]:
+        env = inherited(self._shared.environ, python)
+        if self._stale.folder is not None:
+            env["TMPDIR"] = str(self._stale.folder)
+        env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
+        if user := engine_user.current():
+            env.update(USER=user.name, LOGNAME=user.name)
+        env.update(planned)
+        if self.endpoint and self.endpoint.key:
+            env[self._engine.arguments.api_key_variable] = self.endpoint.key
+        return env
+
+    def _not_spawned(self, problem: CannotSpawn, generation: int) -> None:
+        limit = limits.reached(problem)
+        text = f"{problem}: {limit}" if limit else str(problem)
+        captures = {ladder.LIMIT: limit} if limit else {}
+        finding = Finding("engine-died", text, "launch", captures)
+        self._exit_unstarted(finding, generation)
+
+    def _exit_unstarted(self, finding: Finding, generation: int) -> None:
+        """Report the end of an engine that has no process."""
+        exited = Exited(at=now(), chance=random.random(), generation=generation, finding=finding)
+        asyncio.get_running_loop().call_soon(self._apply, exited)
+
+    # -- end --------------------------------------------------------------------------------
+
+    def end(
+        self,
+        action: End,
+        before_kill: Callable[[], Awaitable[None]],
+        hurry: Callable[[], bool],
+    ) -> None:
+        """End the engine, then apply Gone or Unkillable; a second call allows no more grace.
+
+        `before_kill` is waited for first; with `hurry` nobody waits for the cards' memory.
+        """
+        if self._ending is not None and self.child is not None:
+            if action.grace_s == 0:
+                self.child.hurry()
+            return
+        # It would go on while the next child starts, and prove that one under the old name.
+        cancel(self._proving)
+        self._ending = self._shared.tasks.begin(self._end(action, before_kill, hurry))
+
+    async def _end(
+        self, action: End, before_kill: Callable[[], Awaitable[None]], hurry: Callable[[], bool]
+    ) -> None:
+        while True:
+            try:
+                await before_kill()
+                left = await self._end_engine(action.grace_s, hurry)
+                await self.part.ended(left=bool(left))
+                break
+            except Exception as problem:
+                if not self._shared.shortage.met("end the engine", problem):
+                    raise
+            await asyncio.sleep(RETRY_S)
+            if self.child is not None:
+                self.child.hurry()  # it has had its grace
+        if self.child is not None:
+            self.child.give_up()
+        self.child, self._ending = None, None
+        self._figures.gone()
+        at, chance, generation = now(), random.random(), action.generation
+        if left:
+            text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"
+            finding = Finding("unknown", text, "ending")
+            self._apply(Unkillable(at=at, chance=chance, generation=generation, finding=finding))
+        else:
+            self._apply(Gone(at=at, chance=chance, generation=generation))
+
+    async def _end_engine(self, grace_s: float, hurry: Callable[[], bool]) -> tuple[Process, ...]:
+        """End the engine, and return the processes that outlived KILL."""
+        child = self.child
+        await self._stale.scan(child)
+        if child is None:
+            # The inspection that would have ended an earlier engine's may have been cut short.
+            earlier = [await end_orphans(ledger, *self._orphans) for ledger in self._ledgers]
+            return tuple(process for _, left in earlier for process in left)
+        left = await child.end(grace_s, partial(self._stale.scan, child))
+        if child.unknown:
+            other = "another engine that is running may have started it; it is ended with that one"
+            text = f"cannot tell which engine left {named(child.unknown)}: {other}"
+            self._notice("noticed", text)
+        if not left:
+            await self._stale.remove()
+            missing = await wait_for_freed_memory(self._gpus, child.seen, hurry)
+            if missing:
+                self._notice("noticed", f"the engine ended, and its memory is not free: {missing}")
+        return left
+
+    # -- watch ------------------------------------------------------------------------------
+
+    def poll(self, used: frozenset[int]) -> None:
+        """Poll a living engine on the cards `used`."""
+        kernel = self._kernel_lines[:]
+        self._kernel_lines.clear()
+        child, watching = self.child, self.watching
+        if child is None or watching is None or self.ending:
+            return
+        if child.unrecorded != self._unrecorded:
+            self._unrecorded = child.unrecorded
+            if child.unrecorded:
+                text = "; if this daemon is killed, the next one may not find the engine"
+                self._notice("noticed", child.unrecorded + text)
+        self._shared.attempt("see the files of the engine", self._stale.scan(child))
+        self.cards.engine(used, child.seen)
+        self._shared.attempt("ask the engine", watching.poll(child, kernel))
+
+    def members(self) -> tuple[Process, ...]:
+        """All its processes: those that have ended, and those that started since."""
+        if self.child is None:
+            return ()
+        members = {p.pid: p for p in self.child.members}
+        try:
+            members.update({p.pid: p for p in self.child.look()})
+        except OSError as problem:
+            if not self._shared.shortage.met("see the engine's processes", problem):
+                raise
+        return tuple(members.values())
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """The figures in the living engine's log; empty once the engine has exited."""
+        return self.watching.reported if self.child and self.watching else {}
+
+    def samples(self) -> list[GpuSample]:
+        """The latest samples of the cards that the engine uses."""
+        latest = self._shared.cards.latest
+        return [latest[index] for index in sorted(self.cards.used & latest.keys())]
+
+    def _on_gpu(self, sample: GpuSample) -> None:
+        if self.watching is not None and self.child is not None:
+            self.watching.observe(sample)
+
+    def _on_kernel_line(self, line: str) -> None:
+        if self.watching is not None and self.child is not None and not self.ending:
+            self.watching.on_kernel_lines(self.child, [line])

@@ -1,0 +1,152 @@
+"""Writes an incident for each failure, in a thread, so that neither loop nor restart waits.
+
+Only evidence of the living engine delays its end, for a few seconds at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caovand.adapters.engine import evidence
+from caovand.adapters.incidents import Incidents
+from caovand.core import limits
+from caovand.core.engine.log import Log
+from caovand.core.facts.ownership import Process
+from caovand.core.reporting import incident
+from caovand.core.reporting.incident import Case
+from caovand.daemon.engine import reading
+
+STACKS_S = 4.0
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A failure's evidence without secrets; `name` is that of its incident, "" for none.
+
+    `problem` says what is missing and why; without a report that is all of it.
+    """
+
+    report: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    name: str = ""
+
+
+Then = Callable[[Gathered], None]
+
+
+class Recorder:
+    """Stores incidents in `store`; calls `done(name, problem)` on the loop for each.
+
+    `log` reads the engine's output. An incident with both a name and a problem is incomplete.
+    """
+
+    def __init__(self, store: Incidents, done: Callable[[str, str], None], log: Log) -> None:
+        self._store, self._done, self._log = store, done, log
+        self._loop = asyncio.get_running_loop()
+        self._threads: dict[str, threading.Thread] = {}
+        self._taken: dict[str, asyncio.Event] = {}
+
+    def take(
+        self, case: Case, members: Sequence[Process], engine_python: str, then: Then | None = None
+    ) -> None:
+        """Begin to record a failure; called on the loop, before the engine is ended.
+
+        `then` is called on the loop, however that ends.
+        """
+
+        def work(gathered: Gathered) -> Gathered:
+            name = self._store.write(case.finding.failure, gathered.report, gathered.files)
+            return replace(gathered, name=name)
+
+        def done(gathered: Gathered) -> None:
+            self._done(gathered.name, gathered.problem)
+            if then is not None:
+                then(gathered)
+
+        self._begin("incident", case, members, engine_python, work, done)
+
+    def gather(
+        self, case: Case, members: Sequence[Process], engine_python: str, then: Then
+    ) -> None:
+        """The same for `then` alone: no incident is stored, and none is kept waiting."""
+        self._begin("evidence", case, members, engine_python, lambda found: found, then)
+
+    async def before_kill(self) -> None:
+        """Wait, a few seconds at most, until the evidence of the living engine is taken."""
+        taken, self._taken = self._taken, {}
+        with contextlib.suppress(asyncio.TimeoutError):
+            waits = asyncio.gather(*(one.wait() for one in taken.values()))
+            await asyncio.wait_for(waits, STACKS_S + 1.0)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait (blocking) for an incident under way."""
+        if thread := self._threads.get("incident"):
+            thread.join(timeout_s)
+
+    def _begin(
+        self,
+        name: str,
+        case: Case,
+        members: Sequence[Process],
+        engine_python: str,
+        finish: Callable[[Gathered], Gathered],
+        done: Then,
+    ) -> None:
+        if name in self._threads and self._threads[name].is_alive():
+            # A hung disk blocks one thread, not one for each failure.
+            done(Gathered(problem="the previous incident is still being written"))
+            return
+        taken = self._taken[name] = asyncio.Event()
+
+        def work() -> None:
+            try:
+                found = finish(self._gather(case, members, engine_python, taken))
+            except Exception as fault:  # no fault here may affect the engine
+                found = Gathered(problem=str(fault))
+            self._on_loop(lambda: done(found))
+
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as problem:  # no more threads
+            taken.set()
+            done(Gathered(problem=limits.reached(problem) or str(problem)))
+        else:
+            self._threads[name] = thread
+
+    def _gather(
+        self, case: Case, members: Sequence[Process], engine_python: str, taken: asyncio.Event
+    ) -> Gathered:
+        try:
+            tree = evidence.process_tree(members)
+            stacks = ""
+            if case.live or case.finding.failure in incident.LIVE:
+                stacks = evidence.stacks(members, engine_python, STACKS_S)
+        finally:
+            self._on_loop(taken.set)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        host = evidence.host_memory()
+        draft = incident.draft(case, at=stamp, processes=tree, host=host)
+        texts = {
+            "kernel.txt": "".join(f"{line}\n" for line in case.kernel),
+            "stacks.txt": stacks,
+            "metrics.txt": case.metrics,
+        }
+        report, files, why = reading.clean_incident(
+            self._log, draft, case.lines, texts, case.secrets
+        )
+        if why:
+            why = f"secrets could not be removed from all of it: {why}"
+        report = report or incident.without_texts(case, at=stamp, why=why)
+        return Gathered(report, files, problem=why)
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work)

@@ -1,0 +1,112 @@
+"""What is kept of a slot's failures: incidents here, and evidence for other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from caovand.adapters.incidents import Incidents
+from caovand.adapters.system.kernel_log import without_other_cards
+from caovand.core.healing.answer import Answer
+from caovand.core.healing.failure import Finding
+from caovand.core.healing.ladder import rules_of
+from caovand.core.lifecycle.state import Snapshot
+from caovand.core.plan import Plan
+from caovand.core.reporting import incident
+from caovand.core.reporting.incident import Case
+from caovand.daemon.engine.run import EngineRun
+from caovand.daemon.engine.watching import Watching
+from caovand.daemon.machine import Machine
+from caovand.daemon.records.chronicle import Recorder, Then
+from caovand.daemon.shared import Shared
+from caovand.daemon.start.planning import SlotPlanner
+from caovand.engines.common.answer import answer_of
+
+
+class FailureRecords:
+    """Records the failures of one machine in `store`; `mark` puts them into the history."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        planner: SlotPlanner,
+        run: EngineRun,
+        store: Incidents,
+        mark: Callable[[str, str], None],
+        shared: Shared,
+    ) -> None:
+        self._machine, self._planner, self._run = machine, planner, run
+        self._mark, self._shared = mark, shared
+        self.store = store
+        self.recorder = Recorder(store, self._on_recorded, machine.engine.log)
+        self._last_mark = ""
+
+    def record(self, snapshot: Snapshot, describe: Callable[[], dict[str, Any]]) -> None:
+        """Begin an incident for the failure in `snapshot`; `describe` makes the status document."""
+        run, plan = self._run, snapshot.plan
+        assert snapshot.finding is not None
+        last, self._last_mark = self._last_mark, incident.mark(snapshot)
+        if snapshot.failures > 1 and last and last == self._last_mark:
+            again = f"the same failure, {snapshot.failures} in a row now"
+            self._machine.notice(
+                "incident", f"{again}: the incident of the first is kept, no other written"
+            )
+            return
+        child, watching = run.child, run.watching if run.child else None
+        nodes, then = self._machine.part.recorded(snapshot.finding) if child else ({}, None)
+        case = replace(
+            self._case(snapshot.finding, watching),
+            status=describe(),
+            plan=plan,
+            decision=snapshot.remedy if child else None,
+            answer=self._answer(snapshot.finding, plan),
+            inventory=self._planner.inventory,
+            argv=run.argv if child else (),
+            extra_args=self._machine.engine.arguments.shown(plan.extra_args) if plan else (),
+            metrics=watching.metrics if watching else "",
+            nodes=nodes,
+        )
+        self.recorder.take(case, run.members(), self._engine_python, then)
+
+    def _answer(self, finding: Finding, plan: Plan | None) -> Answer:
+        """What the failure means, and what helps."""
+        engine, policy = self._machine.engine, self._machine.config.policy
+        rules = rules_of(engine.healing, policy, self._planner.conflicts)
+        return answer_of(engine, finding, plan, rules)
+
+    def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None:
+        """Gather what a failure on another node left here, or this one's own `finding`."""
+        found = finding or Finding("unknown", "", self._machine.snapshot.phase)
+        case = replace(self._case(found, self._run.watching), live=stacks)
+        self.recorder.gather(case, self._run.members(), self._engine_python, then)
+
+    def _case(self, finding: Finding, watching: Watching | None) -> Case:
+        """What is known of a failure wherever it is, and what must be removed from that."""
+        self._shared.kernel.read()
+        env = {**self._shared.environ, **dict(self._machine.config.engine.env)}
+        return Case(
+            finding,
+            watching.causes.evidence() if watching else (),
+            {},
+            samples=tuple(self._shared.cards.history),
+            kernel=tuple(
+                without_other_cards(self._shared.kernel.kept, watching.buses if watching else ())
+            ),
+            secrets=self._run.secrets(env, self._machine.snapshot.plan),
+        )
+
+    @property
+    def _engine_python(self) -> str:
+        return self._planner.inventory.engine.python if self._planner.inventory else ""
+
+    def _on_recorded(self, name: str, problem: str) -> None:
+        if not name:
+            self._machine.notice("incident", f"cannot keep what happened: {problem}")
+            return
+        self._mark("incident", name)
+        number = int(name.partition("-")[0])
+        lacks = f"; {problem}" if problem else ""
+        self._machine.notice(
+            "incident", f"incident {name}: caovanctl incidents show {number}{lacks}"
+        )

@@ -1,0 +1,84 @@
+"""The verbs of the gateway's process, and those for the keys of its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.gateway.record import usable
+from caovand.core.printable import one_line
+from caovand.core.problem import ProblemError
+from caovand.core.reporting.wire import Request
+from caovand.daemon.keys import wanted
+from caovand.daemon.loop import Supervisor
+from caovand.daemon.requests.arguments import VerbError, argument
+from caovand.daemon.slot import Slot
+
+MAX_WAIT_S = 60.0
+
+Result = Mapping[str, Any]
+
+
+async def gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Return the engine's state for the gateway once it is newer than `since`, with the API key."""
+    since = argument(args, "since", int, 0)
+    wait_s: float = argument(args, "wait_s", float, 0.0)
+    if not 0 <= wait_s <= MAX_WAIT_S:
+        raise VerbError("bad-argument", f"cannot wait {wait_s} s: from 0 to {MAX_WAIT_S}")
+    return await slot.clients.next(since, wait_s)
+
+
+async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Take the gateway's counts, and the requests that it refuses because they end engines."""
+    counts = {name: argument(args, name, int, 0) for name in ("waiting", "at_engine")}
+    endings = argument(args, "endings", list, [])
+    slot.clients.report(argument(args, "seq", int, 0), counts, [one_line(str(e)) for e in endings])
+    return {}
+
+
+async def ended(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """Take the records of requests that have ended."""
+    rows = argument(args, "requests", list, [])
+    if not all(map(usable, rows)):
+        raise VerbError("bad-argument", "argument requests must be records of requests")
+    slot.clients.requests += rows
+    return {}
+
+
+async def requests(slot: Slot, args: Mapping[str, Any]) -> Result:
+    """The latest requests at the gateway that have ended, the oldest first."""
+    return {"requests": [*slot.clients.requests]}
+
+
+async def used(supervisor: Supervisor, request: Request) -> Result:
+    """Take what the keys have used since the gateway's last report."""
+    try:
+        is_time = supervisor.keys.take(argument(request.args, "used", list, []))
+    except (TypeError, ValueError) as problem:
+        raise VerbError("bad-argument", "argument used must be rows of usage") from problem
+    if is_time:
+        await asyncio.to_thread(supervisor.keys.save)
+    return {}
+
+
+async def keys(supervisor: Supervisor, request: Request) -> Result:
+    """The keys of clients, and what each has used by day."""
+    return supervisor.keys.describe()
+
+
+async def key_add(supervisor: Supervisor, request: Request) -> Result:
+    """Make a key; its secret is in this answer alone."""
+    try:
+        return {"key": supervisor.keys.add(wanted(request.args))}
+    except ProblemError as found:
+        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
+
+
+async def key_revoke(supervisor: Supervisor, request: Request) -> Result:
+    """Refuse a key from now on; the keys that are left."""
+    try:
+        supervisor.keys.revoke(argument(request.args, "name", str, ""))
+    except ProblemError as found:
+        raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
+    return supervisor.keys.describe()

@@ -1,0 +1,94 @@
+"""Checks all-reduce once before a start over several cards.
+
+Cards whose peer-to-peer writes go astray answer NVML well, load the model and serve nonsense. What
+was right is not checked again with the same cards, driver, engine and settings; what was not, is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from caovand.adapters.gpu import all_reduce
+from caovand.core import limits
+from caovand.core.engine.record import Engine
+from caovand.core.facts.all_reduce import AllReduce, Sums, key_of
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.facts.occupancy import NOTABLE_MIB
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.plan import Plan
+
+
+async def check_all_reduce(
+    engine: Engine,
+    plan: Plan,
+    inventory: Inventory,
+    env: Mapping[str, str],
+    cache: Path,
+    notice: Callable[[str, str], None],
+    turn: asyncio.Lock,
+) -> Finding | None:
+    """The failure of this plan's all-reduce, None if none is known.
+
+    `env` is the engine's environment. `turn` is the daemon's, for one check at a time: two would
+    take each other's memory and time, and a second one of the same cards may use what the first
+    finds.
+    """
+    task = engine.planning.all_reduce(plan, inventory)
+    if task is None:
+        return None
+    gpus = engine.planning.cards(plan, inventory)
+    key = key_of(task, gpus, inventory.engine)
+
+    async def settled() -> bool:
+        sums = await asyncio.to_thread(all_reduce.known, cache, key)
+        return sums is not None and sums.settled
+
+    try:
+        if await settled():
+            return None
+        others = ", ".join(f"GPU {gpu.index}" for gpu in gpus if _in_use(gpu))
+        if others:
+            notice("noticed", f"skipped the check of all-reduce: other programs use {others}")
+            return None
+        async with turn:
+            if await settled():
+                return None
+            text = f"checking all-reduce over {task.ranks} cards, once for these settings"
+            notice("noticed", text)
+            sums = await _checked(inventory.engine.python, task, env)
+            await asyncio.to_thread(all_reduce.keep, cache, key, sums)
+    except Exception as problem:
+        if not isinstance(problem, OSError) and not limits.reached(problem):
+            raise
+        notice("noticed", f"cannot check all-reduce: {problem}")
+        return None
+    if sums.verdict == "right":
+        more = f"; {sums.text}" if sums.text else ""
+        notice("noticed", f"all-reduce over {task.ranks} cards is right{more}")
+    elif sums.verdict == "unclear":
+        notice("noticed", f"cannot check all-reduce over {task.ranks} cards: {sums.text}")
+    else:
+        wrong = sums.verdict == "wrong"
+        text = f"{sums.by} over {task.ranks} cards {'is wrong' if wrong else 'hangs'}: {sums.text}"
+        failure: Failure = "allreduce-wrong" if wrong else "allreduce-hung"
+        return Finding(failure, text, "launch", {"by": sums.by})
+    return None
+
+
+async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
+    """Run the check; if it is cancelled, as by a daemon that ends, end it at once."""
+    check = all_reduce.Check()
+    running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        check.end()
+        # Until it has ended, it has the cards.
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def _in_use(gpu: Gpu) -> bool:
+    """Whether other programs compute on a card, which the check would slow down."""
+    return any(mib > NOTABLE_MIB for _, _, mib in gpu.users)

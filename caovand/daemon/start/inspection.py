@@ -1,0 +1,311 @@
+"""Checks before an engine starts: orphans, port, engine, model, cards; then the plan."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters import child, engine_access, model_folder
+from caovand.adapters.child import Engines
+from caovand.adapters.engine import chat_template, probe, scales
+from caovand.adapters.engine.choice import chosen_engine
+from caovand.adapters.engine_install import places
+from caovand.adapters.files import config_file, private_tmp, trust
+from caovand.adapters.files.directories import Directories
+from caovand.adapters.gpu import nvml
+from caovand.adapters.network import ports
+from caovand.adapters.system import host, memory_speed
+from caovand.core import limits
+from caovand.core.checkpoint.budget import BadHeader
+from caovand.core.config.schema import Config, Mode
+from caovand.core.engine.record import Engine
+from caovand.core.facts import occupancy
+from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, device_name
+from caovand.core.facts.ownership import Process
+from caovand.core.healing import degraded
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.foreseen import foresee
+from caovand.core.plan import Plan, Unplannable
+from caovand.core.problem import ProblemError
+from caovand.core.tuning.planning import tuned
+from caovand.daemon.start.confinement import confinement
+
+
+class Obstacle(Exception):
+    """The engine cannot start now; with `hold`, waiting may help."""
+
+    def __init__(self, failure: Failure, text: str, *, hold: bool, phase: str = "plan") -> None:
+        super().__init__(text)
+        self.finding, self.hold = Finding(failure, text, phase), hold
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Everything a plan depends on except the machine: configuration, mode, environment."""
+
+    config: Config
+    mode: Mode | None
+    environ: Mapping[str, str]
+    good_plan: Any = None
+    before: Inventory | None = None
+    """The inventory from before the running engine took its share of memory."""
+    source: Path | None = None
+    """The file the configuration comes from."""
+    tuned: Callable[[Plan], int | None] | None = None
+    """The drafting depth to use instead of a plan's own; None keeps the plan's."""
+
+    @property
+    def engine(self) -> Engine:
+        """The configured engine."""
+        return chosen_engine(self.config)
+
+    @property
+    def chosen_mode(self) -> Mode:
+        """The mode in force."""
+        return self.mode or self.config.policy.mode
+
+    @property
+    def python(self) -> str:
+        """The engine's Python; our own for an engine that has none."""
+        if self.engine.install.elsewhere is not None and self.config.engine.python is None:
+            return sys.executable
+        link = places.link_of("current", self.engine.name)
+        installed = places.root_from(None, self.environ) / link / "bin/python"
+        return str(places.settled(Path(self.config.engine.python or installed)))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with its inventory and mode, and the fingerprint under which its rungs are kept."""
+
+    plan: Plan
+    inventory: Inventory
+    fingerprint: str
+    mode: Mode
+
+
+async def end_orphans(
+    ledger: Path,
+    before_kill: Callable[[Sequence[int]], Awaitable[None]],
+    groups: Sequence[Path] = (),
+    engines: Engines | None = None,
+) -> tuple[Process, ...]:
+    """End and return the orphans of a killed daemon. Raises Obstacle if one survives SIGKILL."""
+    found, left = await child.end_orphans(ledger, before_kill, groups, engines)
+    if left:
+        raise Obstacle(
+            "vram-busy",
+            f"cannot start: {child.named(left)} of an earlier engine cannot be killed;"
+            " check the kernel log for a hung driver, and reboot if they stay",
+            hold=True,
+            phase="ending",
+        )
+    return found
+
+
+def check_kind(config: Config, engine: Engine) -> None:
+    """Raise Obstacle if the model is for another engine than this one (blocking).
+
+    A daemon keeps the kind of engine it began with, whose ladder, log reader and probe it has.
+    """
+    wanted = chosen_engine(config)
+    if wanted.name != engine.name:
+        raise Obstacle(
+            "bad-arguments",
+            f"cannot start: {config.model.path or 'the configuration'} is for {wanted.title}, and"
+            f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovan",
+            hold=True,
+        )
+
+
+def check_cards(plan: Plan, before: Inventory) -> None:
+    """Raise Obstacle if a card is gone that a plan from this inventory uses (blocking)."""
+    cards = [gpu for gpu in before.gpus if device_name(gpu) in (plan.cards or ())]
+    present = {gpu.uuid or gpu.index for gpu in nvml.read_gpus()} if cards else ()
+    gone = [str(gpu.index) for gpu in cards if (gpu.uuid or gpu.index) not in present]
+    if gone:
+        raise Obstacle(
+            "gpu-absent",
+            f"cannot start: GPU {', '.join(gone)} does not answer; check `nvidia-smi` and the"
+            " kernel log; a lost card needs a reset or a reboot",
+            hold=True,
+        )
+
+
+def no_card(engine: Engine) -> Obstacle:
+    """The obstacle of a CUDA build without a card; names a CPU build if caovan installs one."""
+    fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
+    if "cpu" in engine.install.versions:
+        fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
+    return Obstacle("gpu-absent", fact, hold=True)
+
+
+def check_port(port: int, setting: str = "[server] port") -> None:
+    """Raise Obstacle if another process listens on this port; `setting` names its key."""
+    others = ports.listeners(port)
+    if others:
+        who = ", ".join(str(other) for other in others)
+        raise Obstacle(
+            "port-busy",
+            f"cannot use port {port}: {who} listens there; stop it, or choose another {setting}",
+            hold=True,
+        )
+
+
+def check_cheap(request: PlanRequest) -> None:
+    """Check what needs no engine, which may take a minute to answer (blocking).
+
+    Raises Obstacle, and ConfigError where the key's file is bad.
+    """
+    config = request.config
+    config_file.api_key(config, config.engine.extra_args, request.environ, request.engine.arguments)
+    typed = any(word.startswith("--port") for word in config.engine.extra_args)
+    if request.before is None and not typed:
+        check_port(config.server.port)
+
+
+def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
+    """The configured model with its effective chat template. Raises ModelProblem."""
+    engine = chosen_engine(config)
+    if engine.models is not None:
+        return model_folder.read_named(engine.models, config, environ)
+    arguments = engine.arguments
+    weights = not arguments.invents_weights(config)
+    card = model_folder.read_model(config.model.path, weights=weights)
+    if config.policy.activations == "int8" and card.gptq and weights:
+        card = replace(card, negative_scale=_negative_scale(card))
+    return chat_template.effective(card, arguments.chat_template(config))
+
+
+def _negative_scale(card: ModelCard) -> str | None:
+    """The first tensor with a negative scale, "" if all are positive, None if none can be read."""
+    shards = model_folder.shards_of(card)
+    for shard in shards:
+        try:
+            found = scales.negative(shard)
+        except BadHeader as problem:
+            fact, remedy = str(problem), "download the file again"
+            raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
+        except OSError as problem:
+            fact = str(problem.strerror)
+            raise model_folder.ModelProblem(f"read {shard}", fact, "check the disk") from problem
+        if found:
+            return found
+    return "" if shards else None
+
+
+def _reachable(error: ProblemError, path: str) -> str:
+    """The problem with this path; with another remedy if it is hidden from the service only."""
+    remedy = private_tmp.remedy(path)
+    return str(replace(error.problem, remedy=remedy) if remedy else error.problem)
+
+
+def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
+    """Plan for the inspected machine. Raises Obstacle, also for a plan known to fail."""
+    config, engine = request.config, request.engine
+    mark = degraded.fingerprint(config, inventory)
+    # A running engine keeps its rungs, even if others have freed memory since.
+    used = None if request.before else occupancy.used(inventory.gpus)
+    try:
+        plan = _planned(request, inventory, mark, used)
+    except Unplannable as problem:
+        raise unplannable(problem) from problem
+    plan, known = foresee(engine, config, plan, inventory)
+    if known is not None:
+        raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
+    return Prepared(plan, inventory, mark, request.chosen_mode)
+
+
+def unplannable(problem: Unplannable) -> Obstacle:
+    """The obstacle when nothing can be planned; only a card, or its memory, is worth a wait."""
+    hold = problem.failure in ("gpu-absent", "vram-busy")
+    return Obstacle(problem.failure, str(problem), hold=hold)
+
+
+def _model(request: PlanRequest) -> ModelCard:
+    try:
+        card = read_model(request.config, request.environ)
+        if request.engine.models is None:
+            env = {**request.environ, **dict(request.config.engine.env)}
+            engine_access.check(card, env)
+        return card
+    except model_folder.ModelProblem as problem:
+        text = _reachable(problem, request.config.model.path)
+        hold = bool(limits.reached(problem))
+        raise Obstacle("model-missing", text, hold=hold) from problem
+
+
+def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
+    try:
+        trust.require(request.python, request.source)
+        reach = confinement(
+            request.engine, request.config, directories, request.python, request.environ
+        )
+        engine = probe.probe_engine(
+            request.engine.probe, request.python, directories.cache, confinement=reach
+        )
+        if engine.executable:
+            trust.require(engine.executable, request.source)
+    except trust.Distrusted as problem:
+        raise Obstacle("engine-unusable", str(problem), hold=True) from problem
+    except probe.EngineMissing as problem:
+        text = _reachable(problem, request.python)
+        raise Obstacle("engine-unusable", text, hold=True) from problem
+    return engine
+
+
+def inspect(request: PlanRequest, directories: Directories) -> Inventory:
+    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
+    # An installed engine may take a minute to answer; a missing one is known at once.
+    if os.path.exists(request.python):
+        model = _model(request)
+        engine = _engine(request, directories)
+    else:
+        engine = _engine(request, directories)
+        model = _model(request)
+    gpus = request.before.gpus if request.before else nvml.read_gpus()
+    if engine.build == "cuda" and not gpus:
+        raise no_card(request.engine)
+    machine = request.before.host if request.before else host.read_host(directories.cache)
+    if model.gguf is not None:  # layers go where they are read quickest
+        cache = directories.cache
+        machine = memory_speed.known(machine, cache, measure_in=cache)
+    return Inventory(gpus, machine, engine, model)
+
+
+def _planned(
+    request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
+) -> Plan:
+    """The plan, with the rungs that served last time if one is still possible with them."""
+    healing = request.engine.healing
+    kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
+
+    def plan(remembered: Plan | None, config: Config = request.config) -> Plan:
+        return request.engine.planning.make(
+            config,
+            inventory,
+            mode=request.mode,
+            environ=request.environ,
+            remembered=remembered,
+        )
+
+    try:
+        found = plan(kept)
+    except Unplannable:
+        raise
+    except Exception as problem:  # a file of another version that passed the check
+        if kept is None:
+            raise
+        text = f"cannot use the degraded plan that served: {type(problem).__name__}: {problem}"
+        full = plan(None)
+        return replace(full, warnings=(*full.warnings, text))
+    depth = request.tuned(found) if request.tuned else None
+    forecast = request.engine.planning.forecast
+    return tuned(
+        found, depth, request.config, partial(plan, None), lambda one: forecast(one, inventory).fits
+    )

@@ -1,0 +1,66 @@
+"""The seconds of a slot's starts: the present one's, and those that the state folder remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+from caovand.adapters.files import state_file
+from caovand.adapters.system import wall_clock
+from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.state import Snapshot, State
+from caovand.core.reporting import starts
+from caovand.core.reporting.starts import Course, Start
+
+
+class Starts:
+    """Remembers in the file `path`; `launches` are phases that end in the launch of a process."""
+
+    def __init__(self, path: Path, launches: AbstractSet[str]) -> None:
+        self._path, self._launches = path, launches
+        self._course: Course | None = None
+        self._kept: tuple[Start, ...] = ()
+        self._read = False
+        self.latest: tuple[Start, Start | None] | None = None
+        """The last start that led to serving, and the one to compare it with."""
+
+    def follow(
+        self, before: Snapshot, after: Snapshot, event: Event, figures: Mapping[str, Any]
+    ) -> bool:
+        """Take a step of the machine; whether it finished a start, which is then the latest.
+
+        OSError if the earlier starts cannot be read now: then this one is not counted.
+        """
+        course = self._course = starts.follow(self._course, before, after, event, self._launches)
+        if course is None or after.state is State.STARTING or after.plan is None:
+            return False
+        self._course = None
+        plan = after.plan.identity
+        self._remind()
+        start = starts.finished(course, plan, wall_clock.now(), figures)
+        self.latest = start, starts.earlier(self._kept, plan)
+        self._kept = (*self._kept, start)[-starts.KEPT :]
+        return True
+
+    def remaining_s(self, plan: str, elapsed_s: float) -> float | None:
+        """How long a start of this plan will take from now on; None if nobody knows."""
+        try:
+            self._remind()
+        except OSError:
+            return None
+        return starts.remaining_s(self._kept, plan, elapsed_s)
+
+    def _remind(self) -> None:
+        if not self._read:
+            self._kept = starts.from_document(state_file.read_or_none(self._path)) or ()
+            self._read = True
+
+    def remember(self) -> None:
+        """Keep the starts for the next daemon; OSError if it cannot."""
+        state_file.write(self._path, starts.to_document(self._kept))
+
+    def describe(self) -> dict[str, Any] | None:
+        """The latest start and the one before for the status, None before the first."""
+        return starts.describe(*self.latest) if self.latest else None

@@ -1,0 +1,90 @@
+"""Requests of tasks other than generating text, whose answers OpenAI's, Cohere's and vLLM's clients
+read: what to send, and whether the answer is one."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from caovand.core.engine.record import Upload, Work
+from caovand.core.model_task import ModelTask
+
+RATE_HZ = 16_000
+"""The rate of the sound that is sent: a second of silence."""
+_SAMPLES = bytes(2 * RATE_HZ)
+_FORMAT = struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)  # PCM, one channel
+_DATA = b"WAVEfmt " + _FORMAT + b"data" + struct.pack("<I", len(_SAMPLES)) + _SAMPLES
+_SILENCE = b"RIFF" + struct.pack("<I", len(_DATA)) + _DATA
+TEXTS = ("What does a supervisor do?", "It restarts an engine that hangs.")
+
+
+def _tokens(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+    return {"model": model, "input": prompt if isinstance(prompt, str) else list(prompt)}
+
+
+def _pair(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+    return {"model": model, "text_1": TEXTS[0], "text_2": _document(prompt)}
+
+
+def _sound(model: str, prompt: Sequence[int] | str) -> Upload:
+    fields = {"model": model, "language": "en", "temperature": "0"}
+    return Upload(fields, "a.wav", _SILENCE)
+
+
+def _rank_request(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
+    return {"model": model, "query": TEXTS[0], "documents": [_document(prompt)]}
+
+
+def _document(prompt: Sequence[int] | str) -> str:
+    """A text as it is; pairs cannot be made of token ids."""
+    return prompt if isinstance(prompt, str) else TEXTS[1]
+
+
+def _flaw(key: str, answer: Any, results: str = "data") -> str:
+    """The fault of the numbers under this key of the first result; "" if there is none."""
+    try:
+        found = list(_numbers(answer[results][0][key]))
+    except (LookupError, TypeError):
+        return f'it has no "{key}"'
+    if not found:
+        return f'its "{key}" is empty'
+    wrong = [one for one in found if not math.isfinite(one)]
+    return f'its "{key}" has a value that is not a number' if wrong else ""
+
+
+def _numbers(found: Any) -> Iterator[float]:
+    if isinstance(found, list):
+        for one in found:
+            yield from _numbers(one)
+    else:
+        number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        yield float(found) if number else math.nan
+
+
+def _no_text(answer: Any) -> str:
+    """A model may hear nothing in silence, so the text may be empty."""
+    has_text = isinstance(answer, dict) and isinstance(answer.get("text"), str)
+    return "" if has_text else 'it has no "text"'
+
+
+EMBED = Work("embedding", "/v1/embeddings", _tokens, lambda answer: _flaw("embedding", answer))
+RERANK = Work(
+    "score", "/v1/rerank", _rank_request, lambda answer: _flaw("relevance_score", answer, "results")
+)
+WORKS: Mapping[ModelTask, Work] = MappingProxyType(
+    {
+        "embed": EMBED,
+        "token_embed": Work("pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)),
+        "token_classify": Work(
+            "pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)
+        ),
+        "classify": Work(
+            "classification", "/classify", _tokens, lambda answer: _flaw("probs", answer)
+        ),
+        "score": Work("score", "/score", _pair, lambda answer: _flaw("score", answer)),
+        "transcription": Work("transcription", "/v1/audio/transcriptions", _sound, _no_text),
+    }
+)

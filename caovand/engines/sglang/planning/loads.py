@@ -1,0 +1,209 @@
+"""The loads that SGLang's planner weighs, from SGLang's own to those that save most memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caovand.core.config.schema import Config
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.common.options import count
+from caovand.engines.common.tensors import FLOATS
+from caovand.engines.sglang.memory.forecast import cache_room, estimate
+from caovand.engines.sglang.memory.load import Load, weights_bytes
+from caovand.engines.sglang.memory.states import SLOTS, divide
+from caovand.engines.sglang.memory.steps import (
+    largest_share,
+    measured_mib,
+    usual_share,
+    usual_step,
+)
+from caovand.engines.sglang.planning.options import QUANTIZATION, SHARE, STEP
+
+SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
+"""A context worth weights of fewer bits."""
+GENEROUS_CONTEXT = {"chat": 32768, "long": 131072, "batch": 8192}
+"""A context worth another card where the cards are not linked, shorter steps, and a cache of fewer
+bits."""
+USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
+"""Tokens of a usual request, with room for it to grow."""
+SHORT_STEPS = (2048, 1024)
+WORTH = 1.1
+"""How many times the tokens a load must hold to be worth what it gives up."""
+NATIVE = "fp8_e4m3"
+"""A cache type that cards with fp8 convert as quickly as they read it: many users gain."""
+ADA = (8, 9)
+"""Compute capability from which cards compute in fp8."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A load, the tokens that its cache holds, and the requests that it can serve at once.
+
+    `share` finds the share of memory of a load like it.
+    """
+
+    load: Load
+    tokens: int
+    requests: int
+    share: Callable[[Load], float]
+
+
+def eight_bits(gpus: Sequence[Gpu]) -> str:
+    """The cache of 8 bits that these cards read: Triton has e4m3 from SM89 on only."""
+    return NATIVE if all(gpu.compute_capability >= ADA for gpu in gpus) else "fp8_e5m2"
+
+
+def choose(
+    config: Config,
+    model: ModelCard,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, Any],
+    splits: Sequence[int],
+    *,
+    smaller_cache: bool,
+    old: bool,
+) -> Sized:
+    """The load over the fewest of `splits` with room for a generous request in the model's own
+    type; else with a sufficient one in 8 bits, and last with weights rounded to 8 bits too."""
+    workload, limit = config.policy.workload, model.max_model_len
+
+    def best(ranks: int, *, rounded: bool, small: bool) -> Sized:
+        one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
+        return _first_worth(_levels(config, model, one, gpus, typed, smaller_cache=small, old=old))
+
+    def holds(sized: Sized, context: int) -> bool:
+        enough = config.model.max_model_len or min(context, limit)
+        return sized.tokens >= enough and sized.requests > 0
+
+    for ranks in splits:
+        if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
+            return best(ranks, rounded=False, small=smaller_cache)
+    found: list[Sized] = []
+    for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
+        for ranks in splits:
+            if rounded and not _loads_unrounded(model, replace(load, ranks=ranks), gpus):
+                continue
+            found.append(best(ranks, rounded=rounded, small=smaller_cache))
+            if holds(found[-1], SUFFICIENT_CONTEXT[workload]):
+                return found[-1]
+    return max(found, key=lambda sized: (sized.tokens, sized.load.ranks))
+
+
+def may_round(model: ModelCard, gpus: Sequence[Gpu], typed: Mapping[str, Any]) -> bool:
+    """Whether SGLang may round the weights to fp8: 16-bit ones, on cards that compute in it."""
+    floats = model.quantization is None and all(FLOATS.get(w.dtype) == 2 for w in model.weights)
+    native = all(gpu.compute_capability >= ADA for gpu in gpus)
+    return floats and native and not {QUANTIZATION, "load_format", "dtype"} & typed.keys()
+
+
+def _loads_unrounded(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> bool:
+    """Whether the cards hold the weights as they are stored: SGLang rounds them afterwards."""
+    return weights_bytes(model, replace(load, rounded=False)) <= measured_mib(gpus) * 2**20
+
+
+def _levels(
+    config: Config,
+    model: ModelCard,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, Any],
+    *,
+    smaller_cache: bool,
+    old: bool,
+) -> Iterator[tuple[Sized, int]]:
+    """The loads over some cards, from SGLang's own on, and the tokens with which each is enough:
+    the workload's as long as that takes nothing else, then those of a generous request."""
+    workload, limit = config.policy.workload, model.max_model_len
+    generous = config.model.max_model_len or min(GENEROUS_CONTEXT[workload], limit)
+    plenty = max(generous, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
+    stated, wanted = _stated_step(config, typed), _stated_share(config, typed)
+    usual = usual_step(gpus, load.ranks)[0]
+    steps = (stated,) if stated else (usual, *(step for step in SHORT_STEPS if step < usual))
+
+    def modelled(one: Load) -> float:
+        return wanted or largest_share(model, one, gpus)
+
+    def own(one: Load) -> float:
+        share = wanted or usual_share(one, gpus)
+        return share if old or wanted else min(share, modelled(one))
+
+    yield sized_load(model, replace(load, step=steps[0]), gpus, own, workload), plenty
+    saving = own if old else modelled
+    small = replace(load, cache_type=eight_bits(gpus))
+    if smaller_cache and workload == "batch" and small.cache_type == NATIVE:
+        yield sized_load(model, replace(load, step=steps[0]), gpus, saving, workload), plenty
+        yield sized_load(model, replace(small, step=steps[0]), gpus, saving, workload), generous
+    for cache in (load, small) if smaller_cache else (load,):
+        for step in steps:
+            yield sized_load(model, replace(cache, step=step), gpus, saving, workload), generous
+
+
+def of_sglang(config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any]) -> Load:
+    """The load with SGLang's own step and share, for a model whose memory is not modelled."""
+    step = _stated_step(config, typed) or usual_step(gpus, load.ranks)[0]
+    load = replace(load, step=step)
+    return replace(load, share=_stated_share(config, typed) or usual_share(load, gpus))
+
+
+def _stated_step(config: Config, typed: Mapping[str, Any]) -> int | None:
+    return count(typed.get(STEP)) or config.policy.max_num_batched_tokens
+
+
+def _stated_share(config: Config, typed: Mapping[str, Any]) -> float | None:
+    share = typed.get(SHARE, config.policy.gpu_memory_utilization)
+    return float(share) if isinstance(share, (int, float)) else None
+
+
+def sized_load(
+    model: ModelCard,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    share: Callable[[Load], float],
+    workload: str,
+) -> Sized:
+    """The load with its share, and what it holds.
+
+    Where SGLang's division between recurrent states and cache cuts requests or context, there are
+    states for as many requests as the cache has usual prompts of.
+    """
+    load = replace(load, share=share(load))
+    usual = _holding(model, load, gpus, share)
+    limit = model.max_model_len
+    if (
+        not model.hybrid
+        or load.slots
+        or (usual.requests == load.requests and usual.tokens >= limit)
+    ):
+        return usual
+    found = usual
+    for requests in range(load.requests, 0, -1):
+        fewer = replace(load, requests=requests, slots=requests * SLOTS)
+        found = _holding(model, fewer, gpus, share)
+        prompts = 1 if workload == "long" else requests
+        if found.tokens >= min(GENEROUS_CONTEXT[workload], limit) and (
+            found.tokens >= prompts * min(USUAL_REQUEST_TOKENS[workload], limit)
+        ):
+            break
+    return found
+
+
+def _holding(
+    model: ModelCard, load: Load, gpus: tuple[Gpu, ...], share: Callable[[Load], float]
+) -> Sized:
+    requests = divide(model, load, cache_room(model, load, gpus)).requests
+    return Sized(load, estimate(model, load, gpus).kv_tokens, requests, share)
+
+
+def _first_worth(levels: Iterator[tuple[Sized, int]]) -> Sized:
+    """The first load with enough tokens; else the one that holds the most."""
+    best: Sized | None = None
+    for sized, enough in levels:
+        if sized.tokens >= enough and sized.requests:
+            return sized
+        if best is None or sized.tokens > best.tokens * WORTH:
+            best = sized
+    assert best is not None
+    return best

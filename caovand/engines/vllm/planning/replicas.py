@@ -1,0 +1,43 @@
+"""Replicas for a batch: engines side by side that share the requests (--data-parallel-size)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.plan import Setting
+from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.machine.ranks import REPLICAS, Split, alike, splits_below
+from caovand.engines.vllm.planning.devices import is_single_node
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+
+
+def data_parallel_size(partial: PartialPlan) -> Setting | None:
+    if not partial.split or partial.split.replicas == 1:
+        return None
+    reason = "a batch: each replica serves requests of its own, and waits for no other's cards"
+    if partial.model.experts:
+        reason = (
+            "a batch: each replica has a cache of its own requests, of which all cards of one"
+            " engine would hold the same"
+        )
+    return policy(partial.split.replicas, reason)
+
+
+def replica_splits(partial: PartialPlan) -> Iterator[Split]:
+    """Splits in replicas, for a batch on cards that are alike.
+
+    Experts are spread over all replicas, which then step together: that is for latent caches, of
+    which all cards of one engine would hold the same.
+    """
+    model, cards = partial.model, len(partial.gpus)
+    known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
+    batch = partial.config.policy.workload == "batch" and partial.generates
+    if not (batch and known and is_single_node(partial)) or cards < 2:
+        return
+    if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
+        return
+    if model.experts and (not model.latent or model.experts % cards):
+        return
+    for size in splits_below(model, cards, whole_experts=bool(model.experts)):
+        if cards % size == 0:
+            yield Split(size, replicas=cards // size)

@@ -1,0 +1,113 @@
+"""The packaged service's two users without a package: root makes and removes them for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from caovand.adapters.engine_user import VARIABLE
+from caovand.adapters.system import processes
+
+DAEMON, ENGINE = "caovan-test", "caovan-test-engine"
+RIGHTS = "+setuid,+setgid"
+TAKEN = 9
+"""useradd's status where the user exists, as after a test that was killed."""
+SHARED = Path("/dev/shm")
+CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
+
+
+@dataclass(frozen=True)
+class Users:
+    """The daemon's user and its engines'."""
+
+    daemon: pwd.struct_passwd
+    engine: pwd.struct_passwd
+
+    def daemons_rights(self) -> tuple[str, ...]:
+        """Words that run a daemon as its user, with what the unit gives it."""
+        rights = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
+        return (*self._become(self.daemon), *rights, f"--bounding-set=-all,{RIGHTS}")
+
+    def engines_rights(self) -> tuple[str, ...]:
+        """Words that run a daemon as the engines' user, who has no other for engines."""
+        return (*self._become(self.engine), "--bounding-set=-all")
+
+    def _become(self, user: pwd.struct_passwd) -> tuple[str, ...]:
+        groups = ",".join(map(str, sorted({self.engine.pw_gid, *_groups_of_cards()})))
+        ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", f"--groups={groups}")
+        return ("setpriv", *ids, "--no-new-privs")
+
+    def environ(self, cache: Path) -> dict[str, str]:
+        """What a daemon of either kind needs in its environment."""
+        own = {"CACHE_DIRECTORY": str(cache), "HOME": str(cache), "XDG_CACHE_HOME": str(cache)}
+        return {**own, VARIABLE: ENGINE}
+
+    def make_cache(self, cache: Path, like: Path) -> None:
+        """Make the folder of both, as the package does, with a copy of what is in another one."""
+        if like.is_dir():
+            shutil.copytree(like, cache, symlinks=True)
+        cache.mkdir(exist_ok=True)
+        self.own(cache)
+
+    def own(self, cache: Path) -> None:
+        """Make the cache of earlier users these users'."""
+        owner = f"{self.engine.pw_uid}:{self.engine.pw_gid}"
+        subprocess.run(["chown", "-hR", owner, str(cache)], check=True)
+        cache.chmod(0o770)
+
+    def left(self) -> list[str]:
+        """What lives or lies in memory of the engines' user."""
+        living = [str(one) for one in processes.every() if not one.zombie and self.runs(one.pid)]
+        files = [
+            str(file) for file in SHARED.iterdir() if file.lstat().st_uid == self.engine.pw_uid
+        ]
+        return living + files
+
+    def runs(self, pid: int) -> bool:
+        """Whether a process is the engines' user's; of some, root owns the folder in /proc."""
+        with contextlib.suppress(OSError):
+            return f"\nUid:\t{self.engine.pw_uid}\t" in Path(f"/proc/{pid}/status").read_text()
+        return False
+
+
+def _groups_of_cards() -> set[int]:
+    """The groups that devices of the cards are for, where not everybody may use them."""
+    found = [os.stat(path) for path in CARDS if os.path.exists(path)]
+    return {one.st_gid for one in found if not one.st_mode & stat.S_IWOTH}
+
+
+@contextlib.contextmanager
+def service_users() -> Iterator[Users]:
+    """Both users; skips where none can be made."""
+    if os.getuid() != 0 or not all(map(shutil.which, ("useradd", "userdel", "setpriv"))):
+        pytest.skip("needs root, useradd and setpriv")
+    with contextlib.ExitStack() as undo:
+        for name in (DAEMON, ENGINE):
+            words = ["useradd", "--system", "--no-create-home", "--user-group", name]
+            if subprocess.run(words, capture_output=True, check=False).returncode not in (0, TAKEN):
+                pytest.skip(f"cannot make the user {name}")
+            undo.callback(subprocess.run, ["userdel", name], check=False, capture_output=True)
+        for gid in _groups_of_cards():
+            subprocess.run(["usermod", "--append", "--groups", str(gid), ENGINE], check=True)
+        yield Users(*map(pwd.getpwnam, (DAEMON, ENGINE)))
+
+
+@contextlib.contextmanager
+def enterable(*paths: Path) -> Iterator[None]:
+    """Let every user enter the folders on the way to these paths; undone at the end."""
+    with contextlib.ExitStack() as undo:
+        for path in paths:
+            for folder in (*path.absolute().parents, *path.resolve().parents):
+                if not (mode := folder.stat().st_mode) & stat.S_IXOTH:
+                    folder.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+                    undo.callback(folder.chmod, stat.S_IMODE(mode))
+        yield
