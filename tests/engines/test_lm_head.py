@@ -143,3 +143,22 @@ def test_answers_of_an_int8_head_are_compared_as_those_of_rounded_weights_are() 
     for sections, coarse in ((INT8, True), ({}, False)):
         machine = box(8, model=plain)
         assert ENGINE.planning.coarse(plan(machine, **sections), machine) is coarse
+
+
+def test_an_int8_mtp_layer_is_counted_and_a_part_of_the_vocabulary_makes_drafts_cheaper() -> None:
+    def made(**env: str) -> tuple[float, float]:
+        machine = box()
+        found = plan(machine, engine={"env": {LM_HEAD: "int8", **env}}, policy={"mtp": 3})
+        decode = ENGINE.planning.modelled(found, machine, 4096, 1).decode
+        assert decode is not None
+        return dict(forecast(found, machine).parts)["weights"], decode
+
+    weights, speed = made()
+    rounded, faster = made(CAOVAN_DRAFTER="int8")
+    layer = sum(w.size for w in QWEN_27B_AWQ.weights if w.part == "mtp") / 2**20
+    assert weights - rounded == pytest.approx(layer / 2 / 2, rel=0.01)
+    assert faster > speed
+    fewer = made(CAOVAN_DRAFT_VOCABULARY="65536")
+    assert fewer[0] == weights
+    assert fewer[1] > speed
+    assert made(CAOVAN_DRAFT_VOCABULARY="many") == (weights, speed)
