@@ -67,7 +67,7 @@ def round_layers(model) -> None:
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
 
     from . import dispatch, head_layer
-    from .replacements import card_facts, logger
+    from .replacements import logger
 
     config = getattr(model.vllm_config, "additional_config", None)
     try:
@@ -92,7 +92,7 @@ def round_layers(model) -> None:
                     hidden=weight.shape[1],
                     adapters=model.vllm_config.lora_config is not None,
                     load_format=str(model.vllm_config.load_config.load_format),
-                    **card_facts(weight.device),
+                    **head_layer.card_facts(weight.device),
                 )
             )
             if reason:

@@ -136,6 +136,9 @@ def test_the_ladder_gives_it_up_for_crashes_and_wrong_answers() -> None:
     assert step is not None
     assert (step.env, step.change) == ({LM_HEAD: None}, "int8 lm_head -> half")
     assert HEALING.by_name["half-head"].step(plan(box()), Finding("hang", "", "serve")) is None
+    off = HEALING.by_name["plugin-off"].step(made, Finding("illegal-access", "", "serve"))
+    assert off is not None
+    assert off.env[LM_HEAD] is None, "without the plugin the head has 16 bits, and takes them"
 
 
 def test_answers_of_an_int8_head_are_compared_as_those_of_rounded_weights_are() -> None:

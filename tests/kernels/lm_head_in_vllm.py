@@ -10,8 +10,9 @@ import os
 import types
 
 import torch
-from caovan_vllm_sm75_turbo3 import int8_head, lm_head
-from vllm.model_executor.layers import logits_processor
+from caovan_vllm_sm75_turbo3 import drafter, int8_head, lm_head
+from vllm.model_executor import parameter
+from vllm.model_executor.layers import linear, logits_processor
 from vllm.model_executor.layers import vocab_parallel_embedding as layers
 
 logging.basicConfig(level=logging.INFO)
@@ -27,7 +28,7 @@ V, K = 1000, 128
 torch.manual_seed(0)
 WEIGHT, X = torch.randn(V, K).half(), torch.randn(3, K).half()
 rank, ranks = 0, 1
-for module in (layers, logits_processor):  # there are no other processes
+for module in (layers, logits_processor, linear, parameter):  # there are no other processes
     module.get_tensor_model_parallel_rank = lambda: rank
     module.get_tensor_model_parallel_world_size = lambda: ranks
 logits_processor.LogitsProcessor._gather_logits = lambda self, logits: logits
@@ -131,6 +132,49 @@ assert torch.equal(drafted[:, :128], whole[:, :128])
 assert torch.equal(drafted[:, 488:], whole[:, 488:]), "the last 512 are special"
 assert (drafted[:, 128:488] == -torch.inf).all()
 assert torch.equal(logits(head, X), whole)
+
+# the MTP model's class is wrapped as soon as it is imported and a head is made
+from vllm.model_executor.models import qwen3_5_mtp  # noqa: E402
+
+model = qwen3_5_mtp.Qwen3_5MTP
+assert not hasattr(model, "caovan")
+head, logits = made(additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128})
+assert model.caovan
+fake = types.SimpleNamespace(lm_head=head, logits_processor=logits)
+for _ in range(2):
+    assert torch.equal(model.compute_logits(fake, X), drafted)
+    assert torch.equal(logits(head, X), whole), "the target's"
+fake.lm_head, _ = made(additional={})
+assert model.compute_logits(fake, X).isfinite().all()
+
+# its linear layers become int8 once they are loaded
+
+
+def layers_of(**additional) -> tuple[torch.nn.ModuleList, list[torch.Tensor]]:
+    half = {"bias": False, "params_dtype": torch.float16}
+    found = torch.nn.ModuleList([
+        linear.ColumnParallelLinear(K, 192, **half), linear.RowParallelLinear(192, K, **half),
+        linear.ColumnParallelLinear(96, 192, **half), linear.ReplicatedLinear(K, 64, **half),
+    ])  # fmt: skip
+    for layer in found:
+        layer.weight.data.normal_()
+    weights = [layer.weight.detach().clone() for layer in found]
+    config = configured(additional=additional)
+    drafter.round_layers(types.SimpleNamespace(model=found, vllm_config=config))
+    for layer in found:
+        layer.quant_method.process_weights_after_loading(layer)
+    return found, weights
+
+
+found, weights = layers_of(caovan_drafter="int8")
+assert [int8(layer) for layer in found] == [True, True, False, False]
+for layer, weight in zip(found[:2], weights, strict=False):
+    x = torch.randn(5, weight.shape[1]).half()
+    exact_x = x.double() @ weight.double().T
+    out, _ = layer(x)
+    assert (out.double() - exact_x).abs().max() < 0.06 * exact_x.std()
+for additional in ({}, {"caovan_drafter": "int4"}, {"caovan_drafter": "int8", "caovan": False}):
+    assert not any(int8(layer) for layer in layers_of(**additional)[0])
 
 # what stays in 16 bits: unwished, tied, of other types, changed by adapters, unsound, elsewhere
 embedding = layers.VocabParallelEmbedding(V, K, params_dtype=torch.float16)
