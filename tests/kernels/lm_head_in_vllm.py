@@ -5,8 +5,10 @@ Runs in an engine's Python, by test_cpu_engine.py.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import sys
 import types
 
 import torch
@@ -43,7 +45,9 @@ def configured(dtype=torch.float16, tied=False, **more) -> types.SimpleNamespace
             hf_text_config=types.SimpleNamespace(tie_word_embeddings=tied),
         ),
         lora_config=more.pop("lora", None),
-        speculative_config=None,
+        speculative_config=types.SimpleNamespace(
+            method=more.pop("method", "ngram"), draft_lm_head_quantization=None
+        ),
         load_config=types.SimpleNamespace(load_format=more.pop("load_format", "auto")),
     )  # fmt: skip
 
@@ -72,7 +76,8 @@ head, logits = made()
 assert isinstance(head, layers.ParallelLMHead)
 assert int8(head)
 assert head.weight.shape == (1024, K)
-assert sum(p.numel() * p.element_size() for p in head.parameters()) == 1024 * (K + 4)
+held = (*head.parameters(), *head.buffers())
+assert sum(tensor.numel() * tensor.element_size() for tensor in held) == 1024 * (K + 4)
 steps, scale = lm_head.quantise(WEIGHT)
 exact = X.double() @ (steps.double() * scale.double()[:, None]).T
 whole = logits(head, X)
@@ -133,13 +138,39 @@ assert torch.equal(drafted[:, 488:], whole[:, 488:]), "the last 512 are special"
 assert (drafted[:, 128:488] == -torch.inf).all()
 assert torch.equal(logits(head, X), whole)
 
-# the MTP model's class is wrapped as soon as it is imported and a head is made
-from vllm.model_executor.models import qwen3_5_mtp  # noqa: E402
-
-model = qwen3_5_mtp.Qwen3_5MTP
-assert not hasattr(model, "caovan")
-head, logits = made(additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128})
+# the MTP model's class is wrapped once the head of a target that drafts by it is int8
+assert drafter.MODEL not in sys.modules
+head, logits = made(
+    additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128}, method="mtp"
+)
+model = sys.modules[drafter.MODEL].Qwen3_5MTP
 assert model.caovan
+assert "vllm_config" in inspect.signature(model.__init__).parameters, "vLLM asks for it"
+
+# a drafter's head is the target's from the start, and is not loaded
+for drafting in (True, False):
+    seen: list = []
+
+    def construct(self, seen=seen) -> None:
+        seen.append(layers.ParallelLMHead(V, K, params_dtype=torch.float16))
+
+    (drafter._init(construct) if drafting else construct)(None)
+    assert int8(seen[0]) == drafting
+    assert (seen[0].weight.data_ptr() == head.weight.data_ptr()) == drafting
+    if drafting:
+        loads = seen[0].weight.weight_loader
+        loads(seen[0].weight, torch.zeros(V, K).half())
+        seen[0].quant_method.process_weights_after_loading(seen[0])
+        assert torch.equal(logits(seen[0], X), whole)
+        assert not any(p.is_meta for p in seen[0].parameters())
+drafter._init(construct)(None)
+assert not int8(seen[-1]), "another target was made, which is not int8 yet"
+head, logits = made(
+    additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128}, method="mtp"
+)
+small = layers.ParallelLMHead
+drafter._init(lambda self: seen.append(small(V, 2 * K, params_dtype=torch.float16)))(None)
+assert not int8(seen[-1]), "a drafter of another size has its own"
 fake = types.SimpleNamespace(lm_head=head, logits_processor=logits)
 for _ in range(2):
     assert torch.equal(model.compute_logits(fake, X), drafted)
