@@ -86,8 +86,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
         "slot is out of range. Keep max_model_len within the model's own limit (and what "
-        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more tokens "
-        "than the model; otherwise it is a fault of the release.",
+        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more "
+        "tokens than the model; otherwise it is a fault of the release.",
     ),
     "pod.probe": (
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
