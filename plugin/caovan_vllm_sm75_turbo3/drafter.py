@@ -113,12 +113,12 @@ def round_layers(model) -> None:
     """Have the linear layers of a loaded drafter become int8 when vLLM finishes them."""
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
 
-    from . import dispatch, head_layer
+    from . import head_layer, rounding
     from .replacements import logger
 
     config = getattr(model.vllm_config, "additional_config", None)
     try:
-        wanted = dispatch.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
+        wanted = rounding.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
         if wanted == "off":
             return
         reasons = set()
@@ -130,8 +130,8 @@ def round_layers(model) -> None:
             if weight is None or weight.dim() != 2:
                 reasons.add(f"its weights are quantised already ({method})")
                 continue
-            reason = dispatch.lm_head_refusal(
-                dispatch.LmHeadFacts(
+            reason = rounding.lm_head_refusal(
+                rounding.LmHeadFacts(
                     dtype=str(weight.dtype).removeprefix("torch."),
                     head_dtype=str(weight.dtype).removeprefix("torch."),
                     method=method,

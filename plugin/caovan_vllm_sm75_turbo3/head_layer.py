@@ -15,7 +15,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
 )
 
-from . import dispatch, drafter, int8_head, launch, library, lm_head, ops  # noqa: F401  (ops registers)
+from . import drafter, int8_head, launch, library, lm_head, ops, rounding  # noqa: F401  (ops registers)
 from .replacements import card_facts, logger
 
 Tensor = torch.Tensor
@@ -27,13 +27,13 @@ def reason_of(error: Exception) -> str:
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
-def facts(layer: ParallelLMHead, vllm_config) -> dispatch.LmHeadFacts:
+def facts(layer: ParallelLMHead, vllm_config) -> rounding.LmHeadFacts:
     """The facts of a constructed head and its machine."""
     model = vllm_config.model_config
     text = getattr(model, "hf_text_config", None)
     # vLLM 0.21 has a type of its own for logits of pooling models only.
     head_dtype = model.head_dtype if model.runner_type != "pooling" else "of pooling"
-    return dispatch.LmHeadFacts(
+    return rounding.LmHeadFacts(
         dtype=str(model.dtype).removeprefix("torch."),
         head_dtype=str(head_dtype).removeprefix("torch."),
         method=type(layer.quant_method).__name__,
@@ -105,7 +105,7 @@ class Int8LmHeadMethod(Int8Method, UnquantizedEmbeddingMethod):
         rows = x.reshape(-1, x.shape[-1])
         out = x.new_full((rows.shape[0], layer.weight.shape[0]), -torch.inf)
         shard = layer.shard_indices
-        for first, end in dispatch.drafted_rows(
+        for first, end in rounding.drafted_rows(
             self.draft_vocabulary, layer.org_vocab_size,
             shard.org_vocab_start_index, shard.org_vocab_end_index,
         ):  # fmt: skip
@@ -140,7 +140,7 @@ class Sm75LMHead(ParallelLMHead):
             config = get_current_vllm_config()
             if int8_head.wanted(config) == "off":
                 return
-            reason = dispatch.lm_head_refusal(facts(self, config))
+            reason = rounding.lm_head_refusal(facts(self, config))
             method = Int8LmHeadMethod(self.quant_method)
             method.draft_vocabulary = int8_head.draft_vocabulary(config)
             method.drafts_by = getattr(config.speculative_config, "method", None)
