@@ -11,7 +11,7 @@ from caovand.core.facts.all_reduce import CUSTOM, NCCL
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Step
 from caovand.core.plan import Plan
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, count
+from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
 from caovand.engines.vllm.machine.ranks import REPLICAS, TENSOR, WHOLE_EXPERTS
 from caovand.engines.vllm.planning.environment import ATTENTION, STATES
@@ -162,7 +162,8 @@ def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     if listed and PLUGIN not in listed and not blamed:
         return None
     others = [name for name in listed if name != PLUGIN] if PLUGIN in listed else []
-    env = {PLUGINS: ",".join(others)}
+    env: dict[str, str | None] = {PLUGINS: ",".join(others)}
+    env |= {name: None for name in (LM_HEAD, DRAFTER) if name in plan.env}  # or memory would count
     if STATES not in plan.env or not plan.env[STATES].value:
         return Step(env=env, change="caovan's kernels off")
     env[STATES] = ""

@@ -187,6 +187,8 @@ class Pace:
             self._bytes[weights.part] += on_rank(weights, model, base)
         speed = _speed(base, gpus)
         self._gb_s, self._flop_s = speed.gb_s * 1e9, speed.tflop_s * 1e12
+        count = base.draft_vocabulary
+        self._drafted = min(1.0, count / model.vocab_size) if count else 1.0
         self._head = (
             self._bytes["head"] or self._bytes["embedding"]
         )  # tied embeddings are read once
@@ -260,7 +262,7 @@ class Pace:
         experts *= unevenness(self._model, self._holders, everybodys)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
-        read += candidate.mtp * (drafter + self._head)
+        read += candidate.mtp * (drafter + self._head * self._drafted)
         read += users * (self._attention.read + self._state) - candidate.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
