@@ -183,7 +183,7 @@ class Gateway:
             record.outcome = CLIENT_GONE
             raise
         finally:
-            desk.records.append(record.row(desk.now()))
+            desk.ended(record)
 
     async def _answered(
         self, request: web.Request, key: ClientKey, record: Record

@@ -139,5 +139,7 @@ def test_each_request_that_ended_is_reported_without_its_text(
         ]
         assert 0 <= rows[0]["waited_s"] <= rows[0]["first_s"] <= rows[0]["whole_s"]
         assert "hello" not in json.dumps(rows)
+        ended = {"200": 1, "429": 1, "404": 1, "0": 1}
+        await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == ended)
 
     run(tmp_path, test, keys=KEYS)
