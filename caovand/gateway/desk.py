@@ -26,6 +26,7 @@ from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
+from caovand.core.gateway.prefixes import Prefixes
 from caovand.core.gateway.protocol import Fault
 from caovand.core.gateway.record import MAX_KEPT, Record, Totals
 from caovand.core.gateway.usage import Ledger, Quotas, Used
@@ -100,6 +101,7 @@ class Desk:
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         """The latest requests that have ended, for the daemon."""
         self.totals = Totals()
+        self.prefixes = Prefixes()
         self.now = clock
         self.quotas, self.usage = Quotas(), Ledger()
         self.quotas.know(facts.used_day, facts.used)

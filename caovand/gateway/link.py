@@ -24,7 +24,7 @@ AGAIN_S = 0.5
 REPORT_S = 0.25  # between two reports at least
 USAGE_S = 1.0
 MAX_ROWS = 20  # of usage: a request to the daemon is one short line
-MAX_RECORDS = 8
+MAX_RECORDS = 6
 
 
 Listed = Callable[[Facts], Awaitable[tuple[str, ...]]]

@@ -16,6 +16,7 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
     "at": (int, float), "key": (str,), "path": (str,), "model": (str,), "status": (int,),
     "outcome": (str,), "waited_s": (int, float), "first_s": (int, float, type(None)),
     "whole_s": (int, float), "read": (int,), "written": (int,), "estimated": (bool,),
+    "prefix": (str,),
 }  # fmt: skip
 
 
@@ -40,6 +41,8 @@ class Record:
     """When it went to the engine that answered it."""
     first: float | None = None
     used: Used = NOTHING
+    prefix: str = ""
+    """What changed in the conversation, so that the engine read the rest again."""
     tries: int = 0
     """How often it went to an engine."""
 
@@ -56,6 +59,7 @@ class Record:
             "first_s": None if self.first is None else round(self.first - self.began, 4),
             "whole_s": round(ended - self.began, 4), "read": self.used.read,
             "written": self.used.written, "estimated": self.used.estimated,
+            "prefix": self.prefix,
         }  # fmt: skip
 
 

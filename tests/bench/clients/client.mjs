@@ -11,7 +11,7 @@ async function work(thread) {
   for (let number = 1; !stop; number++) {
     await pause();
     const row = { library: "node openai", began: Date.now() / 1000, text: "", end: "" };
-    const messages = [{ role: "user", content: `node ${thread} ${number}` }];
+    const messages = [{ role: "user", content: `node ${process.pid} ${thread} ${number}` }];
     try {
       const stream = await client.chat.completions.create(
         { model, messages, stream: true, max_tokens: 100, temperature: 0 });

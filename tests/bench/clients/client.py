@@ -140,7 +140,7 @@ def work(library: str, chat: Chat, thread: int) -> None:
         row: dict[str, Any] = {"library": library, "began": time.time(), "text": "", "end": ""}
         try:
             # Each is another request: one that an engine may have died of would be tried alone.
-            for piece, end in chat(f"{library} {thread} {number}"):
+            for piece, end in chat(f"{library} {os.getpid()} {thread} {number}"):
                 row["text"] += piece
                 row["end"] = end or row["end"]
         except Exception as problem:  # which class it is, is measured
