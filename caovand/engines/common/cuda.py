@@ -1,6 +1,6 @@
 """What ggml prints when a card fails, by CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
 
-_OF = r"(?:CUDA|ROCm|HIP|MUSA) error: (?:CUDA error: )?"
+_OF = r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: (?:CUDA error: )?"
 """How ggml begins an error of the runtime or of its BLAS; the text that follows is theirs."""
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"

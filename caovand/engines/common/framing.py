@@ -29,6 +29,8 @@ _BEGINS = re.compile(
     r"|Error allocating "
     r"|ggml_metal_init\(\) failed"
     r"|[\w./-]{1,100}(?::[\w.-]{1,60})? does not support (?:tools|thinking|chat|generate|embed)"
+    r"|[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE|(?:image|audio) input is not supp"
+    r"|The server was not compiled for"
     r"|OCI runtime |nvidia-container-cli: |NVRM: "
     r"|Error response from daemon: )"
 )
@@ -36,7 +38,7 @@ _LOGGED = re.compile(
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |(?:time=\S{1,40} )?level=[A-Z]{1,8} source="
     r"|(?:\(\w{1,40} pid=\d{1,10}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d "
 )
-ALARMING = re.compile(
+_ALARMING = re.compile(
     r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
     r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|invalid|warning:)\b"
     r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\b(?:does not|must)\b|\bEOF\b"
@@ -54,6 +56,9 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
         return "", ()
+    for place in range(len(lines) - 1, 0, -1):
+        if lines[place - 1].rstrip().endswith(":") and lines[place].strip():
+            lines[place - 1] = f"{lines[place - 1].rstrip()} {lines[place]}"
     cut: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, 1):
@@ -66,3 +71,8 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
             cut += [piece for piece in found if piece]
             numbers += [number] * (len(cut) - len(numbers))
     return "\n".join(cut), numbers
+
+
+def is_alarming(line: str) -> bool:
+    """Whether a line sounds like an error that ends something."""
+    return bool(_ALARMING.search(line[:LONGEST])) and not _GOES_ON.search(line[:LONGEST])

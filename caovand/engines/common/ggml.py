@@ -8,7 +8,8 @@ from caovand.engines.common.signature import signature
 
 # Before b6900 no line of llama.cpp has a level.
 _RAW = re.compile(
-    r"(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
+    r"(?:llama\.cpp: )?[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE"
+    r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
     r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API (?:failed|returns)"
     r"|libc\+\+abi: terminating"
@@ -32,7 +33,11 @@ RAM = (
 """A buffer in the machine's memory; pinned ones carry a card's name."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
-         r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"),
+         r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)"),
+    signature("llama.cache.flash", "cause", "backend-unsupported",
+         r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
+         r"|V cache quantization requires flash_attn"),
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
     # The scheduler found no device that runs an operation on a tensor placed where it cannot be

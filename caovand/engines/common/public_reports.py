@@ -25,10 +25,11 @@ backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card vllm vllm-project/vllm#16515 vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.operation llamacpp LostRuins/koboldcpp#1412
-backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015
+backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.cpp#22729
 backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
-backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868
+backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
+backend-unsupported llama.cache.flash ollama ollama/ollama#15043
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433 mozilla-ai/llamafile#403
 backend-unsupported llama.metal llamacpp kherud/java-llama.cpp#6 ggml-org/llama.cpp#3423
@@ -76,8 +77,10 @@ bad-arguments llama.model.architecture llamacpp open-webui/open-webui#13423
 bad-arguments llama.model.template any ggml-org/llama.cpp#11443
 bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432
+bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257
+bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
 bad-arguments llama.template.request llamacpp Mangi-11/Eta#59
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171
 bad-arguments model.code vllm vllm-project/vllm#20654
@@ -113,10 +116,12 @@ engine-died engine.dead vllm vllm-project/vllm#17276 vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233 modelscope/ms-swift#7933
 engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081
 engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89
+engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13484
-engine-died ollama.client ollama ollama/ollama#9062
+engine-died ollama.app ollama ollama/ollama#2727
+engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
-engine-died ollama.crash ollama ollama/ollama#2198 ollama/ollama#11677
+engine-died ollama.crash ollama ollama/ollama#2198 ollama/ollama#11951
 engine-died ollama.library ollama ollama/ollama#5643
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
 engine-died ray.actor vllm vllm-project/vllm#38529
@@ -133,6 +138,7 @@ engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331
+engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287
@@ -193,6 +199,7 @@ kv-cache-short states.short vllm xorbitsai/inference#4745 vllm-project/recipes#5
 launch-failure cuda.launch any vllm-project/vllm#9094
 launch-failure cuda.launch vllm vllm-project/vllm#52816 vllm-project/vllm#18045
 launch-failure cuda.other vllm vllm-project/vllm#43473 vllm-project/vllm#10855
+launch-failure family.computing llamacpp ggml-org/llama.cpp#23546
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278
@@ -202,8 +209,8 @@ launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
 launch-failure ollama.cuda.other ollama intel/ipex-llm#10797
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13 janhq/jan#3228
-model-missing llama.file.cut ollama ollama/ollama#143
-model-missing llama.file.header llamacpp calcuis/gguf#46
+model-missing llama.file.cut ollama ollama/ollama#143 unslothai/unsloth#1113
+model-missing llama.file.header llamacpp calcuis/gguf#46 containers/ramalama#599
 model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919 ggml-org/llama.cpp#18884
 model-missing llama.kobold.image any LostRuins/koboldcpp#2258 LostRuins/koboldcpp#1217
@@ -226,7 +233,7 @@ model-missing model.missing any shuaijiang/Ke-Omni-R#4 vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.file any ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
-model-missing ollama.model.unloadable ollama ollama/ollama#11710
+model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#11710
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598 sgl-project/sglang#577
 model-missing sglang.model.missing sglang sgl-project/sglang#302

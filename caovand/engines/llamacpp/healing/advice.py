@@ -55,10 +55,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
-    "llama.cache.flash": (
-        "A quantised cache for values needs flash attention: leave --flash-attn out of [engine]"
-        " extra_args.",
-    ),
     "llama.args.tls": (
         "This llama-server was built without TLS: put a proxy in front of it, or leave the"
         " certificate out.",
@@ -97,6 +93,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True to"
         " see it. The path may be wrong, the file damaged, or in a format or architecture that"
         " another release of the package knows; or memory is short.",
+    ),
+    "llama.request.image": (
+        "The server has no projector for images or audio: start it with --mmproj and the file "
+        "published with the model (or -hf, which downloads it), and use a model that sees.",
+    ),
+    "llama.python.cards": (
+        "The installed package has no support for cards: install it again for CUDA, ROCm or Metal "
+        "(CMAKE_ARGS=-DGGML_CUDA=on, or a prebuilt wheel).",
     ),
     "llama.request.context": (
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network, python
+from caovand.engines.common import (
+    building,
+    cuda,
+    exits,
+    ggml,
+    ggml_families,
+    host,
+    kernel,
+    network,
+    python,
+)
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -87,8 +97,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"is not compatible with the target model"
          r"|draft model (?:vocab|bos|eos|special).{0,40}must.{0,20}match"),
     # The cache
-    signature("llama.cache.flash", "cause", "backend-unsupported",
-         r"quantized V cache requires flash_attn|V cache quantization requires flash_attn"),
     signature("llama.cache.split", "cause", "backend-unsupported",
          r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
     # Options
@@ -121,9 +129,17 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)|^(?:GGML|LLAMA)_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
          r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
+    *ggml_families.ROWS,
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
+    signature("llama.request.image", "cause", "bad-arguments",
+         r"not compiled for multimodal or the model projector|(?:image"
+         r"|audio) input is not supported"
+         r"|multimodal is not supported"),
+    signature("llama.python.cards", "cause", "bad-arguments",
+         r"Attempt to split tensors that exceed maximum supported devices"
+         r"|[Nn]ot compiled with GPU offload support"),
     signature("llama.request.context", "generic", "bad-arguments",
          r"exceeds the available context size|exceed_context_size_error"
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),

@@ -25,7 +25,8 @@ _FINGERPRINT = re.compile(
     r"|\"?(?:registry\.ollama\.ai/)?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support "
     r"(?:tools|thinking|chat|generate|insert|embed)"
     r"|Error: (?:listen tcp|(?:Post|Head|Get) \"http://)\S{1,60}:11434|do embedding request: "
-    r"|ollama\._types\.|\"?model runner has unexpectedly"
+    r"|Ollama (?:call failed|API error)|Ollama: 50\d, |ollama\._types\."
+    r"|\"?model runner has unexpectedly"
     r")"
 )
 
