@@ -31,7 +31,7 @@ ABSENT = (
     r"|Could not initialize Tensile host: No devices found|ROCk module is NOT loaded"
     r"|(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND|No device of requested type available"
     r"|ggml_vulkan: No (?:suitable )?devices found|vk::createInstance: ErrorIncompatibleDriver"
-    r"|ErrorInitializationFailed"
+    r"|ErrorInitializationFailed|system has unsupported display driver"
 )
 NO_KERNEL = (
     r"no kernel image is available for execution on the device|no device code compatible with "

@@ -30,7 +30,7 @@ _BEGINS = re.compile(
     r"|ggml_metal_init\(\) failed"
     r"|[\w./-]{1,100}(?::[\w.-]{1,60})? does not support (?:tools|thinking|chat|generate|embed)"
     r"|[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE|(?:image|audio) input is not supp"
-    r"|The server was not compiled for"
+    r"|The server was not compiled for|Failed to initialize samplers"
     r"|OCI runtime |nvidia-container-cli: |NVRM: "
     r"|Error response from daemon: )"
 )
@@ -42,6 +42,8 @@ _ALARMING = re.compile(
     r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
     r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|invalid|warning:)\b"
     r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\b(?:does not|must)\b|\bEOF\b"
+    r"|\b(?:unsupported|missing|denied|refused|killed|can't)\b|\b(?:out of memory|timed out"
+    r"|not enough)\b"
 )
 """What sounds like an error."""
 _GOES_ON = re.compile(r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b")

@@ -50,6 +50,7 @@ ROWS = (
          r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
     signature("ggml.context", "cause", "host-oom",
          r"GGML_ASSERT\((?:ctx->)?mem_buffer != NULL\)|GGML_ASSERT: \S{1,300}: ctx->mem_buffer !="
+         r"|GGML_ASSERT.{0,300}\"failed to allocate buffer\""
          r"|GGML_ALIGNED_MALLOC: insufficient memory|posix_memalign failed with error 12"),
     signature("ggml.rpc", "cause", "node-lost",
          r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{7,15}:\d{4,5})"

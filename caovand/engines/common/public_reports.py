@@ -61,6 +61,7 @@ bad-arguments engine.transformers vllm verl-project/verl#4337
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments exit.linked any zylon-ai/private-gpt#1684 withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52
+bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination sglang sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#9280 vllm-project/vllm#32599
@@ -80,6 +81,7 @@ bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257
+bad-arguments llama.request.grammar llamacpp ggml-org/llama.cpp#3081 ggml-org/llama.cpp#22396
 bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
 bad-arguments llama.template.request llamacpp Mangi-11/Eta#59
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171
@@ -99,6 +101,7 @@ collective-timeout nccl.network vllm vllm-project/vllm#5779 vllm-project/vllm#63
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed sglang.compile sglang sgl-project/sglang#6342
+device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009
 device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471 ollama/ollama#7146
 device-oom-capture oom.cuda vllm vllm-project/vllm#8903
@@ -147,6 +150,7 @@ gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
 gpu-absent gpu.absent any haotian-liu/LLaVA#683 gpustack/gpustack#4678
 gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#12847
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
+gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#9938
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789
@@ -160,9 +164,11 @@ gpu-lost gpu.lost host NVIDIA/NVSentinel#155
 gpu-lost xid.lost host NVIDIA/open-gpu-kernel-modules#507
 hang rpc.timeout vllm vllm-project/vllm#19668
 hang sglang.watchdog sglang sgl-project/sglang#3752
+host-oom ggml.context llamacpp ggml-org/whisper.cpp#1915
 host-oom host.killed host oobabooga/textgen#440 deepseek-ai/DeepSeek-VL2#90
 host-oom host.oom host AMD-AGI/GEAK#398
-host-oom llama.ram.buffer llamacpp khoj-ai/khoj#1127
+host-oom llama.ram llamacpp leejet/stable-diffusion.cpp#77
+host-oom llama.ram.buffer llamacpp ggml-org/whisper.cpp#3554 khoj-ai/khoj#1127
 host-oom ollama.ram ollama ollama/ollama#13556 ollama/ollama#15049
 host-oom ollama.ram.buffer ollama continuedev/continue#11223
 host-oom ollama.ram.killed ollama ollama/ollama#11090
@@ -252,6 +258,7 @@ sampler-oom oom.sampler vllm vllm-project/vllm#27508 vllm-project/vllm#17939
 shared-memory-limit sglang.smem sglang sgl-project/sglang#6001
 shm-full shm.full any microsoft/RepPoints#18
 shm-full shm.full vllm MiniMax-AI/MiniMax-01#42
+start-stall llama.health llamacpp containers/ramalama#2570
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
 start-stall start.timeout vllm vllm-project/vllm#32116
 vram-busy vram.busy vllm vllm-project/vllm#20305 vllm-project/vllm#25837

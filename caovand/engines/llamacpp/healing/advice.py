@@ -111,6 +111,16 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " the client send one system message, first; or set another template"
         " (--chat-template-file), or use a newer release.",
     ),
+    "llama.request.grammar": (
+        "llama.cpp cannot use the grammar, or the one that it made of a JSON schema or of the "
+        "tools:"
+        " simplify patterns and repetitions in the schema, pass GBNF where --grammar wants it, or"
+        " install a newer release.",
+    ),
+    "llama.health": (
+        "The server did not answer its supervisor's health check in time: a large model or slow"
+        " disk needs a longer time-out; the server's own lines show how far it came.",
+    ),
     "llama.convert": (
         "This release of the conversion script does not know the model: take convert_hf_to_gguf.py"
         " of the newest llama.cpp with its own gguf package, and all files of the model; if that"

@@ -28,6 +28,8 @@ _FINGERPRINT = re.compile(
     r"|for llama[-_]cpp[-_]python|[/\\]llama_cpp[/\\]|(?:Including|Adding) CPU backend"
     r"|\bllama\.dir/"
     r"|Could not load Llama model|koboldcpp|\.llamafile\b)"
+    r"|\|?(?:common_sampler_init|parse): error (?:initializing|parsing) grammar"
+    r"|Failed to initialize samplers|Assertion failed: .{1,200}[/\\](?:llama|ggml)"
     r"|Error: llama\.cpp: |error: (?:invalid|unknown) argument: -|\./llamafile: "
     r"|ggml_metal_init\(\)"
     r"|Error allocating vulk"

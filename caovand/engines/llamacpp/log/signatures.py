@@ -128,7 +128,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)|^(?:GGML|LLAMA)_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
-         r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
+         r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"
+         r"|^Assertion failed: .{1,200}, file (?P<source>.{1,200}), line \d"),
     *ggml_families.ROWS,
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
@@ -146,6 +147,11 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.template.request", "generic", "bad-arguments",
          r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
          r"|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
+    signature("llama.request.grammar", "cause", "bad-arguments",
+         r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
+         r"|Failed to initialize samplers"),
+    signature("llama.health", "consequence", "start-stall",
+         r"[Hh]ealth ?check .{0,80}timed out"),
     signature("llama.convert", "cause", "bad-arguments",
          r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
