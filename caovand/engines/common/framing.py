@@ -30,7 +30,7 @@ _BEGINS = re.compile(
     r"|ggml_metal_init\(\) failed"
     r"|[\w./-]{1,100}(?::[\w.-]{1,60})? does not support (?:tools|thinking|chat|generate|embed)"
     r"|[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE|(?:image|audio) input is not supp"
-    r"|The server was not compiled for|Failed to initialize samplers"
+    r"|(?<=\s)Error: (?=[a-z])|The server was not compiled for|Failed to initialize samplers"
     r"|OCI runtime |nvidia-container-cli: |NVRM: "
     r"|Error response from daemon: )"
 )

@@ -52,7 +52,8 @@ ROWS = (
          r"|not enough cells in kv cache|n_tokens = \d{1,9} > size"),
     signature("family.batch", "generic", "bad-arguments",
          r"invalid (?:token\[\d|seq_id|logits id|embeddings id)|inconsistent sequence positions"
-         r"|positions are (?:not continuous|decreasing)|n_seq_max|n_tokens == 0|session file"
+         r"|positions are (?:not continuous|decreasing)|n_seq_max|n_tokens == 0"
+         r"|pooling type is not set|session file"
          r"|sequence state|(?:mismatched|incompatible) (?:key|value|layer|r|s|V|GQA|K) \w"
          r"|n_batch and n_ubatch cannot|coupled sequences"),
     signature("family.grammar", "generic", "bad-arguments",

@@ -61,6 +61,8 @@ bad-arguments engine.transformers vllm verl-project/verl#4337
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501
 bad-arguments exit.linked any zylon-ai/private-gpt#1684 withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52
+bad-arguments family.batch any abetlen/llama-cpp-python#1288
+bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
 bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination sglang sgl-project/sglang#8256
@@ -91,7 +93,7 @@ bad-arguments ollama.capability ollama ollama/ollama#14795
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
-bad-arguments ollama.modelfile ollama ollama/ollama#4676
+bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
@@ -121,6 +123,7 @@ engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081
 engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13484
+engine-died llama.terminate llamacpp ggml-org/llama.cpp#7221
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
@@ -140,7 +143,7 @@ engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19
-engine-unusable llama.backend.missing llamacpp janhq/jan#4331
+engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3
@@ -205,7 +208,7 @@ kv-cache-short states.short vllm xorbitsai/inference#4745 vllm-project/recipes#5
 launch-failure cuda.launch any vllm-project/vllm#9094
 launch-failure cuda.launch vllm vllm-project/vllm#52816 vllm-project/vllm#18045
 launch-failure cuda.other vllm vllm-project/vllm#43473 vllm-project/vllm#10855
-launch-failure family.computing llamacpp ggml-org/llama.cpp#23546
+launch-failure family.computing llamacpp langchain-ai/langchain#33083
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278
@@ -237,7 +240,8 @@ model-missing model.broken vllm vllm-project/vllm#12304 vllm-project/vllm#38716
 model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4 vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
-model-missing ollama.file any ollama/ollama#8245
+model-missing ollama.family.file ollama ollama/ollama#17279
+model-missing ollama.file ollama ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#11710
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930

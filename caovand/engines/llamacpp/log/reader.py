@@ -29,6 +29,7 @@ _FINGERPRINT = re.compile(
     r"|\bllama\.dir/"
     r"|Could not load Llama model|koboldcpp|\.llamafile\b)"
     r"|\|?(?:common_sampler_init|parse): error (?:initializing|parsing) grammar"
+    r"|(?:\w{3} \d\d [\d:]{8} )?ERROR Backend not found backend=\"llama"
     r"|Failed to initialize samplers|Assertion failed: .{1,200}[/\\](?:llama|ggml)"
     r"|Error: llama\.cpp: |error: (?:invalid|unknown) argument: -|\./llamafile: "
     r"|ggml_metal_init\(\)"

@@ -156,7 +156,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
     signature("llama.backend.missing", "cause", "engine-unusable",
-         r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"),
+         r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"
+         r"|[Bb]ackend not found:? (?:backend=)?\"?llama"),
     signature("llama.kobold.image", "consequence", "model-missing",
          r"KCPP SD Failed|Image generation failed to setup|Could not load image model"
          r"|Load Image Model OK: False"),

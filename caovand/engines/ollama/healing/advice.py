@@ -97,8 +97,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "ollama`, `docker logs`, or server.log.",
     ),
     "ollama.family.file": (
-        "The model's file is damaged, or of a form that this Ollama does not read: remove it "
-        "(`ollama rm`), update Ollama, and pull or convert it again.",
+        "The model's file is damaged, or of a form that this Ollama does not read: install a newer "
+        "release, remove the model (`ollama rm`), and pull or convert it again.",
     ),
     "ollama.family.import": (
         "Ollama cannot import this as it is: name a folder with all files of the model, or a GGUF "
