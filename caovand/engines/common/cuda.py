@@ -59,7 +59,7 @@ LAUNCH = (
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
     r"|^Native API (?:failed|returns)"
-    r"|CHECK_TRY_ERROR\(|command buffer \d{1,4} failed with status"
+    r"|CHECK_TRY_ERROR\("
 )
 METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
 """Kernels that this Mac cannot compile, or no card that Metal can use."""

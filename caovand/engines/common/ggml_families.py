@@ -46,7 +46,11 @@ ROWS = (
          r"|does not support multimodal"),
     signature("family.projector", "cause", "model-missing",
          r"clip\w{0,40}: .{0,40}(?:unable to find tensor|failed to (?:open|load)|unsupported)"
-         r"|unsupported projector type|unable to find tensor [\w.]{1,80}$"),
+         r"|unsupported projector type|don't support projector with"
+         r"|unable to find tensor [\w.]{1,80}$"),
+    signature("family.vocabulary", "cause", "model-missing", r"[Vv]ocab size mismatch"),
+    signature("family.commands", "consequence", "launch-failure",
+         r"command buffer \d{1,4} failed with status"),
     signature("family.full", "consequence", "kv-cache-short",
          r"failed to find (?:a slot|a memory slot|available cells|free space)"
          r"|not enough cells in kv cache|n_tokens = \d{1,9} > size"),
@@ -103,6 +107,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "family.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
         "download it with its model, or install a newer release.",
+    ),
+    "family.vocabulary": (
+        "The model and its tokenizer count different tokens: convert it again with the tokenizer "
+        "files published with it and all added tokens, by a current release.",
     ),
     "family.full": (
         "Requests did not fit the cache: raise --ctx-size, or serve fewer at once (--parallel).",

@@ -73,7 +73,7 @@ bad-arguments host.library ollama ollama/ollama#9069 ollama/ollama#7546
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
 bad-arguments llama.convert llamacpp ggml-org/llama.cpp#9927 ggml-org/llama.cpp#5142
-bad-arguments llama.draft.vocabulary llamacpp LostRuins/koboldcpp#2325
+bad-arguments llama.draft.vocabulary llamacpp LostRuins/koboldcpp#2325 ggml-org/llama.cpp#3812
 bad-arguments llama.kobold.screen llamacpp LostRuins/koboldcpp#2066
 bad-arguments llama.model.architecture any ollama/ollama#15747
 bad-arguments llama.model.architecture llamacpp open-webui/open-webui#13423
@@ -117,6 +117,7 @@ device-oom-load oom.cuda any vllm-project/vllm#12030 vllm-project/vllm#2140
 device-oom-load oom.cuda vllm TideDra/lmm-r1#43 vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
+device-oom-run ollama.metal.oom ollama ollama/ollama#6257
 engine-died engine.dead vllm vllm-project/vllm#17276 vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233 modelscope/ms-swift#7933
 engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081
@@ -174,7 +175,7 @@ host-oom llama.ram llamacpp leejet/stable-diffusion.cpp#77
 host-oom llama.ram.buffer llamacpp ggml-org/whisper.cpp#3554 khoj-ai/khoj#1127
 host-oom ollama.ram ollama ollama/ollama#13556 ollama/ollama#15049
 host-oom ollama.ram.buffer ollama continuedev/continue#11223
-host-oom ollama.ram.killed ollama ollama/ollama#11090
+host-oom ollama.ram.killed ollama ollama/ollama#11090 ollama/ollama#9685
 host-oom sglang.ram sglang sgl-project/sglang#5762
 host-oom unit.killed any NVIDIA/gpu-operator#331
 host-oom unit.killed llamacpp ggml-org/llama.cpp#20509
@@ -212,11 +213,14 @@ launch-failure family.computing llamacpp langchain-ai/langchain#33083
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278
-launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#4464 ggml-org/llama.cpp#24424
+launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24424 oobabooga/textgen#6398
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
 launch-failure ollama.cuda.other ollama intel/ipex-llm#10797
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
+model-missing family.projector llamacpp ollama/ollama#4925
+model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
+model-missing family.vocabulary ollama ollama/ollama#5663
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13 janhq/jan#3228
 model-missing llama.file.cut ollama ollama/ollama#143 unslothai/unsloth#1113
 model-missing llama.file.header llamacpp calcuis/gguf#46 containers/ramalama#599
@@ -243,12 +247,13 @@ model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.family.file ollama ollama/ollama#17279
 model-missing ollama.file ollama ollama/ollama#8245
 model-missing ollama.model.unknown ollama ollama/ollama#623
-model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#11710
+model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598 sgl-project/sglang#577
 model-missing sglang.model.missing sglang sgl-project/sglang#302
 network hub.network any InternLM/lmdeploy#3245
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16
+network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
 node-lost ray.resources vllm vllm-project/vllm#2406

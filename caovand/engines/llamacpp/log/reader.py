@@ -35,7 +35,7 @@ _FINGERPRINT = re.compile(
     r"|ggml_metal_init\(\)"
     r"|Error allocating vulk"
     r"|(?:INFO|WARNING|ERROR):(?:hf-to-gguf|gguf[\w.]{0,30}|convert):|\\[CORTEX\\]::"
-    r"|stablelm_model_load: "
+    r"|stablelm_model_load: |(?:Exception: )?Vocab size mismatch \(model has"
     r"|(?:Load (?:Text|Image) Model OK: |ImageGen Init - |Welcome to KoboldCpp)"
     r"|vk::(?:Device|Queue|Instance|\w{1,30}Error)\b"
     r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"
