@@ -75,7 +75,8 @@ ROWS = (
          r"|[Oo]nly support|head size)|op not supported|op = \w{1,40} not implemented"
          r"|Shared memory size too small for matrix|^(?:error: )?Unsupported device"),
     signature("family.computing", "consequence", "launch-failure",
-         r"failed to compute graph, compute status|sched_graph_compute(?:_async)? failed with error"
+         r"failed to compute graph, compute status|Error OP [A-Z_]{3,40}"
+         r"|sched_graph_compute(?:_async)? failed with error"
          r"|ggml_\w{1,20}_compute_forward: \w{1,40} failed|compute failed while preparing"
          r"|failed to (?:decode|encode), ret = -[2-9]|llama_decode(?:\(\))? (?:failed|returned -)"),
     signature("family.abort", "generic", "engine-died",

@@ -39,6 +39,7 @@ backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sgla
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
 backend-unsupported torch.operator any sgl-project/sglang#6322
+bad-arguments args.address any abetlen/llama-cpp-python#77
 bad-arguments args.cli any containers/ramalama#758
 bad-arguments args.cli vllm vllm-project/vllm#13150
 bad-arguments args.length vllm vllm-project/vllm#3676
@@ -53,6 +54,7 @@ bad-arguments engine.import any flashinfer-ai/flashinfer#794
 bad-arguments engine.import sglang sgl-project/sglang#945 sgl-project/sglang#9195
 bad-arguments engine.import vllm baidu/vLLM-Kunlun#386
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15
+bad-arguments engine.mismatch llamacpp ggml-org/llama.cpp#14315
 bad-arguments engine.mismatch sglang sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.transformers any sgl-project/sglang#4607
@@ -65,6 +67,7 @@ bad-arguments family.batch any abetlen/llama-cpp-python#1288
 bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
 bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
+bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#9280 vllm-project/vllm#32599
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1
@@ -209,6 +212,7 @@ kv-cache-short states.short vllm xorbitsai/inference#4745 vllm-project/recipes#5
 launch-failure cuda.launch any vllm-project/vllm#9094
 launch-failure cuda.launch vllm vllm-project/vllm#52816 vllm-project/vllm#18045
 launch-failure cuda.other vllm vllm-project/vllm#43473 vllm-project/vllm#10855
+launch-failure family.commands llamacpp ggml-org/llama.cpp#6114
 launch-failure family.computing llamacpp langchain-ai/langchain#33083
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247

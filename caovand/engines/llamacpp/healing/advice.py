@@ -37,6 +37,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
         "The file {path} is missing: correct its path, or download it with all its parts.",
+        "The file {file} is missing: correct its path, or download the model with all its files.",
     ),
     "llama.file.magic": (
         "The file is not a GGUF file, or only a pointer of Git LFS: download the file itself.",

@@ -36,6 +36,7 @@ _FINGERPRINT = re.compile(
     r"|Error allocating vulk"
     r"|(?:INFO|WARNING|ERROR):(?:hf-to-gguf|gguf[\w.]{0,30}|convert):|\\[CORTEX\\]::"
     r"|stablelm_model_load: |(?:Exception: )?Vocab size mismatch \(model has"
+    r"|\{\"error\":\{\"code\":\d{3},\"message\":\""
     r"|(?:Load (?:Text|Image) Model OK: |ImageGen Init - |Welcome to KoboldCpp)"
     r"|vk::(?:Device|Queue|Instance|\w{1,30}Error)\b"
     r"|(?:main|build): (?:build|exiting|server|loading|\d{3,5} )"

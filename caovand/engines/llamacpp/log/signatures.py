@@ -70,7 +70,8 @@ SIGNATURES: tuple[Signature, ...] = (
     *kernel.OF_PROGRAM,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
-         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"),
+         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"
+         r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
@@ -142,7 +143,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Attempt to split tensors that exceed maximum supported devices"
          r"|[Nn]ot compiled with GPU offload support"),
     signature("llama.request.context", "generic", "bad-arguments",
-         r"exceeds the available context size|exceed_context_size_error"
+         r"exceeds the available context size|exceed_context_size_error|Prompt exceeds n_ctx"
+         r"|Context size has been exceeded"
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
     signature("llama.template.request", "generic", "bad-arguments",
          r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
