@@ -12,12 +12,12 @@ from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
     r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"
-    r"|OSError: (?:\[WinError -?\d|exception: )"
+    r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
     r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
     r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
-_CODE = r"[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?"
+_CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 # Node prints codes of Windows as 64 bits without a sign and rounded, Python with their sign
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",

@@ -53,7 +53,7 @@ ROWS = (
          r"|GGML_ASSERT.{0,300}\"failed to allocate buffer\""
          r"|GGML_ALIGNED_MALLOC: insufficient memory|posix_memalign failed with error 12"),
     signature("ggml.rpc", "cause", "node-lost",
-         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{7,15}:\d{4,5})"
+         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{0,15}:\d{4,5})"
          r"|\[(?:create_node|graph_compute)\] (?:invalid|failed)"
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip

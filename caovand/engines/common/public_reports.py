@@ -20,7 +20,7 @@ backend-unsupported cuda.arch vllm vllm-project/vllm#14452 NVIDIA/nim-deploy#61
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255
 backend-unsupported engine.dtype any vllm-project/vllm#16608
 backend-unsupported engine.dtype vllm intel/llm-scaler#636
-backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188
+backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card vllm vllm-project/vllm#16515 vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
@@ -30,13 +30,13 @@ backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
-backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
+backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338 ollama/ollama#8765
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433 mozilla-ai/llamafile#403
 backend-unsupported llama.metal llamacpp kherud/java-llama.cpp#6 ggml-org/llama.cpp#3423
 backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765 ollama/ollama#3107
 backend-unsupported ollama.instruction ollama ollama/ollama#788 ollama/ollama#4794
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sglang#5775
-backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
+backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
 backend-unsupported torch.operator any sgl-project/sglang#6322
 bad-arguments args.address any abetlen/llama-cpp-python#77

@@ -31,7 +31,7 @@ _RAW = re.compile(
     r"|(?:pulling manifest {1,3}"
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
     r"(?:Error|ollama\S{0,40}Error): "
-    r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
+    r"|\{?\"?(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
