@@ -151,8 +151,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
          r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
-         r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 "
-         r"|signal: [\w ()]{1,40} )?(?:error|llama_)"),
+         r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
+         r"(?:error|llama_)"),
     signature("ollama.runner", "wrapper", "engine-died",
          r"model runner has unexpectedly stopped"
          r"|llama[ -](?:runner|server) process (?:has terminated|no longer running)"
