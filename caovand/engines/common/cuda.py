@@ -1,6 +1,9 @@
 """What ggml prints when a card fails, by CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
 
-_OF = r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: (?:CUDA error: )?"
+_OF = (
+    r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: "
+    r"(?:CUDA error: |\S{1,200}:\d{1,6}: )?"
+)
 """How ggml begins an error of the runtime or of its BLAS; the text that follows is theirs."""
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"

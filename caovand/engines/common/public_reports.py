@@ -65,7 +65,7 @@ bad-arguments exit.linked any zylon-ai/private-gpt#1684 withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
 bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
-bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135
+bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 tilesprivacy/tiles#235
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8256
@@ -190,17 +190,20 @@ illegal-access llama.cuda.illegal llamacpp turbo-tan/llama.cpp-tq3#11
 illegal-access ollama.cuda.illegal ollama ollama/ollama#17740 ollama/ollama#10265
 illegal-access sglang.illegal sglang sgl-project/sglang#3713 verl-project/verl#1611
 illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
+jit-toolchain build.architecture any ggml-org/llama.cpp#23224
 jit-toolchain build.compiler any abgulati/LARS#1 abetlen/llama-cpp-python#700
 jit-toolchain build.compiler llamacpp ggml-org/llama.cpp#11498
 jit-toolchain build.failed any withcatai/node-llama-cpp#78
 jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1947
 jit-toolchain build.link llamacpp abetlen/llama-cpp-python#1752
+jit-toolchain build.no-card any ggml-org/llama.cpp#18430
 jit-toolchain build.package llamacpp ggml-org/llama.cpp#8488 ggml-org/llama.cpp#10058
 jit-toolchain build.source llamacpp ggml-org/llama.cpp#14542
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.ptxas vllm vllm-project/vllm#29469 opendatalab/MinerU#4350
+jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675
 kv-cache-none oom.kv.none vllm vllm-project/vllm#2248 vllm-project/vllm-omni#946
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330 sgl-project/sglang#322
@@ -250,7 +253,7 @@ model-missing model.missing any shuaijiang/Ke-Omni-R#4 vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.family.file ollama ollama/ollama#17279
 model-missing ollama.file ollama ollama/ollama#8245
-model-missing ollama.model.unknown ollama ollama/ollama#623
+model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.broken sglang sgl-project/sglang#4598 sgl-project/sglang#577

@@ -30,7 +30,7 @@ _FINGERPRINT = re.compile(
     r"(?:tools|thinking|chat|generate|insert|embed)"
     r"|Error: (?:listen tcp|(?:Post|Head|Get) \"http://)\S{1,60}:11434|do embedding request: "
     r"|Ollama (?:call failed|API error)|Ollama: 50\d, |ollama\._types\."
-    r"|\"?model runner has unexpectedly"
+    r"|\"?model runner has unexpectedly|.{0,300}for url:? '?http\S{1,100}:11434/(?:api|v1)/"
     r")"
 )
 

@@ -84,7 +84,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.unknown", "cause", "model-missing",
          r"pull model manifest: (?P<why>model not found|file does not exist)"
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
-         r"|no model found|invalid model (?:name|reference)"),
+         r"|no model found|invalid model (?:name|reference)"
+         r"|404 (?:Client Error: )?Not Found'? for url:? '?http\S{1,100}:11434/(?:api|v1)/"),
     signature("ollama.model.damaged", "cause", "model-missing",
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
