@@ -42,7 +42,7 @@ NO_KERNEL = (
     r"|the requested functionality is not supported)"
     r"|(?:CUDA|HIP) kernel \w{1,200} has no device code|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
     r"|rocBLAS error: Cannot read .{1,200}|hipErrorNoBinaryForGpu"
-    r"|(?:CUDA|HIP|ROCm) error: named symbol not found"
+    r"|(?:CUDA|HIP|ROCm) error: named symbol not found|was compiled without support for the current"
     r"|Unable to find code object for all current devices|No kernel named \w{1,300} was found"
     r"|(?:PI|UR_RESULT)_ERROR_(?:INVALID_BINARY|INVALID_KERNEL_NAME|BUILD_PROGRAM_FAILURE"
     r"|PROGRAM_BUILD_FAILURE)|ErrorFeatureNotPresent|ErrorExtensionNotPresent"

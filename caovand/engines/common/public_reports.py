@@ -21,6 +21,7 @@ backend-unsupported driver.old llamacpp canonical/inference-snaps#255
 backend-unsupported engine.dtype any vllm-project/vllm#16608
 backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
+backend-unsupported family.metal ollama ollama/ollama#15835
 backend-unsupported feature.card any vllm-project/vllm#40851
 backend-unsupported feature.card vllm vllm-project/vllm#16515 vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
@@ -93,6 +94,7 @@ bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#22376
 bad-arguments ollama.capability ollama ollama/ollama#14795
+bad-arguments ollama.family.import ollama ollama/ollama#13465
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876
@@ -112,7 +114,7 @@ device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471 ollama/ollama#7
 device-oom-capture oom.cuda vllm vllm-project/vllm#8903
 device-oom-capture sglang.graphs.oom sglang sgl-project/sglang#5285
 device-oom-load llama.cuda.oom llamacpp ggml-org/llama.cpp#15256 ggml-org/llama.cpp#29270
-device-oom-load llama.cuda.weights llamacpp ggml-org/llama.cpp#20431 ggml-org/llama.cpp#7366
+device-oom-load llama.cuda.weights llamacpp lmstudio-ai/lmstudio-bug-tracker#698
 device-oom-load llama.metal.oom llamacpp mozilla-ai/llamafile#881 ggml-org/llama.cpp#27309
 device-oom-load ollama.cuda.oom ollama ollama/ollama#9782 ollama/ollama#3765
 device-oom-load ollama.cuda.weights ollama ollama/ollama#8447 ollama/ollama#8597
@@ -219,7 +221,7 @@ launch-failure family.commands llamacpp ggml-org/llama.cpp#6114
 launch-failure family.computing llamacpp langchain-ai/langchain#33083
 launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp#17334
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
-launch-failure llama.cuda.other any intel/ipex-llm#11278
+launch-failure llama.cuda.other any intel/ipex-llm#11278 LostRuins/koboldcpp#1497
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24424 oobabooga/textgen#6398
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
@@ -252,7 +254,7 @@ model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4 vllm-project/vllm#8995
 model-missing model.missing vllm vllm-project/vllm-omni#2170
 model-missing ollama.family.file ollama ollama/ollama#17279
-model-missing ollama.file ollama ollama/ollama#8245
+model-missing ollama.file ollama ollama/ollama#8245 ollama/ollama#13314
 model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930

@@ -27,7 +27,8 @@ _CRASHES = frozenset({
 })  # fmt: skip
 """Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(
-    r"(?:Error: )?error: |(?:image|audio) input is not|The server was not compiled"
+    r"(?:Error: )?error: |(?:ERROR: )?ggml-cuda was compiled"
+    r"|(?:image|audio) input is not|The server was not compiled"
     r"|\|?(?:common_sampler_init|parse): |Failed to initialize samplers|Assertion failed: "
     r"|Error: llama\.cpp: |error while handling "
     r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"

@@ -32,7 +32,7 @@ _FINGERPRINT = re.compile(
     r"|(?:\w{3} \d\d [\d:]{8} )?ERROR Backend not found backend=\"llama"
     r"|Failed to initialize samplers|Assertion failed: .{1,200}[/\\](?:llama|ggml)"
     r"|Error: llama\.cpp: |error: (?:invalid|unknown) argument: -|\./llamafile: "
-    r"|ggml_metal_init\(\)"
+    r"|ggml_metal_init\(\)|(?:ERROR: )?ggml-cuda was compiled"
     r"|Error allocating vulk"
     r"|(?:INFO|WARNING|ERROR):(?:hf-to-gguf|gguf[\w.]{0,30}|convert):|\\[CORTEX\\]::"
     r"|stablelm_model_load: |(?:Exception: )?Vocab size mismatch \(model has"
