@@ -25,6 +25,7 @@ NOT_A_LOG = "none"
 UNCITED = ("", "exception")
 """Signatures that say nothing of what failed."""
 MAX_CITED = 2
+MAX_SOURCES = 50  # characters
 CITED = Path(public_reports.__file__)
 
 
@@ -131,7 +132,10 @@ def cited() -> str:
         if judged(report).verdict == "right":
             key = (finding.failure, finding.signature, found[0].name or report.writer)
             rows.setdefault(key, []).append(report.source.split(", ")[0])
-    lines = [" ".join((*key, *cell[:MAX_CITED])) for key, cell in sorted(rows.items())]
+    lines = [
+        " ".join((*key, *cell[: MAX_CITED if len(" ".join(cell[:MAX_CITED])) < MAX_SOURCES else 1]))
+        for key, cell in sorted(rows.items())
+    ]
     head, mark, rest = CITED.read_text(encoding="utf-8").partition('_LINES = """\n')
     return "".join((head, mark, *(f"{line}\n" for line in lines), rest[rest.index('"""') :]))
 
