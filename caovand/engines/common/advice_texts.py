@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, exits, raised, toolchain
+from caovand.engines.common import building, exits, ggml_families, raised, toolchain
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -65,6 +65,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **building.ADVICE,
     **exits.ADVICE,
+    **ggml_families.ADVICE,
     **raised.ADVICE,
     **toolchain.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
@@ -381,6 +382,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.other": (
         "The loader gave up for this reason: {why}. If that names the file, download it again; if "
         "it names the model's form, use a newer release first.",
+    ),
+    "llama.model.architecture": (
+        "This release of the engine does not know the architecture {architecture}: install a newer "
+        "release, or use another model.",
+    ),
+    "llama.model.tokenizer": (
+        "This release of the engine cannot use the file's tokenizer: install a newer release, or "
+        "download a newer file.",
+    ),
+    "llama.cache.flash": (
+        "A quantised cache for values needs flash attention, which is off or which this model or "
+        "card has not: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
+        "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
     ),
     "llama.metal": (
         "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
