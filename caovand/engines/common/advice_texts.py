@@ -84,8 +84,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
         "slot is out of range. Keep max_model_len within the model's own limit (and what "
-        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more tokens "
-        "than the model; otherwise it is a fault of the release.",
+        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more "
+        "tokens than the model; otherwise it is a fault of the release.",
     ),
     "pod.probe": (
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
@@ -222,6 +222,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "starting again cannot help.",
     ),
     "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
+    "gpu.uuid": (
+        "This release reads CUDA_VISIBLE_DEVICES as numbers, and it names {device}: set the card's "
+        "index there, hand a MIG slice to a container alone (docker --gpus 'device=0:0'), or "
+        "install a newer release.",
+    ),
     "gpu.busy": (
         "Another process has the card for itself, or the card is not in a state to take one: "
         "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "

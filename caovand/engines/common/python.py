@@ -83,7 +83,8 @@ ROWS = (
          r"|contains custom code which must be executed|Please pass the argument "
          r"`trust_remote_code"),
     signature("cuda.assertion", "cause", "launch-failure",
-         r": block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion .(?P<assertion>.{1,200}?). failed"),
+         r": block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
+         r".(?P<assertion>.{1,200}?). failed"),
     signature("cuda.forked", "cause", "bad-arguments",
          r"Cannot re-initialize CUDA in forked subprocess"),
     signature("engine.libc", "cause", "bad-arguments",

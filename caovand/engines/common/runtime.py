@@ -13,7 +13,8 @@ ABSENT = (
     r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
     r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
     r"|Error 802: system not yet initialized|NVML/RM version mismatch"
-    r"|CUDA driver initialization failed|Failed to detect NVIDIA driver version"
+    r"|Device string must not be empty|CUDA driver initialization failed"
+    r"|Failed to detect NVIDIA driver version"
     r"|No supported GPU\(s\) detected to run"
     r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
 )
@@ -32,6 +33,8 @@ STREAM = (
 ROWS = (
     signature("gpu.busy", "cause", "gpu-absent",
          r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
+    signature("gpu.uuid", "cause", "bad-arguments",
+         r"invalid literal for int\(\) with base 10: '(?P<device>(?:MIG|GPU)-[\w/-]{4,80})"),
     signature("gpu.peer", "cause", "collective-timeout",
          r"peer access is not supported between these two devices"
          r"|peer mapping resources exhausted|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"

@@ -52,6 +52,8 @@ _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
+# Xinference's actors add their address to what they pass on.
+_OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
 # How the engine loop before 0.9 reports what ended it.
 _WRITTEN = re.compile(r"([A-Z]\w{1,60}(?:Error|Exception))\((['\"])(.{1,2000})\2,?\)$")
 _UNEVEN = BY_ID["drafts.uneven"]
@@ -214,7 +216,7 @@ class _Texts:
 def _plain(message: str) -> str:
     """An exception as a traceback ends with it, where it is printed as Python writes the object."""
     found = _WRITTEN.match(message)
-    return f"{found[1]}: {found[3]}" if found else message
+    return f"{found[1]}: {found[3]}" if found else _OF_ACTOR.sub(r"\1", message)
 
 
 def _drop_call(hits: list[Hit], index: int) -> None:
