@@ -42,6 +42,7 @@ backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433
 backend-unsupported llama.cuda.arch llamacpp mozilla-ai/llamafile#403
+backend-unsupported model.quantization any vllm-project/vllm#7624
 backend-unsupported model.quantization sglang sgl-project/sglang#25291
 backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765
 backend-unsupported ollama.instruction ollama ollama/ollama#788
@@ -55,6 +56,7 @@ backend-unsupported signal.instruction any LostRuins/koboldcpp#624
 backend-unsupported signal.instruction llamacpp ggml-org/llama.cpp#5481
 backend-unsupported signal.instruction llamacpp WisdomShell/codeshell-vscode#18
 backend-unsupported torch.operator any sgl-project/sglang#6322
+backend-unsupported uva.absent vllm vllm-project/vllm#47387
 bad-arguments args.adapter any thinking-machines-lab/tinker-cookbook#193
 bad-arguments args.adapter vllm vllm-project/vllm#9280
 bad-arguments args.adapter vllm vllm-project/vllm#32599
@@ -154,6 +156,7 @@ collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 collective-timeout sglang.transfer sglang sgl-project/sglang#7338
 collective-timeout sglang.transfer sglang sgl-project/sglang#10560
 compile-cache-stale cache.stale vllm vllm-project/vllm#20479
+compile-failed compile.failed any vllm-project/vllm#38884
 compile-failed compile.failed vllm vllm-project/vllm#28982
 compile-failed compile.failed vllm vllm-project/vllm#17018
 compile-failed sglang.compile sglang sgl-project/sglang#6342

@@ -52,7 +52,8 @@ ROWS = (
          r"|Can't load tokenizer for|instantiate the backend tokenizer"
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
     signature("model.quantization", "cause", "backend-unsupported",
-         r"No compressed-tensors compatible scheme|[Uu]nsupported quantization\b"
+         r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
+         r"|[Uu]nsupported quantization\b"
          r"|(?:quantization|quant_method)(?: (?:scheme|method|type|format))? \S{0,40} ?(?:is )?not "
          r"(?:yet )?supported"),
     signature("model.gguf", "cause", "bad-arguments",
@@ -218,6 +219,7 @@ _RAW = re.compile(
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
     r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
+    r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 

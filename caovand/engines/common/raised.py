@@ -187,7 +187,7 @@ REFUSED_VALUE = signature(
     "raised.value", "generic", "bad-arguments",
     r"ValueError: (?!.{0,200}\b(?:leak|corrupt|bug|unexpected|internal))(?:\S{1,100} ){2}", UNSURE,
 )  # fmt: skip
-"""A sentence about a value, of which nothing shows who said it."""
+"""A sentence about a value, without a frame that shows which code it is from."""
 ROWS: tuple[Signature, ...] = (*(family.row for family in FAMILIES), REFUSED_VALUE)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **{family.row.id: (family.advice,) for family in FAMILIES},

@@ -168,6 +168,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
         "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
     ),
+    "uva.absent": (
+        "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
+        "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",
+    ),
     "jit.link": (
         "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
         "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.hit import explain_lost_process
 from caovand.engines.common.python import UNSURE_ROWS, sure
-from caovand.engines.common.raised import BUILDING, family_of
+from caovand.engines.common.raised import BUILDING, REFUSED_VALUE, family_of
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -50,6 +50,7 @@ _TEXT = 500  # characters kept of a causing line
 
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
+_RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
 # Xinference's actors add their address to what they pass on.
@@ -329,6 +330,8 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
         failure = failure_of_unnamed(hit, blamed)
         family = family_of(hit.frames, hit.text) if failure == "unknown" and not blamed else None
+        if family is REFUSED_VALUE and _RUNS.match(hit.parts.process):
+            family = None
         if family is not None and row is None:
             row, failure = family, family.means(hit.phase)
         elif family is not None and row is not None and family.id in BUILDING:

@@ -86,6 +86,7 @@ ROWS: tuple[Signature, ...] = (
          r"|kv_(?:cache_d|data_)type.{0,200}is not supported"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
          r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
+    signature("uva.absent", "cause", "backend-unsupported", r"\bUVA is not available"),
     # Compiling
     signature("cache.stale", "cause", "compile-cache-stale",
          r"vLLM failed to compile the model\. The most likely reason"
