@@ -26,7 +26,8 @@ _RAW = re.compile(
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
-    r"|dxcore initialization failed|.{0,200}file creation failed: \S{1,400}: file exists"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|.{0,200}file creation failed: \S{1,400}: file exists"
 )
 
 ROWS = (
@@ -45,7 +46,8 @@ ROWS = (
          r"file creation failed: (?P<path>\S{1,400}): file exists"),
     signature("container.gpu", "cause", "gpu-absent",
          r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
-         r"|dxcore initialization failed"
+         r"|dxcore initialization failed|error executing hook .{0,100}nvidia"
+         r"|invoking the NVIDIA Container Runtime Hook directly"
          r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
          r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
          r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"

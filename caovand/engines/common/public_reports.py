@@ -80,7 +80,13 @@ bad-arguments args.split sglang sgl-project/sglang#4972
 bad-arguments args.split sglang sgl-project/sglang#23265
 bad-arguments args.split vllm THU-KEG/AdaptThink#1
 bad-arguments args.split vllm vllm-project/vllm#46236
+bad-arguments args.template any David-Li0406/Preference-Leakage#6
+bad-arguments args.template any THUDM/LongWriter#39
+bad-arguments args.template vllm vllm-project/vllm#39279
 bad-arguments args.uneven vllm verl-project/verl#1191
+bad-arguments config.none any vllm-project/vllm#23152
+bad-arguments config.none vllm opea-project/GenAIComps#1719
+bad-arguments config.none vllm opea-project/GenAIExamples#2175
 bad-arguments engine.broken vllm vllm-project/vllm#1367
 bad-arguments engine.import any abetlen/llama-cpp-python#1764
 bad-arguments engine.import any flashinfer-ai/flashinfer#794
@@ -134,6 +140,7 @@ bad-arguments model.architecture vllm vllm-project/vllm#9515
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.gguf any vllm-project/vllm#30691
 bad-arguments model.gguf any huggingface/transformers#32577
+bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932
 bad-arguments model.uninspected vllm vllm-project/vllm#9624
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638

@@ -51,6 +51,10 @@ ROWS = (
          r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
          r"|Can't load tokenizer for|instantiate the backend tokenizer"
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
+    signature("model.type", "cause", "bad-arguments",
+         r"^KeyError: '(?P<type>(?:qwen|llama|mistral|ministral|mixtral|pixtral|gemma|phi|deepseek"
+         r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command|olmo"
+         r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed|step)[\w-]{0,40})'$"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"
@@ -59,6 +63,9 @@ ROWS = (
     signature("model.gguf", "cause", "bad-arguments",
          r"GGUF model with architecture (?P<architecture>\S{1,60}) is not supported"
          r"|^ValueError: Architecture (?P<unread>\S{1,60}) not supported"),
+    signature("args.template", "cause", "bad-arguments",
+         r"default chat template is no longer allowed|ChatTemplateResolutionError"
+         r"|tokenizer\.chat_template is not set", SERVED),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -181,6 +188,11 @@ ANY_PROGRAM = (
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
+    # A value that is not in the model's files, or that another Transformers reads from them
+    signature("config.none", "generic", "bad-arguments",
+         r"^TypeError: (?:unsupported operand type\(s\) for .{1,12}: .{0,60}'NoneType'"
+         r"|'[<>]=?' not supported between instances of .{0,60}'NoneType'"
+         r"|expected str, bytes or os\.PathLike object, not NoneType)", UNSURE),
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
