@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import python_texts, raised, toolchain
+from caovand.engines.common import python_texts, raised, system, toolchain
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -64,6 +64,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **raised.ADVICE,
+    **system.ADVICE,
     **toolchain.ADVICE,
     **python_texts.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),

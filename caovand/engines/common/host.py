@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common import kernel
+from caovand.engines.common import kernel, system
 from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
@@ -26,11 +26,13 @@ _RAW = re.compile(
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
+    r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
 )
 
 ROWS = (
+    *system.ROWS,
     signature("shm.full", "cause", "shm-full",
          r"[Ee]rror while creating shared memory segment(?: (?P<path>/dev/shm/\S{1,100}))?"
          r"|No space left on device.{0,100}/dev/shm/|/dev/shm/.{0,100}No space left on device"

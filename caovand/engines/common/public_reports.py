@@ -25,6 +25,7 @@ backend-unsupported cuda.arch any vllm-project/vllm#18995
 backend-unsupported cuda.arch any vllm-project/vllm#51964
 backend-unsupported cuda.arch vllm vllm-project/vllm#32109
 backend-unsupported cuda.arch vllm vllm-project/vllm#9419
+backend-unsupported driver.old any vllm-project/vllm#5635
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255
 backend-unsupported driver.old llamacpp abetlen/llama-cpp-python#1064
 backend-unsupported driver.old sglang sgl-project/sglang#8131
@@ -118,6 +119,7 @@ bad-arguments feature.combination any vllm-project/vllm#21797
 bad-arguments feature.combination sglang sgl-project/sglang#8456
 bad-arguments feature.combination sglang sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#14221
+bad-arguments feature.model any QwenLM/Qwen3-VL#1929
 bad-arguments feature.model vllm vllm-project/vllm#26080
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
@@ -151,7 +153,9 @@ bad-arguments ollama.model.unsupported ollama intel/ipex-llm#12819
 bad-arguments ollama.model.unsupported ollama zai-org/GLM-4#769
 bad-arguments ollama.modelfile ollama ollama/ollama#4676
 bad-arguments raised.template sglang sgl-project/sglang#12789
+bad-arguments raised.value vllm vllm-project/vllm#47825
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
+collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout nccl.failed any vllm-project/vllm#7896
 collective-timeout nccl.failed any sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828
@@ -280,6 +284,7 @@ illegal-access amd.fault host ROCm/legacy-rocm-build#6157
 illegal-access cuda.illegal any sgl-project/sglang#22987
 illegal-access cuda.illegal any sgl-project/mini-sglang#89
 illegal-access cuda.illegal vllm zai-org/GLM-V#172
+illegal-access llama.cuda.illegal any sgl-project/sglang#37648
 illegal-access llama.cuda.illegal llamacpp turbo-tan/llama.cpp-tq3#11
 illegal-access llama.cuda.illegal llamacpp ggml-org/llama.cpp#27749
 illegal-access ollama.cuda.illegal ollama ollama/ollama#17740
@@ -289,6 +294,7 @@ illegal-access sglang.illegal sglang verl-project/verl#1611
 illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030
 illegal-access xid.app host ggml-org/llama.cpp#27105
 jit-toolchain build.no-card any ggml-org/llama.cpp#18430
+jit-toolchain jit.assembler any vllm-project/vllm#34470
 jit-toolchain jit.assembler vllm vllm-project/vllm#29469
 jit-toolchain jit.cc vllm vllm-project/vllm#30441
 jit-toolchain jit.cc vllm aivrar/vllm-windows-build#6

@@ -177,7 +177,10 @@ ANY_PROGRAM = (
          r"|^AttributeError: (?:partially initialized )?module '(?P<module>[\w.]{1,100})' has no "
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
-         r"'(?P<member>\w{1,80})'", UNSURE),
+         r"'(?P<member>\w{1,80})'"
+         r"|^AttributeError: '(?P<holder>\w{0,60}(?:Args|Arguments|Params))' object has no "
+         r"attribute '(?P<asked>\w{1,80})"
+         r"|^TypeError: Unexpected keyword argument '(?P<unknown>\w{1,80})'", UNSURE),
     # A model's class that lacks what a setting or a request asks of it
     signature("feature.model", "generic", "bad-arguments",
          r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "

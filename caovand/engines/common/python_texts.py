@@ -126,6 +126,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "other. Install the engine again, in an environment of its own.",
         "{module} has no {attribute}: two packages of the installation do not fit each other. "
         "Install the engine again, in an environment of its own.",
+        "{holder} has no {asked}: two packages of the installation do not fit each other. "
+        "Install the engine again, in an environment of its own.",
+        "The called program does not know {unknown}: the caller was written for another release. "
+        "Install the release of the engine that it asks for.",
         "Two packages of the installation do not fit each other, or a setting and this release: "
         "starting again cannot help.",
     ),
