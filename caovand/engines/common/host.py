@@ -13,7 +13,8 @@ from caovand.engines.common.signature import signature
 _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
-    r"|/bin/\w{0,4}sh: |Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
+    r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
+    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
     r"|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"

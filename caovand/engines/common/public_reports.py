@@ -13,6 +13,7 @@ access-denied ollama.access ollama ollama/ollama#5938
 access-denied ollama.access ollama ollama/ollama#9466
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied sandbox.families vllm vllm-project/vllm#12474
+access-denied system.execute any vllm-project/vllm#15461
 backend-unsupported backend.attention vllm vllm-project/vllm#32732
 backend-unsupported backend.attention vllm vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37
@@ -22,7 +23,7 @@ backend-unsupported cache.fp8 sglang kvcache-ai/ktransformers#1978
 backend-unsupported cache.fp8 vllm vllm-project/vllm#26431
 backend-unsupported cache.fp8 vllm 1CatAI/1Cat-vLLM#27
 backend-unsupported cuda.arch any vllm-project/vllm#18995
-backend-unsupported cuda.arch any vllm-project/vllm#51964
+backend-unsupported cuda.arch any ray-project/ray#52377
 backend-unsupported cuda.arch vllm vllm-project/vllm#32109
 backend-unsupported cuda.arch vllm vllm-project/vllm#9419
 backend-unsupported driver.old any vllm-project/vllm#5635
@@ -52,12 +53,14 @@ backend-unsupported raised.kernel any triton-lang/triton#7942
 backend-unsupported raised.kernel vllm vllm-project/vllm#24377
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.arch sglang sgl-project/sglang#5775
+backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393
 backend-unsupported signal.instruction any LostRuins/koboldcpp#624
 backend-unsupported signal.instruction llamacpp ggml-org/llama.cpp#5481
 backend-unsupported signal.instruction llamacpp WisdomShell/codeshell-vscode#18
 backend-unsupported torch.operator any sgl-project/sglang#6322
 backend-unsupported uva.absent vllm vllm-project/vllm#47387
+bad-arguments adapter.failed vllm vllm-project/vllm#7622
 bad-arguments args.adapter any thinking-machines-lab/tinker-cookbook#193
 bad-arguments args.adapter vllm vllm-project/vllm#9280
 bad-arguments args.adapter vllm vllm-project/vllm#32599
@@ -89,6 +92,7 @@ bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719
 bad-arguments config.none vllm opea-project/GenAIExamples#2175
 bad-arguments engine.broken vllm vllm-project/vllm#1367
+bad-arguments engine.broken vllm vllm-project/vllm#2021
 bad-arguments engine.import any abetlen/llama-cpp-python#1764
 bad-arguments engine.import any flashinfer-ai/flashinfer#794
 bad-arguments engine.import sglang sgl-project/sglang#945
@@ -153,6 +157,7 @@ bad-arguments ollama.model.unsupported ollama intel/ipex-llm#12819
 bad-arguments ollama.model.unsupported ollama zai-org/GLM-4#769
 bad-arguments ollama.modelfile ollama ollama/ollama#4676
 bad-arguments raised.template sglang sgl-project/sglang#12789
+bad-arguments raised.value any gpustack/gpustack#2500
 bad-arguments raised.value vllm vllm-project/vllm#47825
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 collective-timeout gpu.peer any sgl-project/sglang#4814
@@ -221,7 +226,6 @@ engine-died signal.ended any ggml-org/llama.cpp#13461
 engine-died signal.ended any ggml-org/llama.cpp#3685
 engine-died signal.ended llamacpp mozilla-ai/llamafile#560
 engine-died signal.ended llamacpp ggml-org/llama.cpp#3735
-engine-died signal.fatal any ray-project/ray#52377
 engine-died signal.fatal any vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
 engine-died signal.fatal vllm vllm-project/vllm#859
@@ -230,6 +234,7 @@ engine-died unit.ended ollama ollama/ollama#6248
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823
 engine-died worker.died vllm vllm-project/vllm#6145
+engine-unusable system.program any vllm-project/production-stack#454
 gpu-absent container.files any NVIDIA/nvidia-docker#825
 gpu-absent container.files any NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20
@@ -261,6 +266,7 @@ gpu-absent ollama.driver ollama ollama/ollama#8638
 gpu-absent ollama.driver ollama ollama/ollama#6840
 gpu-absent ollama.driver.context ollama ollama/ollama#6637
 gpu-absent ollama.driver.context ollama ollama/ollama#11812
+gpu-absent sglang.absent sglang flashinfer-ai/flashinfer#2546
 gpu-lost amd.reset host ggml-org/llama.cpp#21724
 gpu-lost amd.reset host freebsd/drm-kmod#387
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155
@@ -375,6 +381,7 @@ model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4
 model-missing model.missing any waybarrios/vllm-mlx#86
 model-missing model.missing vllm vllm-project/vllm-omni#2170
+model-missing model.missing vllm run-ai/runai-model-streamer#95
 model-missing model.tensor any vllm-project/vllm#12304
 model-missing model.tensor any sgl-project/sglang#3604
 model-missing model.tensor sglang sgl-project/sglang#4598
@@ -391,6 +398,7 @@ model-missing sglang.model.missing sglang sgl-project/sglang#302
 network hub.network any InternLM/lmdeploy#3245
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16
 network hub.network vllm vllm-project/vllm-omni#1063
+network hub.vocabulary any openai/harmony#46
 network net.failed ollama ollama/ollama#8533
 network net.failed ollama ollama/ollama#8231
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055

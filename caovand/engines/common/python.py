@@ -99,6 +99,8 @@ ROWS = (
          r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
          r"|cuDNN version incompatibility|CUDNN_STATUS_SUBLIBRARY\w{1,40}"
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
+    signature("transfer.nixl", "generic", "unknown",
+         r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
     signature("torch.operator", "cause", "backend-unsupported",
          r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
          r"'(?P<backend>\w{1,40})' backend"),
@@ -215,6 +217,8 @@ HUB = (
     signature("hub.denied", "cause", "access-denied",
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
          r"|^Access to model \S{1,200} is restricted|40[13] Client Error"),
+    signature("hub.vocabulary", "cause", "network",
+         r"HarmonyError: error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
          r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
@@ -234,6 +238,7 @@ _RAW = re.compile(
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
     r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
+    r"|(?:[\w./-]{1,100}: )?/[\w./+-]{1,300}\.(?:cpp|cc|h):\d{1,6}: .{0,300}Assertion [`']"
     r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )

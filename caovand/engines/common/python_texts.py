@@ -80,6 +80,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "tokenizer_config.json are not complete. Pass a template with --chat-template, take the "
         "instruct variant, or have clients use /v1/completions.",
     ),
+    "hub.vocabulary": (
+        "gpt-oss needs the vocabulary files o200k_base.tiktoken and cl100k_base.tiktoken, which "
+        "are no part of the model and could not be loaded: let the machine reach "
+        "openaipublic.blob.core.windows.net, or put both files in a folder and name it in "
+        "TIKTOKEN_ENCODINGS_BASE.",
+    ),
+    "transfer.nixl": (
+        "NIXL, which moves KV caches between engines, could not set up or make a transfer: see "
+        "that both sides have the same NIXL and UCX, reach each other's address, and that "
+        "UCX_TLS and UCX_NET_DEVICES name devices that exist.",
+    ),
+    "adapter.failed": (
+        "The adapter {adapter} could not be loaded. The exception above this line says why.",
+    ),
     "args.adapter": (
         "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
         "takes none for (the line names them). Merge it into its base model, or train it without "
