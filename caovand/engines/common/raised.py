@@ -22,9 +22,7 @@ _MISFIT = (
     r"(?:Key|Assertion|Value|Index)Error\b"
     r"|RuntimeError: (?:The size of tensor|start \(\d+\) \+|shape |.{0,80}\bsize mismatch)"
 )
-_CONFIGURED = (
-    r"(?:\w{1,60}\.){0,4}(?:\w{1,60}(?:Validation|Import)|Runtime|Recursion)Error\b|Exception\b"
-)
+_CONFIGURED = r"(?:\w{1,60}\.){0,4}(?:\w{1,60}(?:Validation|Import)|Recursion)Error\b|Exception\b"
 _LOADING: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(("profile", "compile", "kv", "capture", "warmup"), "unknown"),

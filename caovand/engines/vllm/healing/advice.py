@@ -184,11 +184,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
     "model.uninspected": (
-        "vLLM could not import its own code for this model, whose architecture it may well know: "
-        "the lines before say why, usually a package of its environment that is missing.",
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
         'inspecting model architecture" say why. Usually a package of its environment is missing '
         "or does not fit: install the engine again, in an environment of its own.",
+        "vLLM could not import its own code for this model, whose architecture it may well know: "
+        "the lines before say why, usually a package of its environment that is missing.",
     ),
     "model.architecture": (
         "This vLLM does not know the model's architecture: use a newer engine or another model.",
