@@ -29,7 +29,7 @@ _ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
 _COMMON = frozenset(
     row.id
     for row in (*host.ROWS, *python.ROWS, *toolchain.ROWS, *python.HUB, *kernel.ROWS, *raised.ROWS)
-)
+) | {"disk.full", "disk.error"}
 """Rows that read what any engine's libraries print: they identify no engine."""
 
 
@@ -121,7 +121,7 @@ def _by_its_words(
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None
-    if not named and not _all_died(causes):
+    if not named and not _all_died(causes) and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")
