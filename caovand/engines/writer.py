@@ -40,7 +40,7 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-)
+) | {"disk.full", "disk.error"}
 """Rows that read what any engine's libraries print: they identify no engine."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
@@ -182,7 +182,7 @@ def _by_its_words(
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None
-    if not named and not _all_died(causes):
+    if not named and not _all_died(causes) and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")

@@ -55,7 +55,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"SGLang only supports sm75 and above"),
     signature("sglang.arch", "cause", "backend-unsupported", runtime.NO_KERNEL),
     signature("sglang.dtype", "cause", "backend-unsupported",
-         r"FlashAttention only supports Ampere GPUs or newer"),
+         r"FlashAttention only supports Ampere GPUs or newer"
+         r"|Capture cuda graph failed: .{0,200}\b(?:[Uu]nsupported|not supported|only support)"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",

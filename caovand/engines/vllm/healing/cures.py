@@ -97,6 +97,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "args.limit": ("limit",),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
     "driver.old": (),
+    "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
