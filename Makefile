@@ -233,6 +233,17 @@ bench: engine $(MODELS)/hybrid_copy ## what daemon, page, gateway and planning c
 	$(PY) -m tests.bench.planner
 	$(PY) -m tests.bench.explain
 
+# The libraries of clients, in an environment of their own; node and npm are the system's.
+.PHONY: bench-clients
+bench-clients: llamacpp .caovan/clients/ready ## what client libraries see while all that serves them fails, as a table
+	$(PY) -m tests.bench.clients
+
+.caovan/clients/ready: tests/bench/clients/client.mjs
+	@echo "downloading client libraries, some 300 MB"
+	@python3 -m venv $(@D) && $(@D)/bin/python $(PIP) openai anthropic litellm langchain-openai
+	@cp $< $(@D) && cd $(@D) && npm install --silent --no-fund --no-audit openai
+	@touch $@
+
 .PHONY: kernels
 kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
 	@$(MAKE) -C csrc

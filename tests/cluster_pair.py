@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from caovand.adapters.network import cluster_key
 from caovand.cli.common.client import Client
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
+from tests.service_users import Users
 from tests.two_nodes import ADDRESSES, TwoNodes, two_nodes
 
 HEAD = f"{ADDRESSES[0]}:7070"
@@ -62,20 +64,29 @@ def pair(
     heads_environ: dict[str, str] | None = None,
     heads_more: str = "",
     found_out: Path | None = None,
+    users: Users | None = None,
 ) -> Iterator[Pair]:
     """Both daemons, started with these configurations and a key of their own.
 
     `more` is added to the worker's section, `environ` to its environment; those of the head are
-    `heads_more` and `heads_environ`. `found_out` is as in `daemon`.
+    `heads_more` and `heads_environ`. `found_out` is as in `daemon`. With `users` each daemon is
+    the one's, with engines of the other.
     """
     key = folder / "cluster.key"
     if not key.exists():
         cluster_key.make(key, "")
-    with two_nodes() as nodes:
+    with two_nodes() as nodes, contextlib.ExitStack() as stack:
+        rights: tuple[str, ...] = ()
+        owner, caches = None, [dict[str, str]()] * 2
+        if users is not None:
+            rights, owner = users.daemons_rights(), users.daemon.pw_uid
+            os.chown(key, owner, -1)
+            caches = [users.environ(stack.enter_context(users.cache())) for _ in caches]
+        its, others = ((*nodes.wrapper(node), *rights) for node in (0, 1))
         first = f"{head}\n{section('head', 'n1', key, heads_more)}"
         second = f"{worker}\n{section('worker', 'n2', key, more)}"
         with (
-            daemon(first, heads_environ, nodes.wrapper(0), found_out) as one,
-            daemon(second, environ, nodes.wrapper(1), found_out) as other,
+            daemon(first, {**caches[0], **(heads_environ or {})}, its, found_out, owner) as one,
+            daemon(second, {**caches[1], **(environ or {})}, others, found_out, owner) as other,
         ):
             yield Pair(nodes, one, other)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from caovand.adapters.system import processes
 
 DAEMON, ENGINE = "caovan-test", "caovan-test-engine"
 RIGHTS = "+setuid,+setgid"
+LOCK = Path(tempfile.gettempdir(), "caovan-test-users.lock")
 TAKEN = 9
 """useradd's status where the user exists, as after a test that was killed."""
 SHARED = Path("/dev/shm")
@@ -58,6 +61,15 @@ class Users:
         cache.mkdir(exist_ok=True)
         self.own(cache)
 
+    @contextlib.contextmanager
+    def cache(self) -> Iterator[Path]:
+        """A cache of both in a short-named folder, removed at the end."""
+        with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
+            Path(folder).chmod(0o755)
+            (cache := Path(folder) / "cache").mkdir()
+            self.own(cache)
+            yield cache
+
     def own(self, cache: Path) -> None:
         """Make the cache of earlier users these users'."""
         owner = f"{self.engine.pw_uid}:{self.engine.pw_gid}"
@@ -66,31 +78,33 @@ class Users:
 
     def left(self) -> list[str]:
         """What lives or lies in memory of the engines' user."""
-        living = [str(one) for one in processes.every() if not one.zombie and self.runs(one.pid)]
+        own = self.engine.pw_uid
+        living = [str(one) for one in processes.every() if not one.zombie and one.uid == own]
         files = [
             str(file) for file in SHARED.iterdir() if file.lstat().st_uid == self.engine.pw_uid
         ]
         return living + files
 
     def runs(self, pid: int) -> bool:
-        """Whether a process is the engines' user's; of some, root owns the folder in /proc."""
-        with contextlib.suppress(OSError):
-            return f"\nUid:\t{self.engine.pw_uid}\t" in Path(f"/proc/{pid}/status").read_text()
-        return False
+        """Whether a process is the engines' user's."""
+        found = processes.read(pid)
+        return found is not None and found.uid == self.engine.pw_uid
 
 
 def _groups_of_cards() -> set[int]:
     """The groups that devices of the cards are for, where not everybody may use them."""
     found = [os.stat(path) for path in CARDS if os.path.exists(path)]
-    return {one.st_gid for one in found if not one.st_mode & stat.S_IWOTH}
+    return {one.st_gid for one in found if one.st_gid and not one.st_mode & stat.S_IWOTH}
 
 
 @contextlib.contextmanager
 def service_users() -> Iterator[Users]:
-    """Both users; skips where none can be made."""
+    """Both users, for one test of this machine at a time; skips where none can be made."""
     if os.getuid() != 0 or not all(map(shutil.which, ("useradd", "userdel", "setpriv"))):
         pytest.skip("needs root, useradd and setpriv")
     with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(open(LOCK, "ab"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for name in (DAEMON, ENGINE):
             words = ["useradd", "--system", "--no-create-home", "--user-group", name]
             if subprocess.run(words, capture_output=True, check=False).returncode not in (0, TAKEN):

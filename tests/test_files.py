@@ -41,6 +41,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/confinement.py": ("open", "a file in memory"),
     "adapters/engine_user.py": ("open os.open", f"files in memory, a cgroup; {KERNEL}"),
     "adapters/engine_helper.py": ("open", "files in memory, a pipe, /dev/null"),
+    "adapters/spawner.py": ("open", "/dev/tty"),
     "adapters/engine_calls.py": ("open", "descriptors that the daemon sends"),
     "adapters/launch.py": (
         "open os.open",

@@ -11,6 +11,9 @@ from subprocess import TimeoutExpired
 from types import TracebackType
 from typing import BinaryIO, Protocol
 
+MAX_OUTPUT = 16 << 20
+"""What is kept of a program's output: a child of its own may print for ever."""
+
 
 class Keeper(Protocol):
     """Who may signal programs of the engine's user."""
@@ -99,4 +102,4 @@ class Captured(Program):
 def _content(file: BinaryIO) -> str:
     with file:
         file.seek(0)
-        return file.read().decode("utf-8", "replace")
+        return file.read(MAX_OUTPUT).decode("utf-8", "replace")

@@ -63,6 +63,12 @@ class Incidents:
         safe_files.replace(path / file, text, 0o644)
         self._prune(self._most)
 
+    def amend(self, name: str, more: Mapping[str, Any]) -> None:
+        """Add fields to the report of the incident `name`; OSError, state_file.Unusable."""
+        path = self.folder / name / REPORT
+        report = {**state_file.read(path, self._most_bytes), **more}
+        safe_files.replace(path, json.dumps(report, indent=1) + "\n", 0o644)
+
     def take_over(self, others: Incidents) -> None:
         """Move the incidents of another folder here, numbered on from ours; OSError.
 

@@ -21,8 +21,9 @@ Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno":
 
 Whatever a message asks for happens with the rights of the engine's user alone: those of a program
 that is started, and for a signal those of this process, which has the effective user of the engine
-and no effective capability. So the daemon gains nothing by a message but that user, which it may
-become. This process cannot be traced, and it ends with the daemon.
+then, and no effective capability. So the daemon gains nothing by a message but that user, which it
+may become. It has the daemon's otherwise: a user may slow down what it effectively owns. This
+process cannot be traced, and it ends with the daemon.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import select
@@ -38,6 +40,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +89,7 @@ class Spawner:
     def _end(self) -> None:
         for pidfd, (_, number) in self._started.items():
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(pidfd, number)
+                self._send(pidfd, number)
 
     def _answer(self) -> None:
         received: list[int] = []
@@ -112,7 +115,7 @@ class Spawner:
             raise Refused("it is no object")
         names, op = asked.keys(), asked.get("op")
         if op == "signal" and names == {"op", "signal"} and len(received) == 1:
-            signal.pidfd_send_signal(received[0], _signal(asked["signal"]))
+            self._send(received[0], _signal(asked["signal"]))
             return {}
         if op == "kill" and names == {"op", "pid"} and not received:
             self._kill(asked["pid"])
@@ -127,7 +130,19 @@ class Spawner:
         pidfds = [pidfd for pidfd, (its, _) in self._started.items() if its == pid]
         if type(pid) is not int or not pidfds:
             raise Refused("no such program was started here")
-        signal.pidfd_send_signal(pidfds[0], signal.SIGKILL)
+        self._send(pidfds[0], signal.SIGKILL)
+
+    def _send(self, pidfd: int, number: int) -> None:
+        """Signal a process as the engine's user."""
+        capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)
+        try:
+            os.setresuid(-1, self._uid, -1)
+            capabilities(effective=0, permitted=SETUID_AND_SETGID)
+            signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.setresuid(-1, os.getuid(), -1)
+            capabilities(effective=0, permitted=SETUID_AND_SETGID)
+            libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # a change of users may undo it
 
     def _start(self, asked: dict[str, Any], received: list[int]) -> int:
         argv, env, session = asked["argv"], asked["env"], asked["session"]
@@ -156,7 +171,6 @@ class Spawner:
         """Execute a program in this new process, which has no rights by then; never return."""
         try:
             if len(received) == 4:  # only one of its own user may the daemon's user put there
-                os.setresuid(-1, os.getuid(), -1)
                 os.write(received[3], str(os.getpid()).encode())
             if session:
                 os.setsid()
@@ -223,10 +237,10 @@ def main() -> None:
     # Blocked, not ignored: one for a new program waits there until the program has begun.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    with contextlib.suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)  # what has one could type into it
     libc.prctl(PR_SET_NAME, b"caovan-spawner", 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)
-    os.setresuid(-1, uid, -1)
     capabilities(effective=0, permitted=SETUID_AND_SETGID)
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     link.send(b"{}")

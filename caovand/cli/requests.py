@@ -49,6 +49,7 @@ def _line(row: Mapping[str, Any]) -> str:
         f"{stamp}  {answer}  {row['key'] or '-'}  {row['model'] or '-'}  {row['path']}"
         f"  waited {row['waited_s']:.2f} s{first}, whole {row['whole_s']:.2f} s,"
         f" read {about}{row['read']:,}, written {about}{row['written']:,}"
+        + (f"; {row['prefix']}" if row["prefix"] else "")
     )
 
 
@@ -56,7 +57,8 @@ VERB = Verb(
     name="requests",
     help="show the latest requests at the gateway",
     description="Print the last requests at the gateway that have ended: whose, for which model,"
-    " the answer's status and error, how long each waited and took, and its tokens (~: estimated)."
+    " the answer's status and error, how long each waited and took, its tokens (~: estimated),"
+    " and which message of a conversation changed, so that the rest was read again."
     " No texts are kept.",
     epilog="examples: caovanctl requests; caovanctl requests --failed -n 100",
     arguments=arguments,

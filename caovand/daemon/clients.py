@@ -17,7 +17,7 @@ from caovand.adapters.network.http import Endpoint
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
 from caovand.core.engine.planning import Planning
-from caovand.core.gateway.record import MAX_KEPT
+from caovand.core.gateway.record import MAX_KEPT, Totals, grown
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
@@ -29,6 +29,7 @@ from caovand.daemon.start.starts import Starts
 SILENT_S = 1.0
 """After this long without a question of the gateway, nobody waits for it."""
 LOOK_S = 0.2
+NOBODY: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 AHEAD = 8
 
 
@@ -48,13 +49,18 @@ class Slot:
     keys: Keys
     changes: Changes
     notice: Callable[[str, str], None]
+    blame: Callable[[Sequence[str]], None]
+    """Takes requests that have ended the last engine."""
 
 
 class Clients:
-    """The clients of one slot; `counts` is how many requests wait, and are at the engine."""
+    """The clients of one slot."""
 
     def __init__(self, slot: Slot) -> None:
-        self.counts = {"waiting": 0, "at_engine": 0}
+        self.totals: Mapping[str, Any] = Totals().document()
+        """Of all requests that have ended, since the daemon started."""
+        self._counts: Mapping[str, int] = NOBODY
+        self._reported: Mapping[str, Any] = self.totals  # by this gateway process
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         """The latest requests that have ended."""
         self._slot = slot
@@ -63,6 +69,15 @@ class Clients:
         self._heard_at, self._asking = float("-inf"), 0
         self._drains, self._drained_by = False, float("-inf")
         self._locked = secrets.token_hex(16)  # a key that nobody has
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many requests wait, and how many are at the engine: none once the gateway is gone."""
+        return NOBODY if self._silent else self._counts
+
+    @property
+    def _silent(self) -> bool:
+        return not self._asking and now() - self._heard_at > SILENT_S
 
     # -- what the gateway asks --------------------------------------------------------------
 
@@ -85,12 +100,21 @@ class Clients:
             self._asking -= 1
             self._heard_at = now()
 
-    def report(self, seq: int, counts: Mapping[str, int], endings: Sequence[str]) -> None:
+    def report(
+        self,
+        seq: int,
+        counts: Mapping[str, int],
+        totals: Mapping[str, Any],
+        endings: Sequence[str],
+    ) -> None:
         """Take what the gateway reports, as of what it knew with `seq`."""
-        self._known, self.counts, self._heard_at = seq, dict(counts), now()
+        self.totals = grown(self.totals, self._reported, totals)
+        self._reported = totals
+        self._known, self._counts, self._heard_at = seq, dict(counts), now()
         for shape in endings:
             text = f"a request that ended an engine twice is refused from now on: {shape}"
             self._slot.notice("noticed", text)
+        self._slot.blame(endings)
 
     def _document(self) -> dict[str, Any]:
         snapshot, section = self._slot.snapshot(), self._slot.config().gateway
@@ -157,7 +181,7 @@ class Clients:
         while self._drains and now() < self._drained_by:
             if self._known >= seq and self.counts["at_engine"] == 0:
                 return
-            if not self._asking and now() - self._heard_at > SILENT_S:
+            if self._silent:
                 return
             await asyncio.sleep(LOOK_S)
 

@@ -91,8 +91,8 @@ class Lent:
         return self._run.ring.since(0, RING_BYTES)[0]
 
     def idle(self) -> bool:
-        """Whether the engine had no request when it was polled last."""
-        return self._figures.idle
+        """Whether the engine had no request when it was polled last, nor has one of the gateway."""
+        return self._figures.idle and not self._run.busy
 
     def samples(self) -> Sequence[GpuSample]:
         """The latest samples of the cards that the engine uses."""

@@ -260,7 +260,8 @@ class Supervisor:
         first, page, gateway = next(iter(documents.values())), self.page, self.gateway
         warnings = [*first["warnings"], *filter(None, [page.problem, gateway.problem])]
         cluster = self.slots[next(iter(documents))].part.summary()
-        counts = self.slots[next(iter(documents))].clients.counts
+        clients = self.slots[next(iter(documents))].clients
+        counts = {**clients.counts, "totals": clients.totals}
         served = gateway.describe()
         more = {
             "page": page.describe(),

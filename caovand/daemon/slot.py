@@ -85,6 +85,7 @@ class Slot:
             self.notice,
             self.figures,
             self._memory.answers,
+            self._at_engine,
         )
         self.failures = FailureRecords(
             self, self._planner, self.run, self.incidents, self._mark, shared
@@ -108,6 +109,7 @@ class Slot:
                 keys=shared.keys,
                 changes=shared.changes,
                 notice=self.notice,
+                blame=self.failures.blame,
             )
         )
         self._room_again = RoomAgain()
@@ -177,6 +179,9 @@ class Slot:
         elif isinstance(action, Quit):
             self.quit = True
             self._shared.changes.wake()
+
+    def _at_engine(self) -> int:
+        return self.clients.counts["at_engine"]
 
     def _key(self) -> str:
         arguments, extra_args = self.engine.arguments, self.config.engine.extra_args

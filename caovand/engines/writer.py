@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
-from caovand.core.healing.failure import Failure
+from caovand.core.healing.failure import Failure, Finding
 from caovand.engines import registry
 from caovand.engines.common import building, exits, host, kernel, python, raised, toolchain
 from caovand.engines.common.advice import sentences
 from caovand.engines.common.advice_texts import GENERAL
-from caovand.engines.common.framing import ALARMING, pieces
+from caovand.engines.common.framing import is_alarming, pieces
 from caovand.engines.common.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.python import ANY_PROGRAM
 from caovand.engines.common.whole_log import lines_of, public
@@ -40,7 +40,7 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-)
+) | {"disk.full", "disk.error"}
 """Rows that read what any engine's libraries print: they identify no engine."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
@@ -101,9 +101,16 @@ def _as_errors(
     words = []
     for engine in every:
         if (error := engine.log.error) is not None:
-            lines = (error(line) if ALARMING.search(line) else line for line in text.split("\n"))
+            lines = (error(line) if is_alarming(line) else line for line in text.split("\n"))
             words.append((engine, engine.explain("\n".join(lines))))
+    if known is None:
+        words = [one for one in words if not _is_of_family(one[1].finding)]
     return _by_its_words(words)
+
+
+def _is_of_family(finding: Finding | None) -> bool:
+    """Whether only the class of a text is known: any program may say the like."""
+    return finding is not None and "family." in finding.signature
 
 
 def _certainty(found: tuple[Writer, Explanation] | None) -> int:
@@ -164,6 +171,7 @@ def _by_its_words(
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
     named = [one for one in named if one[1].finding.signature not in _ANY_PROGRAM] or named  # type: ignore[union-attr]
+    named = [one for one in named if one[1].finding.signature not in _EXITS] or named  # type: ignore[union-attr]
     if len(named) == 1 and _identifies(*named[0]):
         (engine, explanation), *_ = named
         return Writer(engine.name, engine.title), explanation
@@ -174,7 +182,7 @@ def _by_its_words(
     explanation = (named or causes)[0][1]
     finding = explanation.finding
     assert finding is not None
-    if not named and not _all_died(causes):
+    if not named and not _all_died(causes) and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     finding = replace(finding, phase="")
@@ -186,7 +194,11 @@ def _identifies(engine: Engine, explanation: Explanation) -> bool:
     finding = explanation.finding
     assert finding is not None
     kind = engine.log.kinds.get(finding.signature)
-    return kind in ("cause", "generic") and finding.signature not in _COMMON
+    return (
+        kind in ("cause", "generic")
+        and finding.signature not in _COMMON
+        and not _is_of_family(finding)
+    )
 
 
 def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:

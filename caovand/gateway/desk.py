@@ -26,8 +26,9 @@ from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
+from caovand.core.gateway.prefixes import Prefixes
 from caovand.core.gateway.protocol import Fault
-from caovand.core.gateway.record import MAX_KEPT, Record
+from caovand.core.gateway.record import MAX_KEPT, Record, Totals
 from caovand.core.gateway.usage import Ledger, Quotas, Used
 from caovand.core.problem import Problem
 from caovand.gateway.facts import Facts
@@ -99,6 +100,8 @@ class Desk:
         """The shapes of requests that were refused for ending engines, for the daemon."""
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         """The latest requests that have ended, for the daemon."""
+        self.totals = Totals()
+        self.prefixes = Prefixes()
         self.now = clock
         self.quotas, self.usage = Quotas(), Ledger()
         self.quotas.know(facts.used_day, facts.used)
@@ -120,7 +123,7 @@ class Desk:
         return {"waiting": self._policy.waiting, "at_engine": self._policy.at_engine}
 
     async def changed(self) -> None:
-        """Wait until counts or reports have changed."""
+        """Wait until counts, totals or reports have changed."""
         await self._changed.wait()
         self._changed.clear()
 
@@ -180,6 +183,13 @@ class Desk:
         self.usage.add(lane.key, used, at)
         more = used.tokens - ticket.expected_tokens
         self._apply(self._policy.take(Spent(at=self.now(), lane=lane, tokens=more)))
+
+    def ended(self, record: Record) -> None:
+        """Keep the record of a request that has ended, for the daemon."""
+        at = self.now()
+        self.records.append(record.row(at))
+        self.totals.add(record, at)
+        self._changed.set()
 
     def taken_records(self, most: int) -> list[dict[str, Any]]:
         """The oldest records, up to `most`, which are no longer here."""

@@ -126,7 +126,7 @@ class Exchange:
         """Send the request; None if no answer begins, which the policy then knows."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # Which model a name means may have changed while the request waited.
-        ticket.record.sent = self._desk.now()
+        ticket.record.sent, ticket.record.tries = self._desk.now(), ticket.record.tries + 1
         body = rewritten(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
         if facts.key:

@@ -24,7 +24,7 @@ AGAIN_S = 0.5
 REPORT_S = 0.25  # between two reports at least
 USAGE_S = 1.0
 MAX_ROWS = 20  # of usage: a request to the daemon is one short line
-MAX_RECORDS = 8
+MAX_RECORDS = 6
 
 
 Listed = Callable[[Facts], Awaitable[tuple[str, ...]]]
@@ -71,12 +71,13 @@ class Link:
         reported: tuple[Any, ...] = ()
         while True:
             await desk.changed()
-            news = (self._seq, desk.counts)
+            news = (self._seq, desk.counts, desk.totals.document())
             if news == reported and not desk.reports:
                 continue
             endings = [desk.reports.popleft() for _ in range(len(desk.reports))]
-            seq, counts = news
-            if await self._ask("gateway_report", seq=seq, endings=endings, **counts) is None:
+            seq, counts, totals = news
+            more = {**counts, "totals": totals}
+            if await self._ask("gateway_report", seq=seq, endings=endings, **more) is None:
                 desk.report_again(endings)
             else:
                 reported = news

@@ -22,6 +22,7 @@ from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
+from caovand.core.gateway.prefixes import parts
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.record import CLIENT_GONE, Record
 from caovand.core.gateway.usage import expected
@@ -183,7 +184,7 @@ class Gateway:
             record.outcome = CLIENT_GONE
             raise
         finally:
-            desk.records.append(record.row(desk.now()))
+            desk.ended(record)
 
     async def _answered(
         self, request: web.Request, key: ClientKey, record: Record
@@ -209,6 +210,7 @@ class Gateway:
                 raise Refused(Fault(403, "model_unknown", told))
             record.model = found.model or ""
             self._check_model(request, found.model)
+            record.prefix = desk.prefixes.take(key.name, tuple(parts(body, found.spans)))
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
             ticket.shape = shape[:MAX_SHAPE]

@@ -1,20 +1,54 @@
 """The MTP head of Qwen3.5 and its kin: int8 layers, and drafts over a part of the vocabulary.
 
-vLLM has no place to plug such a model in, so two of its methods are wrapped, as soon as the first
-lm_head is made: importing the model earlier would cost every process seconds.
+vLLM has no place to plug such a model in, so three of its methods are wrapped, once the target's
+lm_head is int8: importing the model earlier would cost every process seconds.
+
+vLLM makes and loads a head for the drafter, and then replaces it by the target's. The target's is
+there from the start instead: a 27B would need 3.5 GiB more for that moment than it ever does.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import sys
+import weakref
 from collections.abc import Mapping
 
 MODEL = "vllm.model_executor.models.qwen3_5_mtp"
 LOAD = ("self", "weights")
 LOGITS = ("self", "hidden_states", "spec_step_idx")
+
+
+_target: list[weakref.ref] = []  # the head that became int8 last
+_making: list[bool] = []  # while a drafter is made
+
+
+def finished(head, method: str | None) -> None:
+    """The target's `head` is int8; `method` drafts for it."""
+    from .replacements import logger
+
+    _target[:] = [weakref.ref(head)]
+    if method != "mtp":
+        return
+    try:
+        importlib.import_module(MODEL)
+        reason = offer()
+    except Exception as error:  # a vLLM that has changed must start all the same
+        reason = f"{type(error).__name__}: {error}"
+    if reason:
+        logger.warning("caovan: the drafter stays vLLM's: %s", reason)
+
+
+def target_of(vocabulary: int, hidden: int):
+    """The target's head if a drafter's of this size is being made; None elsewhere."""
+    if not _making:
+        _target.clear()  # of a model before this one
+    head = _target[0]() if _target else None
+    same = head is not None and (head.num_embeddings, head.embedding_dim) == (vocabulary, hidden)
+    return head if same else None
 
 
 def offer() -> str | None:
@@ -29,10 +63,23 @@ def offer() -> str | None:
         taken = tuple(inspect.signature(getattr(model, name, lambda: None)).parameters)
         if taken != known:
             return f"Qwen3_5MTP.{name} takes {taken}, this plugin knows {known}"
+    model.__init__ = _init(model.__init__)
     model.load_weights = _load_weights(model.load_weights)
     model.compute_logits = _compute_logits(model.compute_logits)
     model.caovan = True
     return None
+
+
+def _init(in_tree):
+    @functools.wraps(in_tree)
+    def __init__(self, *args, **kwargs):
+        _making.append(True)
+        try:
+            in_tree(self, *args, **kwargs)
+        finally:
+            _making.pop()
+
+    return __init__
 
 
 def _load_weights(in_tree):
@@ -66,12 +113,12 @@ def round_layers(model) -> None:
     """Have the linear layers of a loaded drafter become int8 when vLLM finishes them."""
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
 
-    from . import dispatch, head_layer
-    from .replacements import card_facts, logger
+    from . import head_layer, rounding
+    from .replacements import logger
 
     config = getattr(model.vllm_config, "additional_config", None)
     try:
-        wanted = dispatch.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
+        wanted = rounding.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
         if wanted == "off":
             return
         reasons = set()
@@ -83,8 +130,8 @@ def round_layers(model) -> None:
             if weight is None or weight.dim() != 2:
                 reasons.add(f"its weights are quantised already ({method})")
                 continue
-            reason = dispatch.lm_head_refusal(
-                dispatch.LmHeadFacts(
+            reason = rounding.lm_head_refusal(
+                rounding.LmHeadFacts(
                     dtype=str(weight.dtype).removeprefix("torch."),
                     head_dtype=str(weight.dtype).removeprefix("torch."),
                     method=method,
@@ -92,7 +139,7 @@ def round_layers(model) -> None:
                     hidden=weight.shape[1],
                     adapters=model.vllm_config.lora_config is not None,
                     load_format=str(model.vllm_config.load_config.load_format),
-                    **card_facts(weight.device),
+                    **head_layer.card_facts(weight.device),
                 )
             )
             if reason:

@@ -15,7 +15,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
 )
 
-from . import dispatch, drafter, int8_head, launch, library, lm_head, ops  # noqa: F401  (ops registers)
+from . import drafter, int8_head, launch, library, lm_head, ops, rounding  # noqa: F401  (ops registers)
 from .replacements import card_facts, logger
 
 Tensor = torch.Tensor
@@ -27,13 +27,13 @@ def reason_of(error: Exception) -> str:
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
-def facts(layer: ParallelLMHead, vllm_config) -> dispatch.LmHeadFacts:
+def facts(layer: ParallelLMHead, vllm_config) -> rounding.LmHeadFacts:
     """The facts of a constructed head and its machine."""
     model = vllm_config.model_config
     text = getattr(model, "hf_text_config", None)
     # vLLM 0.21 has a type of its own for logits of pooling models only.
     head_dtype = model.head_dtype if model.runner_type != "pooling" else "of pooling"
-    return dispatch.LmHeadFacts(
+    return rounding.LmHeadFacts(
         dtype=str(model.dtype).removeprefix("torch."),
         head_dtype=str(head_dtype).removeprefix("torch."),
         method=type(layer.quant_method).__name__,
@@ -73,9 +73,14 @@ class Int8Method:
             self.in_tree.process_weights_after_loading(layer)
             return
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
-        layer.weight_scale = torch.nn.Parameter(scale, requires_grad=False)
+        # No parameter: --load-format dummy would fill that of a drafter which shares it.
+        layer.register_buffer("weight_scale", scale, persistent=False)
         shape = tuple(rows.shape)
         logger.info_once("caovan: the %s is int8 on the SM75 kernel (%d x %d)", self.what, *shape)
+        self.finished(layer)
+
+    def finished(self, layer: torch.nn.Module) -> None:
+        """Its weights are int8."""
 
     def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -89,6 +94,10 @@ class Int8LmHeadMethod(Int8Method, UnquantizedEmbeddingMethod):
 
     drafting = False
     draft_vocabulary = 0  # ids from 0 on; 0 for all
+    drafts_by: str | None = None  # vLLM's name for the way
+
+    def finished(self, layer: torch.nn.Module) -> None:
+        drafter.finished(layer, self.drafts_by)
 
     def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         if not self.drafting or not self.draft_vocabulary:
@@ -96,7 +105,7 @@ class Int8LmHeadMethod(Int8Method, UnquantizedEmbeddingMethod):
         rows = x.reshape(-1, x.shape[-1])
         out = x.new_full((rows.shape[0], layer.weight.shape[0]), -torch.inf)
         shard = layer.shard_indices
-        for first, end in dispatch.drafted_rows(
+        for first, end in rounding.drafted_rows(
             self.draft_vocabulary, layer.org_vocab_size,
             shard.org_vocab_start_index, shard.org_vocab_end_index,
         ):  # fmt: skip
@@ -117,23 +126,37 @@ class Int8DrafterMethod(Int8Method, UnquantizedLinearMethod):
 class Sm75LMHead(ParallelLMHead):
     """vLLM's lm_head; its method is ours where it becomes int8."""
 
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        if reason := drafter.offer():
-            logger.warning_once("caovan: the drafter stays vLLM's: %s", reason)
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, bias: bool = False, *args, **kwargs
+    ) -> None:
+        target = None if bias else drafter.target_of(num_embeddings, embedding_dim)
+        if target is not None:
+            with torch.device("meta"):
+                super().__init__(num_embeddings, embedding_dim, bias, *args, **kwargs)
+            self.share(target)
+            return
+        super().__init__(num_embeddings, embedding_dim, bias, *args, **kwargs)
         try:
             config = get_current_vllm_config()
             if int8_head.wanted(config) == "off":
                 return
-            reason = dispatch.lm_head_refusal(facts(self, config))
+            reason = rounding.lm_head_refusal(facts(self, config))
             method = Int8LmHeadMethod(self.quant_method)
             method.draft_vocabulary = int8_head.draft_vocabulary(config)
+            method.drafts_by = getattr(config.speculative_config, "method", None)
         except Exception as error:  # a vLLM that has changed must start all the same
             reason = reason_of(error)
         if reason:
             logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
             return
         self.quant_method = method
+
+    def share(self, target: Sm75LMHead) -> None:
+        """Have the weights of `target`, whatever is loaded: a checkpoint has one head for both."""
+        self.quant_method = target.quant_method
+        self.weight = torch.nn.Parameter(target.weight.data, requires_grad=False)
+        self.weight.weight_loader = lambda parameter, loaded: None
+        self.register_buffer("weight_scale", target.weight_scale, persistent=False)
 
     def tie_weights(self, embed_tokens):
         if isinstance(self.quant_method, Int8LmHeadMethod):

@@ -57,15 +57,15 @@ def offer() -> str | None:
 
 def wanted(vllm_config) -> str:
     """What this configuration wants. Raises ValueError for an unknown word."""
-    from . import dispatch
+    from . import rounding
 
     config = getattr(vllm_config, "additional_config", None)
-    return dispatch.lm_head_wanted(os.environ, config if isinstance(config, Mapping) else {})
+    return rounding.lm_head_wanted(os.environ, config if isinstance(config, Mapping) else {})
 
 
 def draft_vocabulary(vllm_config) -> int:
     """How many tokens this configuration drafts. Raises ValueError for what is no number."""
-    from . import dispatch
+    from . import rounding
 
     config = getattr(vllm_config, "additional_config", None)
-    return dispatch.draft_vocabulary(os.environ, config if isinstance(config, Mapping) else {})
+    return rounding.draft_vocabulary(os.environ, config if isinstance(config, Mapping) else {})

@@ -52,7 +52,7 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
         except (ValueError, library.LibraryError, library.KernelError) as error:
             _failures.append(str(error))
             log = logging.getLogger("vllm.caovan_sm75")
-            log.warning("caovan: torch multiplies by int8 weights: %s", error)
+            log.warning("caovan: the lm_head kernel failed, torch multiplies: %s", error)
     return dequantised(x, weight, scale)
 
 

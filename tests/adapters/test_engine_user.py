@@ -23,8 +23,9 @@ ENGINE = "nobody"
 DAEMON_PROGRAM = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from caovand.adapters import engine_helper, engine_user, spawner
+from caovand.adapters import engine_helper, engine_program, engine_user
 from caovand.adapters.system import processes
+from caovand.adapters import spawner
 from caovand.adapters.files import stale_files
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
 user, found = engine_user.current(), {"why": engine_user.why_none()}
@@ -50,6 +51,9 @@ if user is not None:
     found["status"] = sleeper.wait()
     done = user.run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, nothing, 60)
     found["ran"] = [done.stdout, done.stderr, done.returncode]
+    engine_program.MAX_OUTPUT = 10
+    done = user.run(["/bin/sh", "-c", "echo more than that"], {"PATH": "/bin"}, nothing, 60)
+    found["kept"] = len(done.stdout)
     try:
         user.run(words, {}, nothing, 0.01)
     except Exception as problem:
@@ -124,6 +128,7 @@ def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: 
         "outputs": ["/dev/null"],
         "status": -15,
         "ran": ["out\n", "err\n", 3],
+        "kept": 10,
         "late": "TimeoutExpired",
         "unwatched lives": False,
         "again": [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ def test_a_file_that_comes_later_is_added_whole_to_an_incident_that_is_still_the
     for name, file in ((second, "../x.json"), (second, "a/b.json"), ("..", "x.json")):
         with pytest.raises(NoIncident):
             store.add(name, file, "{}")
+
+
+def test_fields_that_come_later_are_added_to_the_report(tmp_path: Path) -> None:
+    store = Incidents(tmp_path)
+    name = store.write("hang", REPORT, {})
+    store.amend(name, {"requests": ["POST /v1/x"]})
+    report = json.loads(store.read(1, "incident.json", 0, 10_000))
+    assert report == {"number": 1, **REPORT, "requests": ["POST /v1/x"]}
+    with pytest.raises(OSError, match="0002"):
+        store.amend("0002-hang", {})
 
 
 def test_the_oldest_go_when_there_are_too_many_and_numbers_go_on(tmp_path: Path) -> None:

@@ -75,7 +75,10 @@ def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
     told = status(
         figures=figures, rungs=["mtp 2"], degraded={"why": []}, failed={"hang": 3},
         gpus=[hot, card(2, fault="GPU is lost")], log_bytes_lost=7,
-        gateway={"serving": True, "waiting": 3, "at_engine": 2},
+        gateway={
+            "serving": True, "waiting": 3, "at_engine": 2,
+            "totals": {"ended": {"200": 7, "0": 1}, "waited_s": 2.5, "resent": 4},
+        },
         forecast={"weights_gib": {"forecast": 2, "reported": 2**-20, "off": 0.5}},
     )  # fmt: skip
 
@@ -92,6 +95,10 @@ def test_a_scrape_tells_state_restarts_failures_and_cards() -> None:
             "caovan_gateway_up 1.0",
             "caovan_gateway_requests_waiting 3.0",
             "caovan_gateway_requests_running 2.0",
+            'caovan_gateway_requests_total{status="0"} 1.0',
+            'caovan_gateway_requests_total{status="200"} 7.0',
+            "caovan_gateway_waited_seconds_total 2.5",
+            "caovan_gateway_requests_resent_total 4.0",
             'caovan_mtp_depth{model="/srv/m",slot="main"} 3.0',
             'caovan_degraded{model="/srv/m",slot="main"} 1.0',
             'caovan_rung_in_force{model="/srv/m",rung="mtp 2",slot="main"} 1.0',

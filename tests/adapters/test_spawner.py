@@ -41,13 +41,13 @@ pytestmark = pytest.mark.skipif(
 class Spawned:
     """A spawner that was started as a daemon does it, whose daemon this process is."""
 
-    def __init__(self, program: Path, engine: int = ENGINE) -> None:
+    def __init__(self, program: Path, engine: int = ENGINE, before: Sequence[str] = ()) -> None:
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         caps = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
         words = [PYTHON, "-I", "-S", str(program), str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                [*AS_DAEMON, *caps, *words, str(engine), f"{engine},44"],
+                [*before, *AS_DAEMON, *caps, *words, str(engine), f"{engine},44"],
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.DEVNULL if engine != ENGINE else None,
                 cwd="/",
@@ -134,6 +134,32 @@ def test_a_program_has_the_user_its_three_descriptors_and_nothing_else(shared: S
     assert int(session) != os.getsid(0)
 
 
+IN_A_TERMINAL = """
+import fcntl, os, pty, subprocess, sys, termios
+_, terminal = pty.openpty()
+os.setsid()
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+open("/dev/tty").close()
+sys.exit(subprocess.run(sys.argv[1:], close_fds=False).returncode)
+"""
+
+
+def test_what_it_starts_has_no_terminal_to_type_into(program: Path) -> None:
+    """A daemon that root starts by hand has one, whose shell would obey."""
+    one = Spawned(program, before=(PYTHON, "-c", IN_A_TERMINAL))
+    with open(os.memfd_create("output"), "w+b") as output:
+        script = "true </dev/tty && echo has one; echo done"
+        one.start("/bin/sh", "-c", script, output=output.fileno())
+
+        def printed() -> bytes:
+            return os.pread(output.fileno(), 1000, 0)
+
+        until(lambda: printed().endswith(b"done\n"), "its end")
+        assert b"has one" not in printed()
+        assert b"/dev/tty" in printed()
+    one.close()
+
+
 def test_it_signals_programs_of_its_user_and_nobody_elses(shared: Spawned) -> None:
     with open(os.devnull, "wb") as output:
         pid = shared.start("/bin/sleep", "1000", output=output.fileno())["pid"]
@@ -166,12 +192,20 @@ def test_it_kills_by_pid_what_it_started_alone(shared: Spawned) -> None:
 
 def test_neither_the_engines_user_nor_the_daemon_gets_into_it(shared: Spawned) -> None:
     pid = shared.process.pid
+    shared.send(b'{"op":"kill","pid":1}')
+    with open(os.devnull, "wb") as output:
+        sleeper = shared.start("/bin/sleep", "1000", output=output.fileno())["pid"]
+    shared.send(json.dumps({"op": "kill", "pid": sleeper}).encode())  # as the engine's user
+    os.waitpid(sleeper, 0)
     assert not may(ENGINE, pid, "sh", "-c", "kill -0 {pid}")
     assert may(DAEMON, pid, "sh", "-c", "kill -0 {pid}"), "it may end it"
     for user in (ENGINE, DAEMON):
         for file in ("mem", "environ", "maps"):
             assert not may(user, pid, "cat", f"/proc/{{pid}}/{file}"), (user, file)
+    for slowing in ("renice -n 19 -p {pid}", "taskset -p 1 {pid}", "chrt --idle -p 0 {pid}"):
+        assert not may(ENGINE, pid, *slowing.split()), slowing
     fields = Path(f"/proc/{pid}/status").read_text()
+    assert f"Uid:\t{DAEMON}\t{DAEMON}\t{DAEMON}\t" in fields
     assert "CapEff:\t0000000000000000" in fields
     assert f"CapPrm:\t{spawner.SETUID_AND_SETGID:016x}" in fields
 

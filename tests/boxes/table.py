@@ -76,6 +76,8 @@ def _settings(found: Plan, machine: Inventory) -> str:
     size, gpus = f"tp {found.value('tensor_parallel_size')}", gpus_of(found, machine)
     if stages := found.value("pipeline_parallel_size"):
         size += f" in {stages} stages"
+    if replicas := found.value("data_parallel_size"):
+        size = f"dp {replicas} of {size}"
     if found.value("enable_expert_parallel"):
         size += " + ep"
     config = found.value("compilation_config")
@@ -114,7 +116,10 @@ def _room(found: Plan, memory: MemoryEstimate) -> str:
 
 
 def _reasons(found: Plan) -> Iterator[str]:
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "max_num_seqs"):
+    for name in (
+        "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len",
+        "max_num_seqs",
+    ):  # fmt: skip
         setting = found.settings.get(name)
         alone = name == "tensor_parallel_size" and setting and setting.value == 1
         if setting and setting.origin == "policy" and not alone:

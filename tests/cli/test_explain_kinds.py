@@ -57,8 +57,9 @@ def test_where_the_engine_is_not_certain_only_general_advice_is_given() -> None:
 
 
 def test_what_nobody_knows_is_unknown_and_blames_nothing() -> None:
-    line = "ValueError: something that nobody knows"
-    for text in (line, f"(EngineCore pid=7) ERROR 11-20 09:00:00 [core.py:1] {line}"):
+    line = "RuntimeError: something that nobody knows"
+    running = "(EngineCore pid=7) ERROR 11-20 09:00:00 [core.py:1] ValueError: what nobody knows"
+    for text in (line, running):
         found = explain_log(text)
         assert found is not None
         assert found[1].finding is not None

@@ -53,11 +53,21 @@ def test_the_latest_requests_are_listed(daemon: FakeDaemon, ctl: Ctl) -> None:
         "at": 0.0, "key": "alice", "path": "/v1/messages", "model": "tiny", "status": 200,
         "outcome": "", "waited_s": 0.5, "first_s": 0.75, "whole_s": 12.25, "read": 1234,
         "written": 56, "estimated": True,
+        "prefix": "message 3 changed: about 21,000 tokens read again",
     }  # fmt: skip
     lost = {**row, "status": 503, "outcome": "no_engine", "first_s": None, "key": ""}
     daemon.answers["requests"] = {"requests": [row, lost]}
     said = ctl("requests").out
-    for text in ("alice", "/v1/messages", "0.50 s", "0.75 s", "12.25 s", "~1,234", "503 no_engine"):
+    for text in (
+        "alice",
+        "/v1/messages",
+        "0.50 s",
+        "0.75 s",
+        "12.25 s",
+        "~1,234",
+        "503 no_engine",
+        row["prefix"],
+    ):
         assert text in said
     assert ctl("requests", "--failed", "--json").json == [lost]
     assert ctl("requests", "-n", "1", "--json").json == [lost]

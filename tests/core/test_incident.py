@@ -172,6 +172,13 @@ def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None
     ]
 
 
+def test_a_request_that_ended_engines_is_in_it() -> None:
+    told = {**report(Case(FINDING, LINES, {})), "number": 1, "requests": ["POST /v1/x, 9 bytes"]}
+    assert any("POST /v1/x, 9 bytes" in line for line in incident_text.lines(told, {}, {}))
+    del told["requests"]  # one from before an upgrade
+    assert not any("request" in line for line in incident_text.lines(told, {}, {}))
+
+
 def test_a_node_without_a_failure_ended_with_the_others_and_one_alone_has_no_nodes() -> None:
     told = {**report(Case(FINDING, LINES, {}, nodes={"n2": 1})), "number": 1}
     nodes = {"node-1.json": evidence.document("n2", 1, Evidence("s", "now"))}

@@ -18,6 +18,7 @@ from caovand.core.config.schema import Config, ModelSection
 from caovand.core.config.services import GatewaySection
 from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
+from caovand.core.gateway.record import Totals
 from caovand.core.gateway.slot import engine_of, returns
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Ending, Snapshot, State
@@ -69,6 +70,7 @@ class World:
         self.key: str | None = "of the file"
         self.config = Config(model=ModelSection(path="/m/first/"), gateway=GatewaySection())
         self.changes, self.told = Changes(lambda: None), list[str]()
+        self.blamed: list[str] = []
         self.file = folder / "starts.json"
         self.keys = Keys(folder, lambda _, text: self.told.append(text), self.changes.wake)
         self.clients = Clients(
@@ -82,6 +84,7 @@ class World:
                 keys=self.keys,
                 changes=self.changes,
                 notice=lambda _, text: self.told.append(text),
+                blame=self.blamed.extend,
             )
         )
 
@@ -164,7 +167,7 @@ def test_a_revoked_key_is_news_at_once(tmp_path: Path) -> None:
 
 
 def report(world: World, seq: int, at_engine: int) -> None:
-    world.clients.report(seq, {"waiting": 0, "at_engine": at_engine}, [])
+    world.clients.report(seq, {"waiting": 0, "at_engine": at_engine}, Totals().document(), [])
 
 
 def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
@@ -224,12 +227,46 @@ def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hu
     run(tmp_path, test)
 
 
+def test_totals_go_on_where_another_gateway_begins_at_nothing(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for ended, waited_s, resent in (
+            ({"200": 2}, 1.0, 1), ({"200": 3, "0": 1}, 1.5, 1), ({"200": 1}, 0.5, 0),
+        ):  # fmt: skip
+            totals = {"ended": ended, "waited_s": waited_s, "resent": resent}
+            world.clients.report(1, {"waiting": 0, "at_engine": 0}, totals, [])
+        assert world.clients.totals == {
+            "ended": {"200": 4, "0": 1}, "waited_s": 2.0, "resent": 1,
+        }  # fmt: skip
+
+    run(tmp_path, test)
+
+
+def test_a_gateway_that_is_gone_has_no_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        asks = asyncio.ensure_future(world.clients.next(0, 600.0))
+        seq = (await asks)["seq"]
+        asks = asyncio.ensure_future(world.clients.next(seq, 600.0))
+        await turns()
+        monkeypatch.setattr(module, "SILENT_S", 0.0)
+        report(world, seq, 3)
+        assert world.clients.counts["at_engine"] == 3
+        asks.cancel()  # its connection is gone
+        await soon(asks.done)
+        await soon(lambda: world.clients.counts["at_engine"] == 0)
+
+    run(tmp_path, test)
+
+
 def test_a_request_that_ends_engines_is_named_in_the_events(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         counts = {"waiting": 1, "at_engine": 2}
-        world.clients.report(1, counts, ["POST /v1/completions, 9 bytes with prompt"])
+        shape = "POST /v1/completions, 9 bytes with prompt"
+        world.clients.report(1, counts, Totals().document(), [shape])
         assert world.clients.counts == counts
         (text,) = world.told
-        assert text.endswith("POST /v1/completions, 9 bytes with prompt")
+        assert text.endswith(shape)
+        assert world.blamed == [shape]
 
     run(tmp_path, test)

@@ -235,10 +235,11 @@ def test_the_gateway_hears_what_is_new_and_reports() -> None:
     fake = FakeSupervisor()
     assert ask(fake, "gateway", since=3, wait_s=5).result == {"seq": 3, "wait_s": 5.0}
     assert ask(fake, "gateway", wait_s=3600.0).code == "bad-argument"
-    news = {"seq": 3, "waiting": 1, "at_engine": 2, "endings": ["POST /v1/x\x1b, 3 bytes"]}
-    assert ask(fake, "gateway_report", **news).ok
+    totals = {"ended": {"200": 1}, "waited_s": 0.5, "resent": 0}
+    news: dict[str, Any] = {"seq": 3, "waiting": 1, "at_engine": 2, "totals": totals}
+    assert ask(fake, "gateway_report", **news, endings=["POST /v1/x\x1b, 3 bytes"]).ok
     counts = {"waiting": 1, "at_engine": 2}
-    assert fake.told == [(3, counts, ["POST /v1/x\\x1b, 3 bytes"])]
+    assert fake.told == [(3, counts, totals, ["POST /v1/x\\x1b, 3 bytes"])]
 
 
 # -- which model it is about ---

@@ -57,7 +57,10 @@ def test_a_batch_that_the_cache_bounds_weighs_eight_bits(box: str) -> None:
     assert plan(machine).value("kv_cache_dtype") is None
 
 
-@pytest.mark.parametrize(("box", "name"), [("4090", "gpt-oss-20b"), ("h200", "Llama-3.1-8B")])
+@pytest.mark.parametrize(
+    ("box", "name"),
+    [("4090", "gpt-oss-20b"), ("h200", "Llama-3.1-8B"), ("l4", "Qwen3-Reranker-4B")],
+)
 def test_eight_bits_bring_nothing_to_windows_and_where_there_is_room(box: str, name: str) -> None:
     assert plan(box_with(box, model(name)), **BATCH).value("kv_cache_dtype") is None
 
@@ -86,6 +89,8 @@ def test_few_active_parameters_do_not_draft_for_many_users() -> None:
         ("2080ti-22g-x2", "Llama-3.1-8B-AWQ", 1, 2),
         ("h200-x8", "DeepSeek-R1", 1, 8),
         ("h100-x8", "gpt-oss-120b", 8, None),
+        ("h100-x8", "Qwen3-235B-A22B-FP8", 2, 4),
+        ("t4-x4", "Qwen3-30B-A3B-AWQ", 4, None),
         ("3090-and-3060", "Llama-3.1-8B-AWQ", 1, None),
     ],
 )
@@ -96,7 +101,8 @@ def test_a_batch_is_served_by_replicas_where_that_is_faster(
     found = plan(machine, **BATCH)
     assert found.value("tensor_parallel_size") == tensor
     assert found.value("data_parallel_size") == replicas
-    assert bool(found.value("enable_expert_parallel")) == (name == "DeepSeek-R1")
+    if replicas:
+        assert bool(found.value("enable_expert_parallel")) == bool(machine.model.experts)
     assert len(found.cards or ()) == tensor * (replicas or 1)
     assert forecast(found, machine).fits
     assert plan(machine).value("data_parallel_size") is None
@@ -121,6 +127,15 @@ def test_replicas_share_out_the_experts_and_keep_the_rest() -> None:
     assert more == pytest.approx(spared, rel=0.2)
     activations = [dict(overheads(card, asked))["activations"] for asked in (all_cards, replicas)]
     assert activations[1] > 1.5 * activations[0]
+
+
+def test_replicas_answer_as_many_users_as_often_faster() -> None:
+    card, batch = model("Llama-3.1-8B"), WORKLOADS["batch"]
+    one = Candidate(context=8192, sequences=64, batch_tokens=8192, utilization=0.9)
+    four = one.but(replicas=4)
+    alone, apart = (Pace(card, each, BOXES["3090-x4"], batch) for each in (one, four))
+    assert apart.answering(four, 64) == pytest.approx(4 * alone.answering(one, 16))
+    assert apart.seconds(four, 16) == pytest.approx(alone.seconds(one, 16) / 4)
 
 
 def test_requests_beyond_the_cache_wait() -> None:

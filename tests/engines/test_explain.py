@@ -56,7 +56,7 @@ EXPECTED = {
     "vllm-0.33.0-h100-fail_kill": ("engine-died", "serving", "exited unexpectedly"),
     "vllm-0.33.0-h100-fail_kv_dtype": ("bad-arguments", "resolve", "Invalid kv_cache_dtype"),
     "vllm-0.33.0-h100-hybrid_mtp3": (None, "serving", ""),
-    "vllm-0.33.0-h200-fail_device_assert": ("launch-failure", "serving", "device-side assert"),
+    "vllm-0.33.0-h200-fail_device_assert": ("launch-failure", "serving", "index out of bounds"),
     "vllm-0.33.0-h200-fail_illegal_access": ("illegal-access", "serving", "illegal memory access"),
     "vllm-0.33.0-h200-fail_oom_neighbour": ("device-oom-run", "serving", "Process 9282 has 1.40"),
     "vllm-0.33.0-h200-fail_segfault": ("engine-died", "serving", "Segfault"),

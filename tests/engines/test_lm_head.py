@@ -61,8 +61,6 @@ def test_the_forecast_and_the_context_count_the_memory_it_saves(count: int) -> N
     assert saved == pytest.approx(HEAD_MIB / count * (1 - 4 / 5120), rel=0.01)
     limit = {"engine": {"env": {LM_HEAD: "int8"}}}
     assert weights_mib(machine, **limit) == weights_mib(machine, **INT8)
-    one = box(1)
-    assert plan(one, **INT8).value("max_model_len") > plan(one).value("max_model_len")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +134,9 @@ def test_the_ladder_gives_it_up_for_crashes_and_wrong_answers() -> None:
     assert step is not None
     assert (step.env, step.change) == ({LM_HEAD: None}, "int8 lm_head -> half")
     assert HEALING.by_name["half-head"].step(plan(box()), Finding("hang", "", "serve")) is None
+    off = HEALING.by_name["plugin-off"].step(made, Finding("illegal-access", "", "serve"))
+    assert off is not None
+    assert off.env[LM_HEAD] is None, "without the plugin the head has 16 bits, and takes them"
 
 
 def test_answers_of_an_int8_head_are_compared_as_those_of_rounded_weights_are() -> None:
@@ -143,3 +144,28 @@ def test_answers_of_an_int8_head_are_compared_as_those_of_rounded_weights_are() 
     for sections, coarse in ((INT8, True), ({}, False)):
         machine = box(8, model=plain)
         assert ENGINE.planning.coarse(plan(machine, **sections), machine) is coarse
+
+
+def test_an_int8_mtp_layer_is_counted_and_a_part_of_the_vocabulary_makes_drafts_cheaper() -> None:
+    def made(**env: str) -> tuple[float, float]:
+        machine = box()
+        found = plan(machine, engine={"env": {LM_HEAD: "int8", **env}}, policy={"mtp": 3})
+        decode = ENGINE.planning.modelled(found, machine, 4096, 1).decode
+        assert decode is not None
+        return dict(forecast(found, machine).parts)["weights"], decode
+
+    weights, speed = made()
+    rounded, faster = made(CAOVAN_DRAFTER="int8")
+    layer = sum(w.size for w in QWEN_27B_AWQ.weights if w.part == "mtp") / 2**20
+    assert weights - rounded == pytest.approx(layer / 2 / 2, rel=0.01)
+    assert faster > speed
+    fewer = made(CAOVAN_DRAFT_VOCABULARY="65536")
+    assert fewer[0] == weights
+    assert fewer[1] > speed
+    assert made(CAOVAN_DRAFT_VOCABULARY="many") == (weights, speed)
+
+
+def test_one_card_of_22_gb_plans_what_the_page_about_planning_tells() -> None:
+    plain, int8 = plan(box(1)), plan(box(1), **INT8)
+    assert (plain.value("enforce_eager"), int8.value("enforce_eager")) == (True, None)
+    assert int8.value("max_model_len") > 5 * plain.value("max_model_len")

@@ -134,13 +134,15 @@ def test_as_many_recordings_are_transcribed_at_once_as_the_cache_has_states_of()
         layer_types=("full_attention",) * 32, heads=20, kv_heads=20, head_dim=64,
         weights=(Weights("layers", "sharded", "F16", 2944 * MIB),),
     )  # fmt: skip
-    batch = {"workload": "batch"}
-    found = plan(inventory(whisper, named("RTX 3060")), policy=batch)
     each = (1500 + 448) * 32 * 2 * 20 * 64 * 2 / MIB
-    left = 12288 * found.value("gpu_memory_utilization") - 2944
-    assert 0.7 * left < found.value("max_num_seqs") * each < 1.1 * left
-    assert plan(inventory(whisper, named("H100")), policy=batch).value("max_num_seqs") > 64
-    asked = plan(inventory(whisper, named("RTX 3060")), policy={**batch, "max_num_seqs": 64})
+    for workload in ("chat", "batch"):
+        found = plan(inventory(whisper, named("RTX 3060")), policy={"workload": workload})
+        left = 12288 * found.value("gpu_memory_utilization") - 2944
+        assert 0.5 * left < found.value("max_num_seqs") * each < left
+    assert plan(inventory(whisper, named("H100"))).value("max_num_seqs") > 64
+    deaf = replace(whisper, encoder_tokens=0)
+    assert plan(inventory(deaf, named("RTX 3060"))).value("max_num_seqs") > 32
+    asked = plan(inventory(whisper, named("RTX 3060")), policy={"max_num_seqs": 64})
     assert asked.value("max_num_seqs") == 64
 
 

@@ -102,6 +102,8 @@ def test_a_log_names_the_type_of_the_lm_head_or_why_it_stays_in_16_bits() -> Non
     assert figures(f"{line} is int8 on the SM75 kernel (248320 x 5120)") == {"lm_head": "int8"}
     refused = figures(f"{line} stays in 16 bits: LoRA adapters may change it (--enable-lora)")
     assert refused == {"kernels_refusal": "LoRA adapters may change it (--enable-lora)"}
+    failed = figures(f"{line} kernel failed, torch multiplies: cannot launch lm_head")
+    assert failed == {"kernels_refusal": "cannot launch lm_head"}
     for why in ("the GPU is SM90, which runs", "its weights are the embedding's as well"):
         assert figures(f"{line} stays in 16 bits: {why}") == {}
 

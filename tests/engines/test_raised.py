@@ -33,6 +33,7 @@ CASES = [
     ("vllm/config/model.py:__post_init__", "ValueError: x", "configuration"),
     ("vllm/engine/arg_utils.py:create", "KeyError: 'x'", "configuration"),
     ("transformers/models/auto/auto_factory.py:from", "AttributeError: x", "configuration"),
+    ("sglang/srt/managers/template_manager.py:f", "TypeError: x", "template"),
     ("somebody/a.py:<module>", "RuntimeError: operator does not exist", "import"),
 ]
 

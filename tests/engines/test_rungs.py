@@ -102,3 +102,24 @@ def test_attention_goes_back_to_vllms_own_where_the_plugins_may_act(
 def test_a_cache_gets_more_bits_until_it_has_the_models_own(now: str, then: str | None) -> None:
     found = step("kv-dtype-plain", kv_cache_dtype=now)
     assert found.settings.get("kv_cache_dtype") == then
+
+
+@pytest.mark.parametrize(
+    ("replicas", "cards", "together"), [(8, 1, 8), (2, 4, 8), (3, 1, 1), (1, 4, None)]
+)
+def test_replicas_become_one_engine_on_all_their_cards(
+    replicas: int, cards: int, together: int | None
+) -> None:
+    found = step("replicas-off", data_parallel_size=replicas, tensor_parallel_size=cards)
+    assert found.settings.get("tensor_parallel_size") == together
+    assert found.settings.get("data_parallel_size") is None
+
+
+def test_a_share_goes_down_less_where_the_caches_size_was_set() -> None:
+    """vLLM makes a smaller cache of the same share by itself."""
+    share = 0.9
+    assert step("gmu-down", gpu_memory_utilization=share).settings == {
+        "gpu_memory_utilization": 0.87
+    }
+    sized = step("gmu-down", gpu_memory_utilization=share, kv_cache_memory_bytes=1 << 30)
+    assert sized.settings == {"gpu_memory_utilization": 0.89, "kv_cache_memory_bytes": None}

@@ -19,7 +19,8 @@ AS_PASTED = (
     "2026-03-25T19:17:07+02:00 gemma3.server[16376]: ", "[12345.678901] host vllm[812]: ",
     "2026-11-20T09:00:00.1+00:00 stdout F ", "[2026-02-24T20:21:58Z] ", "2024-02-20 21:46:23 | ",
     "2025-03-07 23:50:27,531 - __main__ - INFO - ",
-    "[46009] ", "[rank0]: ", "[Sun Mar 24 23:54:53 2024] ", "> ", "│ ",
+    "[46009] ", "0: ", "12: ", "0|vllm-app  | ",
+    "[rank0]: ", "[Sun Mar 24 23:54:53 2024] ", "> ", "│ ",
     "[multiproc_executor.py:492] ",
     "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
     "Dec  5 10:29:11 localhost ollama: ", "[llamacpp-router stdout] [52717] ",
@@ -36,6 +37,26 @@ OWN = (
 @pytest.mark.parametrize("prefix", AS_PASTED)
 def test_what_other_tools_put_before_a_line_is_taken_off(prefix: str) -> None:
     assert lines_of(prefix + LINE) == [LINE]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2025-11-02 13:17:04,315 - vllm.v1.engine.core_client - ERROR - ",
+        "2025-11-02 13:17:04.315 | ERROR    | vllm.v1.engine.core_client:run:12 - ",
+        "[2025-11-02 13:17:04,315][vllm.v1.engine.core_client][ERROR] - ",
+        "2025-11-02T13:17:04Z ERROR vllm.v1.engine.core_client: ",
+        "vllm-1  | 2025-11-02 13:17:04,315 - vllm.v1.engine.core_client - ERROR - ",
+    ],
+)
+def test_the_loggers_of_vllm_are_known_in_formats_of_other_programs(prefix: str) -> None:
+    assert unwrap(f"{prefix}x: y") == "ERROR 11-02 13:17:04 [core_client.py:0] x: y"
+
+
+def test_the_default_format_of_logging_has_no_time() -> None:
+    found = unwrap("ERROR:vllm.engine.llm_engine:x")
+    assert found == "ERROR 00-00 00:00:00 [llm_engine.py:0] x"
+    assert unwrap("2025-11-02 13:17:04 - vllm.note") == "- vllm.note"
 
 
 @pytest.mark.parametrize("line", OWN)

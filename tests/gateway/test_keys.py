@@ -13,7 +13,7 @@ from caovand.core.gateway.keys import ClientKey, digest_of, to_document
 from caovand.core.gateway.record import usable
 from caovand.gateway import link
 from tests.gateway.test_server import run
-from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever
+from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever, whole
 from tests.patience import soon
 
 KEYS = to_document([
@@ -139,5 +139,16 @@ def test_each_request_that_ended_is_reported_without_its_text(
         ]
         assert 0 <= rows[0]["waited_s"] <= rows[0]["first_s"] <= rows[0]["whole_s"]
         assert "hello" not in json.dumps(rows)
+        one.engine.answer = whole
+        for clock in ("10:00", "10:01"):
+            turns = [{"role": "user", "content": text * 4000} for text in "ab"]
+            body = {**HELLO, "messages": [{"role": "system", "content": clock}, *turns]}
+            assert (await post(one, "a", json=body))[0] == 200
+        await soon(lambda: len(rows) == 6)
+        assert [row["prefix"] for row in rows[4:]] == [
+            "", "message 1 changed: about 2,015 tokens read again",
+        ]  # fmt: skip
+        ended = {"200": 3, "429": 1, "404": 1, "0": 1}
+        await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == ended)
 
     run(tmp_path, test, keys=KEYS)

@@ -21,6 +21,7 @@ from tests.gateway.world import (
     events,
     for_ever,
     last_event,
+    whole,
     world,
 )
 from tests.patience import LIMIT_S, soon, turns
@@ -331,6 +332,8 @@ def test_what_had_not_begun_is_answered_by_the_next_engine_and_begun_streams_end
         one.daemon.say("serving")
         for status, text in await asyncio.gather(*waiting):
             assert (status, text) == (200, "data: two\n\ndata: [DONE]\n\n")
+        await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == {"200": 5})
+        assert one.daemon.reports[-1]["totals"]["resent"] == 3
 
     run(tmp_path, test)
 
@@ -441,6 +444,61 @@ def test_heads_are_bounded_in_time_and_a_request_is_never_two(
         assert b" 400 " in await reader.readline()
         writer.close()
         assert one.engine.asked == []
+
+    run(tmp_path, test)
+
+
+HIDDEN = b"GET /v1/hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 4\r\nContent-Length: 40\r\n\r\nbody" + HIDDEN,
+        b"Content-Length: 4, 40\r\n\r\nbody" + HIDDEN,
+        b"Content-Length: +4\r\n\r\nbody" + HIDDEN,
+        b"Content-Length: 4\r\nX-Long: a\r\n Content-Length: 40\r\n\r\nbody" + HIDDEN,
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + HIDDEN,
+        b"X-Flood: " + b"x" * (64 << 10) + b"\r\n\r\n",
+        b"".join(b"X-%d: 1\r\n" % number for number in range(20_000)) + b"\r\n",
+    ],
+    ids=["two lengths", "a list", "a sign", "folded", "odd coding", "a space", "two codings",
+         "a negative chunk", "a long header", "many headers"],
+)  # fmt: skip
+def test_a_head_that_two_readers_could_read_in_two_ways_is_refused(
+    tmp_path: Path, head: bytes
+) -> None:
+    async def test(one: World) -> None:
+        reader, writer = await one.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + head)
+        answer = await reader.read()
+        assert not answer or b" 400 " in answer.partition(b"\r\n")[0]
+        assert answer.count(b"HTTP/1.1 ") <= 1
+        writer.close()
+        assert not any(path == "/v1/hidden" for _, path, _, _ in one.engine.asked)
+        assert (await one.post())[0] == 200
+
+    run(tmp_path, test)
+
+
+def test_crowds_of_idle_connections_give_way_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 50)
+
+    async def test(one: World) -> None:
+        one.engine.answer = events("one", then=for_ever)
+        begun = await one.session.post(one.url + CHAT, json=STREAMED)
+        await begun.content.readline()
+        idle = [await one.raw(b"") for _ in range(100)]
+        one.engine.answer = whole
+        assert (await one.post())[0] == 200
+        assert not begun.content.at_eof()
+        for _, writer in idle:
+            writer.transport.abort()
+        begun.close()
 
     run(tmp_path, test)
 

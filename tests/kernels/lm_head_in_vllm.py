@@ -5,13 +5,16 @@ Runs in an engine's Python, by test_cpu_engine.py.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import sys
 import types
 
 import torch
-from caovan_vllm_sm75_turbo3 import int8_head, lm_head
-from vllm.model_executor.layers import logits_processor
+from caovan_vllm_sm75_turbo3 import drafter, int8_head, lm_head
+from vllm.model_executor import parameter
+from vllm.model_executor.layers import linear, logits_processor
 from vllm.model_executor.layers import vocab_parallel_embedding as layers
 
 logging.basicConfig(level=logging.INFO)
@@ -27,7 +30,7 @@ V, K = 1000, 128
 torch.manual_seed(0)
 WEIGHT, X = torch.randn(V, K).half(), torch.randn(3, K).half()
 rank, ranks = 0, 1
-for module in (layers, logits_processor):  # there are no other processes
+for module in (layers, logits_processor, linear, parameter):  # there are no other processes
     module.get_tensor_model_parallel_rank = lambda: rank
     module.get_tensor_model_parallel_world_size = lambda: ranks
 logits_processor.LogitsProcessor._gather_logits = lambda self, logits: logits
@@ -42,7 +45,9 @@ def configured(dtype=torch.float16, tied=False, **more) -> types.SimpleNamespace
             hf_text_config=types.SimpleNamespace(tie_word_embeddings=tied),
         ),
         lora_config=more.pop("lora", None),
-        speculative_config=None,
+        speculative_config=types.SimpleNamespace(
+            method=more.pop("method", "ngram"), draft_lm_head_quantization=None
+        ),
         load_config=types.SimpleNamespace(load_format=more.pop("load_format", "auto")),
     )  # fmt: skip
 
@@ -71,7 +76,8 @@ head, logits = made()
 assert isinstance(head, layers.ParallelLMHead)
 assert int8(head)
 assert head.weight.shape == (1024, K)
-assert sum(p.numel() * p.element_size() for p in head.parameters()) == 1024 * (K + 4)
+held = (*head.parameters(), *head.buffers())
+assert sum(tensor.numel() * tensor.element_size() for tensor in held) == 1024 * (K + 4)
 steps, scale = lm_head.quantise(WEIGHT)
 exact = X.double() @ (steps.double() * scale.double()[:, None]).T
 whole = logits(head, X)
@@ -131,6 +137,75 @@ assert torch.equal(drafted[:, :128], whole[:, :128])
 assert torch.equal(drafted[:, 488:], whole[:, 488:]), "the last 512 are special"
 assert (drafted[:, 128:488] == -torch.inf).all()
 assert torch.equal(logits(head, X), whole)
+
+# the MTP model's class is wrapped once the head of a target that drafts by it is int8
+assert drafter.MODEL not in sys.modules
+head, logits = made(
+    additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128}, method="mtp"
+)
+model = sys.modules[drafter.MODEL].Qwen3_5MTP
+assert model.caovan
+assert "vllm_config" in inspect.signature(model.__init__).parameters, "vLLM asks for it"
+
+# a drafter's head is the target's from the start, and is not loaded
+for drafting in (True, False):
+    seen: list = []
+
+    def construct(self, seen=seen) -> None:
+        seen.append(layers.ParallelLMHead(V, K, params_dtype=torch.float16))
+
+    (drafter._init(construct) if drafting else construct)(None)
+    assert int8(seen[0]) == drafting
+    assert (seen[0].weight.data_ptr() == head.weight.data_ptr()) == drafting
+    if drafting:
+        loads = seen[0].weight.weight_loader
+        loads(seen[0].weight, torch.zeros(V, K).half())
+        seen[0].quant_method.process_weights_after_loading(seen[0])
+        assert torch.equal(logits(seen[0], X), whole)
+        assert not any(p.is_meta for p in seen[0].parameters())
+drafter._init(construct)(None)
+assert not int8(seen[-1]), "another target was made, which is not int8 yet"
+head, logits = made(
+    additional={"caovan_lm_head": "int8", "caovan_draft_vocabulary": 128}, method="mtp"
+)
+small = layers.ParallelLMHead
+drafter._init(lambda self: seen.append(small(V, 2 * K, params_dtype=torch.float16)))(None)
+assert not int8(seen[-1]), "a drafter of another size has its own"
+fake = types.SimpleNamespace(lm_head=head, logits_processor=logits)
+for _ in range(2):
+    assert torch.equal(model.compute_logits(fake, X), drafted)
+    assert torch.equal(logits(head, X), whole), "the target's"
+fake.lm_head, _ = made(additional={})
+assert model.compute_logits(fake, X).isfinite().all()
+
+# its linear layers become int8 once they are loaded
+
+
+def layers_of(**additional) -> tuple[torch.nn.ModuleList, list[torch.Tensor]]:
+    half = {"bias": False, "params_dtype": torch.float16}
+    found = torch.nn.ModuleList([
+        linear.ColumnParallelLinear(K, 192, **half), linear.RowParallelLinear(192, K, **half),
+        linear.ColumnParallelLinear(96, 192, **half), linear.ReplicatedLinear(K, 64, **half),
+    ])  # fmt: skip
+    for layer in found:
+        layer.weight.data.normal_()
+    weights = [layer.weight.detach().clone() for layer in found]
+    config = configured(additional=additional)
+    drafter.round_layers(types.SimpleNamespace(model=found, vllm_config=config))
+    for layer in found:
+        layer.quant_method.process_weights_after_loading(layer)
+    return found, weights
+
+
+found, weights = layers_of(caovan_drafter="int8")
+assert [int8(layer) for layer in found] == [True, True, False, False]
+for layer, weight in zip(found[:2], weights, strict=False):
+    x = torch.randn(5, weight.shape[1]).half()
+    exact_x = x.double() @ weight.double().T
+    out, _ = layer(x)
+    assert (out.double() - exact_x).abs().max() < 0.06 * exact_x.std()
+for additional in ({}, {"caovan_drafter": "int4"}, {"caovan_drafter": "int8", "caovan": False}):
+    assert not any(int8(layer) for layer in layers_of(**additional)[0])
 
 # what stays in 16 bits: unwished, tied, of other types, changed by adapters, unsound, elsewhere
 embedding = layers.VocabParallelEmbedding(V, K, params_dtype=torch.float16)

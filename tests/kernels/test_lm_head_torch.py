@@ -75,3 +75,12 @@ def test_logits_move_by_no_more_than_is_documented(kind: str) -> None:
     moved = heads.movement(x, weight, *lm_head.quantise(weight))
     assert moved.relative <= heads.BOUNDS[kind][0], moved
     assert moved.largest <= heads.BOUNDS[kind][1], moved
+    assert moved.first == 1 or moved.lead <= 2 * moved.largest
+
+
+def test_a_row_loses_its_first_token_only_where_the_second_is_near() -> None:
+    torch.manual_seed(0)
+    x, weight = heads.structured("outlier weights", rows=200, vocabulary=500, hidden=512)
+    moved = heads.movement(x, weight, *lm_head.quantise(weight))
+    assert 0.8 < moved.first < 1
+    assert 0 < moved.lead <= 2 * moved.largest

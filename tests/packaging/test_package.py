@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -65,12 +65,20 @@ def test_the_account_reads_no_logs_of_others() -> None:
 
 def configured(folder: Path, arguments: Sequence[str], **commands: str) -> None:
     """Run the package's postinst with these commands replaced by scripts."""
+    named = {name.replace("_", "-"): script for name, script in commands.items()}
+    done = run_with(named, folder, DEBIAN / "caovan.postinst", *arguments)
+    assert done.returncode == 0
+
+
+def run_with(
+    commands: Mapping[str, str], folder: Path, *words: str | Path
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a script of the shell with these commands replaced by scripts."""
     for name, script in commands.items():
-        file = folder / name.replace("_", "-")
-        file.write_text(f"#!/bin/sh\n{script}\n")
-        file.chmod(0o755)
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
     environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    subprocess.run(["sh", DEBIAN / "caovan.postinst", *arguments], env=environ, check=True)
+    return subprocess.run(["sh", *words], env=environ, check=False)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +127,29 @@ def test_an_upgrade_gives_the_engines_account_the_groups_that_engines_had_once(
     found = called.read_text().splitlines() if called.exists() else []
     expected = ["caovan.conf", *(f"-a caovan-engine {name}" for name in added)]
     assert found == (expected if added else [])
+
+
+@pytest.mark.parametrize(
+    ("systemctl", "owner"),
+    [
+        ("echo cap_setgid cap_setuid", "caovan-engine"),
+        ("echo", "caovan"),
+        ("exit 1", ""),  # who cannot tell changes nothing
+    ],
+)
+def test_the_cache_is_whose_the_unit_says(tmp_path: Path, systemctl: str, owner: str) -> None:
+    called = tmp_path / "called"
+    commands = {
+        name: f'echo {name} "$*" >>{called}' for name in ("mkdir", "find", "chown", "chmod")
+    }
+    commands |= {"stat": "echo root:root:755", "systemctl": f'echo "$*" >{called}; {systemctl}'}
+    done = run_with(commands, tmp_path, ROOT / "packaging/systemd/prepare-cache", "a.service")
+    first, *rest = called.read_text().splitlines()
+    assert first == "show -P AmbientCapabilities a.service"
+    assert (done.returncode == 0) == bool(owner)
+    assert [line for line in rest if line.startswith("chown ")] == (
+        [f"chown {owner}:caovan-engine /var/cache/caovan"] if owner else []
+    )
 
 
 def test_the_package_tells_of_the_new_account() -> None:

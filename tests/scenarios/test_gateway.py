@@ -49,16 +49,19 @@ class Client:
         except urllib.error.HTTPError as problem:
             return problem.code, json.loads(problem.read())
 
+    def body(self, text: str) -> dict[str, Any]:
+        """What asks for a stream."""
+        messages = [{"role": "user", "content": text}]
+        return {"model": self._model, "messages": messages, "max_tokens": 100, "stream": True}
+
     def chat(self, text: str = WORDS) -> Future[list[Any]]:
         """The documents of a stream, comments left out."""
         number = next(self._numbers)
         return self._pool.submit(lambda: list(self._events(number, text)))
 
     def _events(self, number: int, text: str) -> Iterator[Any]:
-        messages = [{"role": "user", "content": text}]
-        body = {"model": self._model, "messages": messages, "max_tokens": 100, "stream": True}
         request = urllib.request.Request(
-            f"{self.url}v1/chat/completions", json.dumps(body).encode(),
+            f"{self.url}v1/chat/completions", json.dumps(self.body(text)).encode(),
             self._headers,
         )  # fmt: skip
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
@@ -87,6 +90,35 @@ def served(one: Daemon) -> str:
         return gateway["url"] if gateway and gateway["serving"] else ""
 
     return until(look, "a gateway")
+
+
+def outlives_the_gateway(one: Daemon, client: Client) -> None:
+    """Who comes after the gateway was killed is answered by the next one."""
+    os.kill(one.status()["gateway"]["pid"], signal.SIGKILL)
+    assert said(client.chat("eight").result()) == "eight"
+
+
+def refused_and_named(one: Daemon, client: Client) -> None:
+    """A request with which two engines end is refused, and the incident names it."""
+    client.begun.clear()
+    pid = one.status()["engine_pid"]
+    os.kill(pid, signal.SIGSTOP)  # what has begun would not be sent again
+    killer = client.chat(f"nine {WORDS}")
+    until(lambda: one.status()["gateway"]["at_engine"] == 1, "the killer at the engine")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: client.begun, "the killer at the next engine")
+    os.kill(one.status()["engine_pid"], signal.SIGKILL)
+    assert killer.result()[-1]["error"]["code"] == "engine_ended"
+    status, found = client.ask("v1/chat/completions", client.body(f"nine {WORDS}"))
+    assert (status, found["error"]["code"]) == (422, "ends_engine")
+    shape = "POST /v1/chat/completions, "
+    number = json.loads(one.ctl("incidents", "--json").stdout)[-1]["number"]
+    shown = until(
+        lambda: one.ctl("incidents", "show", str(number)).stdout.partition("  request ")[2],
+        "the request in the incident",
+    )
+    assert shape in shown
+    assert "nine" not in shown.partition("\n")[0]
 
 
 def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
@@ -146,9 +178,8 @@ def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
         client.key = one.ctl("key", "add", "carol").stdout.strip()
         until(lambda: client.ask("v1/models")[0] == 200, "another key")
 
-        # The gateway is killed: who comes before the next one serves is answered by that.
-        os.kill(one.status()["gateway"]["pid"], signal.SIGKILL)
-        assert said(client.chat("eight").result()) == "eight"
+        outlives_the_gateway(one, client)
+        refused_and_named(one, client)
 
         # Stopped: nothing waits for what nobody expects.
         one.ctl("stop")

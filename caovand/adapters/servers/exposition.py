@@ -53,6 +53,7 @@ def metrics(status: Document) -> Iterator[Metric]:
     if gateway := status.get("gateway"):
         for name, help, key in GATEWAY:
             yield _family(GaugeMetricFamily, name, help, [], iter([((), gateway[key])]))
+        yield from _gateway_totals(gateway["totals"])
 
 
 def _figures(name: str) -> Callable[[Document], Value]:
@@ -173,6 +174,18 @@ def _hertz(mhz: float | None) -> Value:
     return None if mhz is None else mhz * 1e6
 
 
+def _gateway_totals(totals: Document) -> Iterator[Metric]:
+    ended = (((status,), count) for status, count in sorted(totals["ended"].items()))
+    text = "Requests at the gateway that have ended, by HTTP status; 0: the client left first."
+    yield _family(CounterMetricFamily, "gateway_requests", text, ["status"], ended)
+    for name, help, key in GATEWAY_TOTALS:
+        yield _family(CounterMetricFamily, name, help, [], iter([((), totals[key])]))
+
+
+GATEWAY_TOTALS = (
+    ("gateway_waited_seconds", "Time that requests have waited for an engine.", "waited_s"),
+    ("gateway_requests_resent", "Requests sent again since an engine had ended.", "resent"),
+)
 GATEWAY = (
     ("gateway_up", "Whether the gateway serves.", "serving"),
     ("gateway_requests_waiting", "Requests that wait for an engine.", "waiting"),

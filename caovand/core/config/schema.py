@@ -106,7 +106,9 @@ class PolicySection:
         None, "Share of each GPU's memory for the engine.", low=0.05, high=0.99
     )
     kv_cache_dtype: str | None = key(
-        None, "KV cache type: a value of vLLM's --kv-cache-dtype or llama.cpp's --cache-type-k."
+        None,
+        "KV cache type: a value of vLLM's or SGLang's --kv-cache-dtype or llama.cpp's"
+        ' --cache-type-k. "fp8" is the one of 8 bits that the cards read.',
     )
     max_num_seqs: int | None = key(None, "Maximum concurrent sequences.", low=1, high=4096)
     max_num_batched_tokens: int | None = key(

@@ -20,6 +20,10 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _TRUE = re.compile(rb"true\b")
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _NUMBER = re.compile(rb"(\d{1,9})[ \t\r\n]*[,}]")
+PROMPT = frozenset({"tools", "system", "instructions"})
+CONVERSATION = frozenset({"messages", "input"})
+"""Fields of a prompt, and those that have its messages."""
+MAX_SPANS = 1001
 MAX_TOKENS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 
 
@@ -38,6 +42,8 @@ class Fields:
     begin: int | None = None
     model_at: tuple[int, int] | None = None
     max_tokens: int | None = None
+    spans: tuple[tuple[str, int, int], ...] = ()
+    """Where the parts of the prompt begin and end, each with its field."""
 
 
 def fields(body: bytes) -> Iterator[Fields]:
@@ -46,6 +52,7 @@ def fields(body: bytes) -> Iterator[Fields]:
     name, model, stream = "", None, False
     model_at, max_tokens = None, None
     names: set[str] = set()
+    spans = _Spans()
     opened = _OBJECT.match(body)
     while found := _NEXT.search(body, place):
         steps += 1
@@ -54,6 +61,10 @@ def fields(body: bytes) -> Iterator[Fields]:
         place = found.end()
         if found[0] != b'"':
             depth += 1 if found[0] in b"{[" else -1
+            if found[0] in b"{[":
+                spans.open(depth, name, place)
+            else:
+                spans.close(depth, place)
             continue
         end = _end_of_string(body, place)
         if end < 0:
@@ -65,6 +76,7 @@ def fields(body: bytes) -> Iterator[Fields]:
         if colon is None:  # a value
             if name == "model" and end - begin <= MAX_NAME_BYTES:
                 model, model_at = _text(body[begin:end]), (begin - 1, end + 1)
+            spans.text(name, begin, end)
             name = ""
             continue
         place = colon.end()
@@ -76,7 +88,36 @@ def fields(body: bytes) -> Iterator[Fields]:
         elif name in MAX_TOKENS and (number := _NUMBER.match(body, place)):
             max_tokens = int(number[1])
     begins = opened.end() if opened else None
-    yield Fields(model, stream, tuple(sorted(names)), begins, model_at, max_tokens)
+    ordered = tuple(sorted(names))
+    yield Fields(model, stream, ordered, begins, model_at, max_tokens, tuple(spans.found))
+
+
+class _Spans:
+    """Where the parts of a prompt begin and end, from the brackets that open and close."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, int, int]] = []
+        self._field, self._field_at, self._item_at = "", 0, 0
+
+    def open(self, depth: int, name: str, place: int) -> None:
+        if depth == 2:
+            self._field, self._field_at = name, place - 1
+        elif depth == 3:
+            self._item_at = place - 1
+
+    def close(self, depth: int, place: int) -> None:
+        if depth == 2 and self._field in CONVERSATION:
+            self._add(self._field, self._item_at, place)
+        elif depth == 1 and self._field in PROMPT:
+            self._add(self._field, self._field_at, place)
+
+    def text(self, name: str, begin: int, end: int) -> None:
+        if name in PROMPT:
+            self._add(name, begin, end)
+
+    def _add(self, name: str, begin: int, end: int) -> None:
+        if len(self.found) < MAX_SPANS:
+            self.found.append((name, begin, end))
 
 
 def _end_of_string(body: bytes, place: int) -> int:

@@ -248,6 +248,19 @@ class Policy:
             else:
                 self._blame(request, at, alone=killer)
 
+        for number in [*self._suspects_waiting, *self._queue]:
+            self._recognise(self._requests[number], at)
+
+    def _recognise(self, request: OpenRequest, at: float) -> None:
+        """One that waits may be the same as one with which an engine has just ended."""
+        if self._known.is_killer(request.digest, at):
+            self._remove(request)
+            self._refuse(request.number, Why.KILLER)
+        elif not request.suspect and self._known.is_suspect(request.digest, at):
+            self._queue.remove(request.number)
+            request.suspect = True
+            bisect.insort(self._suspects_waiting, request.number)
+
     def _blame(self, request: OpenRequest, at: float, *, alone: bool) -> None:
         """An engine ended while it had this request, and had not begun to answer it."""
         request.tries += 1

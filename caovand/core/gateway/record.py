@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from caovand.core.gateway.usage import Used
@@ -15,6 +16,7 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
     "at": (int, float), "key": (str,), "path": (str,), "model": (str,), "status": (int,),
     "outcome": (str,), "waited_s": (int, float), "first_s": (int, float, type(None)),
     "whole_s": (int, float), "read": (int,), "written": (int,), "estimated": (bool,),
+    "prefix": (str,),
 }  # fmt: skip
 
 
@@ -39,18 +41,60 @@ class Record:
     """When it went to the engine that answered it."""
     first: float | None = None
     used: Used = NOTHING
+    prefix: str = ""
+    """What changed in the conversation, so that the engine read the rest again."""
+    tries: int = 0
+    """How often it went to an engine."""
+
+    def waited_s(self, ended: float) -> float:
+        """How long it waited for the engine that answered it, or for nothing."""
+        return (ended if self.sent is None else self.sent) - self.began
 
     def row(self, ended: float) -> dict[str, Any]:
         """The record as the daemon keeps it."""
-        until = ended if self.sent is None else self.sent
         return {
             "at": round(self.at, 3), "key": self.key, "path": self.path[:MAX_PATH],
             "model": self.model[:MAX_MODEL], "status": self.status, "outcome": self.outcome,
-            "waited_s": round(until - self.began, 4),
+            "waited_s": round(self.waited_s(ended), 4),
             "first_s": None if self.first is None else round(self.first - self.began, 4),
             "whole_s": round(ended - self.began, 4), "read": self.used.read,
             "written": self.used.written, "estimated": self.used.estimated,
+            "prefix": self.prefix,
         }  # fmt: skip
+
+
+@dataclass
+class Totals:
+    """Requests that have ended, by HTTP status ("0": the client left first), and their waits."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    waited_s: float = 0.0
+    resent: int = 0
+
+    def add(self, record: Record, ended: float) -> None:
+        """Count a request."""
+        self.ended[str(record.status)] += 1
+        self.waited_s += record.waited_s(ended)
+        self.resent += max(record.tries - 1, 0)
+
+    def document(self) -> dict[str, Any]:
+        """The totals as JSON."""
+        return {
+            "ended": dict(self.ended), "waited_s": round(self.waited_s, 3), "resent": self.resent,
+        }  # fmt: skip
+
+
+def grown(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+    """The `total` of several gateways, of which the last one counted `before`, and counts `now`.
+
+    One that counts less is another.
+    """
+    if sum(now["ended"].values()) < sum(before["ended"].values()):
+        before = Totals().document()
+    ended = Counter(total["ended"])
+    ended.update({k: count - before["ended"].get(k, 0) for k, count in now["ended"].items()})
+    more = {name: total[name] + now[name] - before[name] for name in ("waited_s", "resent")}
+    return {"ended": dict(ended), **more}
 
 
 def usable(row: Any) -> bool:

@@ -68,6 +68,7 @@ def draft(
         "gpu_samples": [asdict(sample) for sample in case.samples],
         "host": dict(host),
         "processes": [dict(process) for process in processes],
+        "requests": [],
         "nodes": [
             {"name": name, "rank": rank, "file": node_file(rank)}
             for name, rank in case.nodes.items()

@@ -25,6 +25,8 @@ def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: Nodes) -> 
     yield f"incident {report['number']}, {report['at']}: {report['failure']}"
     yield f"  phase     {finding['phase'] or '-'}"
     yield f"  what      {finding['text']}"
+    for request in report.get("requests", ()):
+        yield f"  request   {request}: an engine ended with it twice, the second time with no other"
     answer = report.get("answer")  # an incident from before an upgrade has none
     yield from answer_text.evidence(answer) if answer else ()
     decision = report["decision"]

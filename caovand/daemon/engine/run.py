@@ -71,6 +71,7 @@ class EngineRun:
         notice: Publish,
         figures: SlotFigures,
         answers: FirstAnswers,
+        at_engine: Callable[[], int],
     ) -> None:
         self.child: Child | None = None
         self.watching: Watching | None = None
@@ -89,6 +90,7 @@ class EngineRun:
         former = former_cgroup(self._cgroup) if name == ONLY else None
         self._groups = tuple(group for group in (self._cgroup, former) if group)
         self._apply, self._notice, self._figures, self._answers = apply, notice, figures, answers
+        self._at_engine = at_engine
         self.part = Part()
         self._all_reduce_failure: Finding | None = None
         self._unrecorded = ""
@@ -100,6 +102,11 @@ class EngineRun:
         cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
         self.cards = shared.cards.share(cards)
         shared.kernel.listeners.append(self._kernel_lines.extend)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine works on requests of the gateway."""
+        return self._at_engine() > 0
 
     @property
     def _orphans(self) -> tuple[TakeOver, Sequence[Path], Engines]:
@@ -176,6 +183,7 @@ class EngineRun:
                 canary=Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
                 occupied=partial(self.cards.taken_since, prepared.inventory.gpus),
                 answers=self.part.answers,
+                at_engine=self._at_engine,
             )
         )
         label = self._shared.label(self._name)

@@ -38,12 +38,15 @@ async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
         return None
 
 
-async def metrics(endpoint: Endpoint, api: Api) -> Scraped | None:
-    """The engine's counters, None if it reports none; raises as `answer` does."""
+async def metrics(endpoint: Endpoint, api: Api, pending: int) -> Scraped | None:
+    """The engine's counters, None if it reports none; raises as `answer` does.
+
+    `pending` is how many requests are known to be under way: only without any is the engine asked.
+    """
     found = await answer(endpoint, api.metrics)
     if found is None or found.status != 200:
         return None
-    load = await asyncio.to_thread(_load, endpoint, api)
+    load: int | None = pending or await asyncio.to_thread(_load, endpoint, api)
     # Megabytes of short lines take a second: the loop feeds the watchdog.
     reading = await asyncio.to_thread(api.read_metrics, found.body, load, time.monotonic())
     return Scraped(found.body, reading)

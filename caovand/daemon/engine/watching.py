@@ -75,6 +75,8 @@ class WatchedRun:
     canary: Canary | None = None
     occupied: Callable[[], Awaitable[str]] | None = None
     answers: bool = True
+    at_engine: Callable[[], int] = lambda: 0
+    """How many of the gateway's requests the engine works on."""
 
 
 class Watching:
@@ -169,7 +171,7 @@ class Watching:
         try:
             health = await scrape.answer(self._endpoint, api.health)
             self.observe(Health(health.status if health else None, _now()))
-            if scraped := await scrape.metrics(self._endpoint, api):
+            if scraped := await scrape.metrics(self._endpoint, api, self._run.at_engine()):
                 self.metrics = scraped.body
                 self._run.on_reading(scraped.reading)
                 self.observe(scraped.reading.progress)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from caovand.adapters.files.state_file import Unusable
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.system.kernel_log import without_other_cards
 from caovand.core.healing.answer import Answer
@@ -41,6 +43,9 @@ class FailureRecords:
         self.store = store
         self.recorder = Recorder(store, self._on_recorded, machine.engine.log)
         self._last_mark = ""
+        self._latest = ""
+        """The last failure's incident, "" while it is written."""
+        self._blamed: list[str] = []
 
     def record(self, snapshot: Snapshot, describe: Callable[[], dict[str, Any]]) -> None:
         """Begin an incident for the failure in `snapshot`; `describe` makes the status document."""
@@ -53,6 +58,7 @@ class FailureRecords:
                 "incident", f"{again}: the incident of the first is kept, no other written"
             )
             return
+        self._latest, self._blamed = "", []
         child, watching = run.child, run.watching if run.child else None
         nodes, then = self._machine.part.recorded(snapshot.finding) if child else ({}, None)
         case = replace(
@@ -68,6 +74,19 @@ class FailureRecords:
             nodes=nodes,
         )
         self.recorder.take(case, run.members(), self._engine_python, then)
+
+    def blame(self, requests: Sequence[str]) -> None:
+        """Name in the last failure's incident the requests that the gateway refuses for it."""
+        self._blamed += requests
+        if self._blamed and self._latest:
+            self._shared.tasks.begin(self._amend(self._latest, [*self._blamed]))
+
+    async def _amend(self, name: str, requests: list[str]) -> None:
+        try:
+            await asyncio.to_thread(self.store.amend, name, {"requests": requests})
+        except (OSError, Unusable) as problem:
+            text = f"cannot name the request in incident {name}: {problem}"
+            self._machine.notice("incident", text)
 
     def _answer(self, finding: Finding, plan: Plan | None) -> Answer:
         """What the failure means, and what helps."""
@@ -105,6 +124,8 @@ class FailureRecords:
             self._machine.notice("incident", f"cannot keep what happened: {problem}")
             return
         self._mark("incident", name)
+        self._latest = name
+        self.blame(())
         number = int(name.partition("-")[0])
         lacks = f"; {problem}" if problem else ""
         self._machine.notice(

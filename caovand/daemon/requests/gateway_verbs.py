@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.gateway.record import usable
+from caovand.core.gateway.record import Totals, usable
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request
@@ -32,8 +32,12 @@ async def gateway(slot: Slot, args: Mapping[str, Any]) -> Result:
 async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
     """Take the gateway's counts, and the requests that it refuses because they end engines."""
     counts = {name: argument(args, name, int, 0) for name in ("waiting", "at_engine")}
-    endings = argument(args, "endings", list, [])
-    slot.clients.report(argument(args, "seq", int, 0), counts, [one_line(str(e)) for e in endings])
+    endings = [one_line(str(e)) for e in argument(args, "endings", list, [])]
+    totals = argument(args, "totals", dict, Totals().document())
+    try:
+        slot.clients.report(argument(args, "seq", int, 0), counts, totals, endings)
+    except (TypeError, KeyError, AttributeError) as problem:
+        raise VerbError("bad-argument", "argument totals must be those of requests") from problem
     return {}
 
 

@@ -288,7 +288,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "events": frozenset({"since"}),
     "retry": frozenset({"full"}),
     "gateway": frozenset({"since", "wait_s"}),
-    "gateway_report": frozenset({"seq", "waiting", "at_engine", "endings"}),
+    "gateway_report": frozenset({"seq", "waiting", "at_engine", "totals", "endings"}),
     "gateway_requests": frozenset({"requests"}),
     "gateway_used": frozenset({"used"}),
     "key_add": frozenset({"name", "models", "rpm", "tokens_per_day", "band"}),

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, exits, raised, toolchain
+from caovand.engines.common import (
+    building,
+    exits,
+    ggml_families,
+    python_texts,
+    raised,
+    system,
+    toolchain,
+)
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -65,29 +73,15 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **building.ADVICE,
     **exits.ADVICE,
+    **ggml_families.ADVICE,
     **raised.ADVICE,
+    **system.ADVICE,
     **toolchain.ADVICE,
+    **python_texts.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
         "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
-    ),
-    "engine.transformers": (
-        "{object} has no {member}: the installed Transformers does not fit this release of the "
-        "engine, or an object was passed where the engine takes a name or a path.",
-        "The installed Transformers does not fit this release of the engine: install the "
-        "version that the engine's package asks for, or a newer release of the engine.",
-    ),
-    "model.code": (
-        "The model has code of its own, which is not allowed, or which some processes cannot "
-        "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
-        "let all nodes share HF_MODULES_CACHE.",
-    ),
-    "cuda.assertion": (
-        "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
-        "slot is out of range. Keep max_model_len within the model's own limit (and what "
-        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more "
-        "tokens than the model; otherwise it is a fault of the release.",
     ),
     "pod.probe": (
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
@@ -97,74 +91,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
         "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
-    ),
-    "cuda.forked": (
-        "CUDA was used before the worker processes were forked: set "
-        "VLLM_WORKER_MULTIPROC_METHOD=spawn, or do not touch CUDA before the engine starts.",
-    ),
-    "engine.libc": (
-        "The engine's packages were built for another system ({symbols} is missing): use a release "
-        "built for this distribution, or a container.",
-        "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
-        "an environment of its own.",
-    ),
-    "nccl.duplicate": (
-        "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
-    ),
-    "nccl.network": (
-        "The ranks cannot reach each other: name the network's interface in NCCL_SOCKET_IFNAME and "
-        "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
-    ),
-    "hub.denied": (
-        "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
-        "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
-    ),
-    "args.parser": (
-        "The reasoning or tool parser does not fit the model's tokenizer: leave "
-        "--reasoning-parser and --tool-call-parser out, or choose those that the model's page "
-        "names; another release of the engine may know this model.",
-    ),
-    "model.tokenizer": (
-        "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
-        "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
-        "--config-format hf --load-format auto); otherwise download tokenizer.json and "
-        "tokenizer_config.json, name another tokenizer with --tokenizer, and install sentencepiece "
-        "and tiktoken.",
-    ),
-    "model.quantization": (
-        "The engine has no kernels for this checkpoint's quantization: choose another quantization "
-        "of the model, a newer release, or another engine.",
-    ),
-    "model.gguf": (
-        "The engine cannot read GGUF files of the architecture {architecture}: use the model's own "
-        "checkpoint (safetensors), a newer release, or llama.cpp.",
-        "The installed Transformers cannot read GGUF files of the architecture {unread}: use the "
-        "model's own checkpoint (safetensors), a newer release, or llama.cpp.",
-    ),
-    "args.adapter": (
-        "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
-        "takes none for (the line names them). Merge it into its base model, or train it without "
-        "those modules; check that adapter_config.json names this base model.",
-    ),
-    "args.placeholders": (
-        "The prompt has another number of image, video or audio placeholders than the media that "
-        "came with it: let the model's own chat template insert them, and put none into the text. "
-        "If every request fails, Transformers and the engine do not fit each other.",
-    ),
-    "model.adapter": (
-        "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): name its "
-        "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
-        "download the model again, with config.json or params.json.",
-    ),
-    "model.tensor": (
-        "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
-        "know: its quantization is not supported for this architecture, config.json belongs to "
-        "another checkpoint, or the release is too old.",
-        "The checkpoint has {parameter}, which this release's code for the model does not know: "
-        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
-        "too old.",
-        "The files are readable, so fetching them again does not help: check that config.json and "
-        "the weights are of one model, and try a newer release or another quantization.",
     ),
     "container.files": (
         "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
@@ -189,11 +115,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
     ),
-    "feature.model": (
-        "This release's code for {model} has no {attribute}: a setting or a request asks what it "
-        "does not do (the task, an adapter, drafts, a split, a quantization), or the release is "
-        "too old. Leave that out, or install a newer release.",
-    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
@@ -204,26 +125,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This release of the engine does not know the model's architecture: use a newer release, "
         "or another model.",
     ),
-    "engine.dtype": (
-        "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
-        "model's own type, or choose another one. Otherwise the engine has no kernel for this "
-        "model, card and quantization together.",
-        "A kernel does not take this type of data: leave --dtype out, or choose another one "
-        "(bfloat16, half). Otherwise the engine has no kernel for this model, card and "
-        "quantization together.",
-    ),
-    "engine.mismatch": (
-        "{callee} does not know the argument {argument}: it is no setting of this release, or two "
-        "packages of the installation do not fit each other. Leave it out, or install the engine "
-        "again in an environment of its own.",
-        "{callee} is called without {lacks}: two packages of the installation do not fit each "
-        "other. Install the engine again, in an environment of its own.",
-        "{module} has no {attribute}: two packages of the installation do not fit each other. "
-        "Install the engine again, in an environment of its own.",
-        "Two packages of the installation do not fit each other, or a setting and this release: "
-        "starting again cannot help.",
-    ),
-    "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
     "gpu.busy": (
         "Another process has the card for itself, or the card is not in a state to take one: "
         "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "
@@ -240,24 +141,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "host.library": (
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or name the library's folder in LD_LIBRARY_PATH.",
-    ),
-    "torch.operator": (
-        "The installed package has no {operator} for {backend}: install its build for this card "
-        "and for the installed PyTorch.",
-    ),
-    "engine.import": (
-        "The engine's environment does not fit it: {missing}. Install the engine again, in an "
-        "environment of its own.",
-        "The engine needs a newer {package}: install the release that its package asks for.",
-        "The library {library} of the engine is missing, or needs another one: install the engine "
-        "again, and the CUDA libraries that it was built for.",
-    ),
-    "engine.absent": (
-        "The engine's environment lacks something: {missing}. Install it into that environment.",
-    ),
-    "feature.combination": (
-        "The engine does not support this combination: leave out what the line names, or install "
-        "a release that supports it.",
     ),
     "cache.fp8": (
         "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
@@ -381,6 +264,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.other": (
         "The loader gave up for this reason: {why}. If that names the file, download it again; if "
         "it names the model's form, use a newer release first.",
+    ),
+    "llama.model.architecture": (
+        "This release of the engine does not know the architecture {architecture}: install a newer "
+        "release, or use another model.",
+    ),
+    "llama.model.tokenizer": (
+        "This release of the engine cannot use the file's tokenizer: install a newer release, or "
+        "download a newer file.",
+    ),
+    "llama.cache.flash": (
+        "A quantised cache for values needs flash attention, which is off or which this model or "
+        "card has not: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
+        "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
     ),
     "llama.metal": (
         "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "

@@ -17,7 +17,9 @@ _RAW = re.compile(
     r"|cannot find -l|unable to find library -l|cannot open input file|fatal error: "
     r"|[:(]\d{1,6}(?:[:,]\d{1,5})?(?:\): |: )(?:fatal |catastrophic )?error"
     r"|Cannot open include file"
-    r"|(?:nvcc|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake|make): (?:command )?not found"
+    r"|.{0,60}_EXECUTABLE-NOTFOUND|cannot compile \w{1,60}$"
+    r"|(?:nvcc|vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
+    r"|make): (?:command )?not found"
     r"|nvcc: No such|undefined reference to|LNK\d{4}|ld returned 1|linker command failed"
     r"|symbol\(s\) not found|ninja: build stopped|make(?:\[\d{1,2}\])?: \*\*\* "
     r"|is not able to compile|is deprecated|or higher is required|has been removed|No CMAKE_"
@@ -70,7 +72,8 @@ ROWS = (
          r"^(?!.{0,60}-- ).{0,200}Could NOT find (?P<package>[\w.+-]{1,60})"
          r"|package configuration file provided by \"(?P<config>[\w.+-]{1,60})\""
          r"|By not providing \"Find(?P<module>[\w.+-]{1,60})\.cmake\""
-         r"|(?P<tool>glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
+         r"|\b(?:\w{1,30}_)?(?P<program>[A-Z]{2,20})_EXECUTABLE-NOTFOUND"
+         r"|(?P<tool>vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
          r"|make): (?:command )?not found"),
     signature("build.link", "generic", "jit-toolchain",
          r"undefined reference to [`'](?P<symbol>[^'`]{1,120})|error LNK\d{4}|ld returned 1 exit"
@@ -78,12 +81,14 @@ ROWS = (
     signature("build.source", "generic", "jit-toolchain",
          r"\.(?:c|cc|cpp|cu|cuh|h|hpp|m|mm|metal|comp):\d{1,6}:\d{1,5}: (?:fatal )?error: "
          r"(?P<why>.{1,200})"
+         r"|^cannot compile (?P<shader>\w{1,80})$"
          r"|\.(?:c|cc|cpp|cu|cuh|h|hpp)\(\d{1,6}(?:,\d{1,5})?\): (?:fatal |catastrophic )?error"
          r"(?: [A-Z]{1,3}\d{1,5})?: (?P<says>.{1,200})"),
     signature("build.nvcc", "generic", "jit-toolchain",
          r"nvcc (?:fatal|error) {0,3}: (?P<why>.{1,200})"),
     signature("build.failed", "consequence", "jit-toolchain",
-         r"CMake Error|ninja: build stopped|make(?:\[\d{1,2}\])?: \*\*\* .{0,200}Error \d"
+         r"CMake Error|ninja: build stopped|make(?:\[\d{1,2}\])?: \*\*\* \[.{0,200}(?:\.o|\.dir"
+         r"|\ball|build|\.gch|ggml)\S{0,40}\] Error \d"
          r"|Failed building wheel for |Building wheel for .{0,100} error$|CMake build failed"
          r"|Configuring incomplete|CMake configuration failed|^FAILED: |: build failed"
          r"|subprocess-exited-with-error"),
@@ -153,6 +158,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The build needs {module}: install its development package, and name its folder in "
         "CMAKE_PREFIX_PATH.",
         "The build needs the program {tool}: install it.",
+        "The build needs the program {program} (for Vulkan: glslc, of the Vulkan SDK or shaderc): "
+        "install it.",
     ),
     "build.link": (
         "The linker does not find what the objects use: objects of another release or compiler are "

@@ -1,6 +1,9 @@
 """What ggml prints when a card fails, by CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
 
-_OF = r"(?:CUDA|ROCm|HIP|MUSA) error: (?:CUDA error: )?"
+_OF = (
+    r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: "
+    r"(?:CUDA error: |\S{1,200}:\d{1,6}: )?"
+)
 """How ggml begins an error of the runtime or of its BLAS; the text that follows is theirs."""
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
@@ -31,7 +34,7 @@ ABSENT = (
     r"|Could not initialize Tensile host: No devices found|ROCk module is NOT loaded"
     r"|(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND|No device of requested type available"
     r"|ggml_vulkan: No (?:suitable )?devices found|vk::createInstance: ErrorIncompatibleDriver"
-    r"|ErrorInitializationFailed"
+    r"|ErrorInitializationFailed|system has unsupported display driver"
 )
 NO_KERNEL = (
     r"no kernel image is available for execution on the device|no device code compatible with "
@@ -39,7 +42,7 @@ NO_KERNEL = (
     r"|the requested functionality is not supported)"
     r"|(?:CUDA|HIP) kernel \w{1,200} has no device code|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
     r"|rocBLAS error: Cannot read .{1,200}|hipErrorNoBinaryForGpu"
-    r"|(?:CUDA|HIP|ROCm) error: named symbol not found"
+    r"|(?:CUDA|HIP|ROCm) error: named symbol not found|was compiled without support for the current"
     r"|Unable to find code object for all current devices|No kernel named \w{1,300} was found"
     r"|(?:PI|UR_RESULT)_ERROR_(?:INVALID_BINARY|INVALID_KERNEL_NAME|BUILD_PROGRAM_FAILURE"
     r"|PROGRAM_BUILD_FAILURE)|ErrorFeatureNotPresent|ErrorExtensionNotPresent"
@@ -59,7 +62,7 @@ LAUNCH = (
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
     r"|^Native API (?:failed|returns)"
-    r"|command buffer \d{1,4} failed with status"
+    r"|CHECK_TRY_ERROR\("
 )
 METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
 """Kernels that this Mac cannot compile, or no card that Metal can use."""

@@ -8,7 +8,8 @@ from caovand.engines.common.signature import signature
 
 # Before b6900 no line of llama.cpp has a level.
 _RAW = re.compile(
-    r"(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
+    r"(?:llama\.cpp: )?[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE"
+    r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
     r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API (?:failed|returns)"
     r"|libc\+\+abi: terminating"
@@ -32,7 +33,11 @@ RAM = (
 """A buffer in the machine's memory; pinned ones carry a card's name."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
-         r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"),
+         r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)"),
+    signature("llama.cache.flash", "cause", "backend-unsupported",
+         r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
+         r"|V cache quantization requires flash_attn"),
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
     # The scheduler found no device that runs an operation on a tensor placed where it cannot be
@@ -45,9 +50,10 @@ ROWS = (
          r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
     signature("ggml.context", "cause", "host-oom",
          r"GGML_ASSERT\((?:ctx->)?mem_buffer != NULL\)|GGML_ASSERT: \S{1,300}: ctx->mem_buffer !="
+         r"|GGML_ASSERT.{0,300}\"failed to allocate buffer\""
          r"|GGML_ALIGNED_MALLOC: insufficient memory|posix_memalign failed with error 12"),
     signature("ggml.rpc", "cause", "node-lost",
-         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{7,15}:\d{4,5})"
+         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{0,15}:\d{4,5})"
          r"|\[(?:create_node|graph_compute)\] (?:invalid|failed)"
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
@@ -81,6 +87,7 @@ FILE = (
          r"tensor '(?P<tensor>[^']{1,200})' has wrong (?:shape|size)"
          r"|error loading model hyperparameters: "
          r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"
+         r"|unknown tensor '(?P<unknown>[^']{0,200})' in model file"
          r"|invalid model: tensor '(?P<twice>[^']{1,200})' is duplicated"),
     signature("llama.model.version", "cause", "model-missing",
          r"GGUFv1 is no longer supported|GGUF version \d{1,10} is (?:extremely|larger)|unknown "

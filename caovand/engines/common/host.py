@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common import kernel
+from caovand.engines.common import kernel, system
 from caovand.engines.common.signature import signature
 
 _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
-    r"|/bin/\w{0,4}sh: |Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
+    r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
+    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
     r"|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
@@ -26,10 +27,13 @@ _RAW = re.compile(
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
-    r"|dxcore initialization failed|.{0,200}file creation failed: \S{1,400}: file exists"
+    r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|.{0,200}file creation failed: \S{1,400}: file exists"
 )
 
 ROWS = (
+    *system.ROWS,
     signature("shm.full", "cause", "shm-full",
          r"[Ee]rror while creating shared memory segment(?: (?P<path>/dev/shm/\S{1,100}))?"
          r"|No space left on device.{0,100}/dev/shm/|/dev/shm/.{0,100}No space left on device"
@@ -45,7 +49,8 @@ ROWS = (
          r"file creation failed: (?P<path>\S{1,400}): file exists"),
     signature("container.gpu", "cause", "gpu-absent",
          r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
-         r"|dxcore initialization failed"
+         r"|dxcore initialization failed|error executing hook .{0,100}nvidia"
+         r"|invoking the NVIDIA Container Runtime Hook directly"
          r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
          r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
          r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"

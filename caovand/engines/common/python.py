@@ -51,13 +51,21 @@ ROWS = (
          r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
          r"|Can't load tokenizer for|instantiate the backend tokenizer"
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
+    signature("model.type", "cause", "bad-arguments",
+         r"^KeyError: '(?P<type>(?:qwen|llama|mistral|ministral|mixtral|pixtral|gemma|phi|deepseek"
+         r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command|olmo"
+         r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed|step)[\w-]{0,40})'$"),
     signature("model.quantization", "cause", "backend-unsupported",
-         r"No compressed-tensors compatible scheme|[Uu]nsupported quantization\b"
+         r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
+         r"|[Uu]nsupported quantization\b"
          r"|(?:quantization|quant_method)(?: (?:scheme|method|type|format))? \S{0,40} ?(?:is )?not "
          r"(?:yet )?supported"),
     signature("model.gguf", "cause", "bad-arguments",
          r"GGUF model with architecture (?P<architecture>\S{1,60}) is not supported"
          r"|^ValueError: Architecture (?P<unread>\S{1,60}) not supported"),
+    signature("args.template", "cause", "bad-arguments",
+         r"default chat template is no longer allowed|ChatTemplateResolutionError"
+         r"|tokenizer\.chat_template is not set", SERVED),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -91,6 +99,8 @@ ROWS = (
          r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
          r"|cuDNN version incompatibility|CUDNN_STATUS_SUBLIBRARY\w{1,40}"
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
+    signature("transfer.nixl", "generic", "unknown",
+         r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
     signature("torch.operator", "cause", "backend-unsupported",
          r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
          r"'(?P<backend>\w{1,40})' backend"),
@@ -169,7 +179,10 @@ ANY_PROGRAM = (
          r"|^AttributeError: (?:partially initialized )?module '(?P<module>[\w.]{1,100})' has no "
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
-         r"'(?P<member>\w{1,80})'", UNSURE),
+         r"'(?P<member>\w{1,80})'"
+         r"|^AttributeError: '(?P<holder>\w{0,60}(?:Args|Arguments|Params))' object has no "
+         r"attribute '(?P<asked>\w{1,80})"
+         r"|^TypeError: Unexpected keyword argument '(?P<unknown>\w{1,80})'", UNSURE),
     # A model's class that lacks what a setting or a request asks of it
     signature("feature.model", "generic", "bad-arguments",
          r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
@@ -180,6 +193,11 @@ ANY_PROGRAM = (
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
+    # A value that is not in the model's files, or that another Transformers reads from them
+    signature("config.none", "generic", "bad-arguments",
+         r"^TypeError: (?:unsupported operand type\(s\) for .{1,12}: .{0,60}'NoneType'"
+         r"|'[<>]=?' not supported between instances of .{0,60}'NoneType'"
+         r"|expected str, bytes or os\.PathLike object, not NoneType)", UNSURE),
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
@@ -199,6 +217,8 @@ HUB = (
     signature("hub.denied", "cause", "access-denied",
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
          r"|^Access to model \S{1,200} is restricted|40[13] Client Error"),
+    signature("hub.vocabulary", "cause", "network",
+         r"HarmonyError: error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
          r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
@@ -218,6 +238,8 @@ _RAW = re.compile(
     r"|Failed to detect NVIDIA driver|ERROR: No supported GPU"
     r"|[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): error"
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
+    r"|(?:[\w./-]{1,100}: )?/[\w./+-]{1,300}\.(?:cpp|cc|h):\d{1,6}: .{0,300}Assertion [`']"
+    r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 

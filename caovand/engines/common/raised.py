@@ -22,9 +22,7 @@ _MISFIT = (
     r"(?:Key|Assertion|Value|Index)Error\b"
     r"|RuntimeError: (?:The size of tensor|start \(\d+\) \+|shape |.{0,80}\bsize mismatch)"
 )
-_CONFIGURED = (
-    r"(?:\w{1,60}\.){0,4}(?:\w{1,60}(?:Validation|Import)|Runtime|Recursion)Error\b|Exception\b"
-)
+_CONFIGURED = r"(?:\w{1,60}\.){0,4}(?:\w{1,60}(?:Validation|Import)|Recursion)Error\b|Exception\b"
 _LOADING: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(("profile", "compile", "kv", "capture", "warmup"), "unknown"),
@@ -187,7 +185,7 @@ REFUSED_VALUE = signature(
     "raised.value", "generic", "bad-arguments",
     r"ValueError: (?!.{0,200}\b(?:leak|corrupt|bug|unexpected|internal))(?:\S{1,100} ){2}", UNSURE,
 )  # fmt: skip
-"""A sentence about a value, of which nothing shows who said it."""
+"""A sentence about a value, without a frame that shows which code it is from."""
 ROWS: tuple[Signature, ...] = (*(family.row for family in FAMILIES), REFUSED_VALUE)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **{family.row.id: (family.advice,) for family in FAMILIES},

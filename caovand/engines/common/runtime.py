@@ -13,7 +13,8 @@ ABSENT = (
     r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
     r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
     r"|Error 802: system not yet initialized|NVML/RM version mismatch"
-    r"|CUDA driver initialization failed|Failed to detect NVIDIA driver version"
+    r"|Device string must not be empty|CUDA driver initialization failed"
+    r"|Failed to detect NVIDIA driver version"
     r"|No supported GPU\(s\) detected to run"
     r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
 )
@@ -23,6 +24,7 @@ NO_KERNEL = (
     r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
     r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
     r"|\brequires (?:gfx\d\w{1,6}|[Ss][Mm]_?\d{2,3}[af]?)\b.{0,60}\bgot\b"
+    r"|Assertion [`'].{1,300}\bis only supported on \w{1,40}['\"]{0,2}' failed"
     r"|Unknown GPU architecture: gfx|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)"
 )
 STREAM = (
@@ -32,6 +34,8 @@ STREAM = (
 ROWS = (
     signature("gpu.busy", "cause", "gpu-absent",
          r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
+    signature("gpu.uuid", "cause", "bad-arguments",
+         r"invalid literal for int\(\) with base 10: '(?P<device>(?:MIG|GPU)-[\w/-]{4,80})"),
     signature("gpu.peer", "cause", "collective-timeout",
          r"peer access is not supported between these two devices"
          r"|peer mapping resources exhausted|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"

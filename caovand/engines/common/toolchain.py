@@ -48,6 +48,8 @@ ROWS = (
          r"|file too short|invalid ELF header|cannot allocate memory in static TLS"
          r"|failed to map segment)"
          r"|Could not load any common_ops library"
+         r"|'NoneType' object has no attribute "
+         r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
          r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
@@ -94,6 +96,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{library} needs another release of CUDA's libraries ({of_cuda}): check LD_LIBRARY_PATH "
         "for an older one.",
         "{library} was built for another Python ({of_python}).",
+        "bitsandbytes did not find its CUDA library, and so has no {native}: install the release "
+        "of bitsandbytes that fits PyTorch's CUDA.",
         "The package that has {operator} was built for another PyTorch.",
         "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
         "PyTorch or CUDA.",

@@ -11,5 +11,8 @@ from caovand.core.health.observation import Progress
 
 
 def read_ps(text: str, pending: int | None, at: float) -> Reading:
-    """A reading without counts: a sign of life."""
-    return Reading(Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, pending, at), Counters())
+    """A reading without counts: a sign of life.
+
+    Nothing here moves while it works, so pending requests would look like a hang.
+    """
+    return Reading(Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, None, at), Counters())

@@ -150,11 +150,11 @@ VERB = Verb(
     help="measure caovan on this machine, for a report to be posted",
     description="Measure caovan on this machine, in 20 minutes or more: the machine, our kernels"
     " against float64 and against vLLM's own, then the configured model served in several ways (as"
-    " configured, without our kernels, with int8 activations, on one card and on two); each is"
-    " started, benchmarked as `bench` does, and stopped. If you agree, the engine of the service is"
-    " stopped meanwhile and started again afterwards; nothing else on the machine is changed. After"
-    " Ctrl-C, the same command continues where it stopped. The report and the archive with every"
-    " round contain no secrets.",
+    " configured, without our kernels, with int8 activations, with an int8 lm_head and int8 drafts,"
+    " on one card and on two); each is started, benchmarked as `bench` does, and stopped. If you"
+    " agree, the engine of the service is stopped meanwhile and started again afterwards; nothing"
+    " else on the machine is changed. After Ctrl-C, the same command continues where it stopped."
+    " The report and the archive with every round contain no secrets.",
     epilog="example: sudo caovanctl fieldtest",
     arguments=arguments,
     run=run,

@@ -65,16 +65,25 @@ class Movement:
     largest: float
     top: float
     """How many of the 20 largest logits stay among them, of all rows."""
+    first: float
+    """How many rows keep their largest."""
+    lead: float
+    """The largest lead of a first token over the second in a row that does not; 0 for none."""
 
 
 def movement(x: Tensor, weight: Tensor, rows: Tensor, scale: Tensor) -> Movement:
     """How far int8 moves the logits of x, both in float64."""
     want, got = x.double() @ weight.double().T, logits(x, rows, scale)
     error = (got - want) / want.std(1, keepdim=True)
-    kept = [
-        len(set(a.tolist()) & set(b.tolist())) / 20
-        for a, b in zip(got.topk(20).indices, want.topk(20).indices, strict=True)
-    ]
+    ours, theirs = got.topk(20).indices, want.topk(20).indices
+    kept = [len(set(a.tolist()) & set(b.tolist())) / 20 for a, b in zip(ours, theirs, strict=True)]
+    same = ours[:, 0] == theirs[:, 0]
+    best = want.topk(2).values
+    leads = ((best[:, 0] - best[:, 1]) / want.std(1))[~same]
     return Movement(
-        error.square().mean().sqrt().item(), error.abs().max().item(), sum(kept) / len(kept)
+        relative=error.square().mean().sqrt().item(),
+        largest=error.abs().max().item(),
+        top=sum(kept) / len(kept),
+        first=same.double().mean().item(),
+        lead=leads.max().item() if leads.numel() else 0.0,
     )

@@ -308,6 +308,24 @@ def test_a_begun_answer_that_comes_again_after_a_death_is_tried_alone() -> None:
         assert world.engine(EngineState.SERVING) == [Forward(other, 3)]
 
 
+def test_one_that_waits_is_recognised_as_the_same_once_the_engine_s_death_is_known() -> None:
+    world = serving(at_once=1)
+    first, _ = world.arrive(b"k")
+    world.take(Begun, number=first)
+    world.take(Lost, number=first)
+    other, _ = world.arrive(b"o")  # the connection broke, and the daemon has not said why
+    again, _ = world.arrive(b"k")
+    world.take(Unsent, number=other)
+    world.engine(EngineState.STARTING)
+    assert world.engine(EngineState.SERVING) == [Forward(again, 2)]
+    world.take(Begun, number=again)
+    world.take(Lost, number=again)
+    world.take(Unsent, number=other)
+    third, _ = world.arrive(b"k")
+    assert world.engine(EngineState.STARTING) == [Refuse(third, Why.KILLER)]
+    assert world.engine(EngineState.SERVING) == [Forward(other, 3)]
+
+
 def test_a_suspect_is_alone_for_a_limited_time() -> None:
     for begins, limit_s in ((False, ALONE_S), (True, ALONE_BEGUN_S)):
         world = serving()

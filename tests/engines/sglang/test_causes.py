@@ -28,6 +28,7 @@ FAILED = [
     ("no-kernel", "backend-unsupported", "sglang.arch", "load"),
     ("no-ram", "host-oom", "sglang.ram", "resolve"),
     ("no-room-for-cache", "kv-cache-none", "sglang.cache", "load"),
+    ("no-room-for-states", "kv-cache-none", "sglang.cache", "load"),
     ("nvcc-headers", "jit-toolchain", "jit.header", "load"),
     ("port-taken", "port-busy", "sglang.port", "http"),
     ("request-slots", "kv-cache-short", "sglang.slots", "serving"),

@@ -186,6 +186,16 @@ def test_a_small_card_gets_the_longest_context_that_fits() -> None:
 UNKNOWN_STATES = replace(QWEN_27B, linear=None)
 
 
+def test_windowed_layers_have_a_smaller_pool_where_sglang_makes_one() -> None:
+    inventory = machine(H200, GPT_OSS)
+    memory = ENGINE.planning.forecast(plan(inventory), inventory)
+    whole, windows = map(GPT_OSS.layer_types.count, ("full_attention", "sliding_attention"))
+    each = (whole + 0.8 * windows) * 2 * GPT_OSS.kv_heads * GPT_OSS.head_dim * 2
+    assert memory.kv_tokens == int(memory.kv_mib * 2**20 / each)
+    other = machine(H200, replace(GPT_OSS, architecture="Gemma3ForConditionalGeneration"))
+    assert ENGINE.planning.forecast(plan(other), other).kv_tokens < memory.kv_tokens
+
+
 def test_what_is_not_modelled_is_not_forecast() -> None:
     hybrid = machine(model=UNKNOWN_STATES)
     memory = ENGINE.planning.forecast(plan(hybrid), hybrid)

@@ -10,7 +10,7 @@ import pytest
 from caovand.core.config.schema import Config, EngineSection, PolicySection
 from caovand.core.config.services import PageSection
 from caovand.lab.core.fieldtest import report
-from caovand.lab.core.fieldtest.trials import kernels_act, quiet, trials
+from caovand.lab.core.fieldtest.trials import DRAFTS, kernels_act, quiet, trials
 
 ROUND = {
     "prompt_tokens": 500, "tokens": 128, "prefill_tokens_per_s": 900.0,
@@ -34,7 +34,7 @@ def names(config: Config, cards: list[int]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("cards", "last"),
-    [([], "int8-activations"), ([0], "int8-activations"), ([0, 1], "one-card"),
+    [([], "int8-drafts"), ([0], "int8-drafts"), ([0, 1], "one-card"),
      ([0, 1, 2, 3], "two-cards")],
 )  # fmt: skip
 def test_fewer_cards_are_tried_where_there_are_more(cards: list[int], last: str) -> None:
@@ -52,7 +52,13 @@ def test_each_trial_differs_from_the_configuration_in_one_thing() -> None:
     assert tried["one-card"].engine.gpus == (2,)
     assert tried["one-card"].policy.tensor_parallel_size == 1
     assert "half-activations" in names(Config(policy=PolicySection(activations="int8")), [])
-    assert "kernels-off" not in names(Config(engine=EngineSection(plugin=False)), [])
+    int8 = Config(policy=PolicySection(lm_head="int8"))
+    tried = {one.name: one.config for one in trials(int8, [])}
+    assert tried["half-head"].policy.lm_head == "half"
+    assert tried["kernels-off"].policy.lm_head is None
+    assert dict(tried["int8-drafts"].engine.env) == dict(DRAFTS)
+    without = names(Config(engine=EngineSection(plugin=False)), [])
+    assert not {"int8-head", "int8-drafts", "kernels-off"} & set(without)
 
 
 def test_nothing_of_caovans_acts_while_it_is_measured() -> None:

@@ -37,6 +37,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
         "The file {path} is missing: correct its path, or download it with all its parts.",
+        "The file {file} is missing: correct its path, or download the model with all its files.",
     ),
     "llama.file.magic": (
         "The file is not a GGUF file, or only a pointer of Git LFS: download the file itself.",
@@ -55,10 +56,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
-    "llama.cache.flash": (
-        "A quantised cache for values needs flash attention: leave --flash-attn out of [engine]"
-        " extra_args.",
-    ),
     "llama.args.tls": (
         "This llama-server was built without TLS: put a proxy in front of it, or leave the"
         " certificate out.",
@@ -98,6 +95,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " see it. The path may be wrong, the file damaged, or in a format or architecture that"
         " another release of the package knows; or memory is short.",
     ),
+    "llama.request.image": (
+        "The server has no projector for images or audio: start it with --mmproj and the file "
+        "published with the model (or -hf, which downloads it), and use a model that sees.",
+    ),
+    "llama.python.cards": (
+        "The installed package has no support for cards: install it again for CUDA, ROCm or Metal "
+        "(CMAKE_ARGS=-DGGML_CUDA=on, or a prebuilt wheel).",
+    ),
     "llama.request.context": (
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "
         "(--parallel), or let the client send less; Ollama: num_ctx.",
@@ -106,6 +111,16 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The model's chat template refuses this request: the roles, their order or the tools. Let"
         " the client send one system message, first; or set another template"
         " (--chat-template-file), or use a newer release.",
+    ),
+    "llama.request.grammar": (
+        "llama.cpp cannot use the grammar, or the one that it made of a JSON schema or of the "
+        "tools:"
+        " simplify patterns and repetitions in the schema, pass GBNF where --grammar wants it, or"
+        " install a newer release.",
+    ),
+    "llama.health": (
+        "The server did not answer its supervisor's health check in time: a large model or slow"
+        " disk needs a longer time-out; the server's own lines show how far it came.",
     ),
     "llama.convert": (
         "This release of the conversion script does not know the model: take convert_hf_to_gguf.py"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, exits, ggml, host
+from caovand.engines.common import building, exits, ggml, ggml_families, host
 from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
@@ -23,10 +23,15 @@ _CRASHES = frozenset({
     "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
+    "unit.killed", "unit.ended", "signal.ended", "signal.instruction",
 })  # fmt: skip
 """Signatures that end a serving engine; its other errors are those of a request."""
 _RAW = re.compile(
-    r"(?:Error: )?error: |error while handling |\S{1,100}: --?\w[\w-]{0,40} unknown argument"
+    r"(?:Error: )?error: |(?:ERROR: )?ggml-cuda was compiled"
+    r"|(?:image|audio) input is not|The server was not compiled"
+    r"|\|?(?:common_sampler_init|parse): |Failed to initialize samplers|Assertion failed: "
+    r"|Error: llama\.cpp: |error while handling "
+    r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
     r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
     r"|  Could not load Llama model from path: "
 )
@@ -104,5 +109,5 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
     if parts.level:
         return parts.level == "E"
-    beginnings = (ggml.is_raw, host.is_raw, building.is_raw, exits.is_raw)
+    beginnings = (ggml.is_raw, host.is_raw, building.is_raw, exits.is_raw, ggml_families.is_raw)
     return bool(_RAW.match(line)) or any(begins(line) for begins in beginnings)

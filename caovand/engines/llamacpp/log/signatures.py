@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network, python
+from caovand.engines.common import (
+    building,
+    cuda,
+    exits,
+    ggml,
+    ggml_families,
+    host,
+    kernel,
+    network,
+    python,
+)
 from caovand.engines.common.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
@@ -60,7 +70,8 @@ SIGNATURES: tuple[Signature, ...] = (
     *kernel.OF_PROGRAM,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
-         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"),
+         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"
+         r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
@@ -87,8 +98,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"is not compatible with the target model"
          r"|draft model (?:vocab|bos|eos|special).{0,40}must.{0,20}match"),
     # The cache
-    signature("llama.cache.flash", "cause", "backend-unsupported",
-         r"quantized V cache requires flash_attn|V cache quantization requires flash_attn"),
     signature("llama.cache.split", "cause", "backend-unsupported",
          r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
     # Options
@@ -120,21 +129,37 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.assert", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)|^(?:GGML|LLAMA)_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
-         r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"),
+         r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"
+         r"|^Assertion failed: .{1,200}, file (?P<source>.{1,200}), line \d"),
+    *ggml_families.ROWS,
     signature("llama.terminate", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|without)"),
+    signature("llama.request.image", "cause", "bad-arguments",
+         r"not compiled for multimodal or the model projector|(?:image"
+         r"|audio) input is not supported"
+         r"|multimodal is not supported"),
+    signature("llama.python.cards", "cause", "bad-arguments",
+         r"Attempt to split tensors that exceed maximum supported devices"
+         r"|[Nn]ot compiled with GPU offload support"),
     signature("llama.request.context", "generic", "bad-arguments",
-         r"exceeds the available context size|exceed_context_size_error"
+         r"exceeds the available context size|exceed_context_size_error|Prompt exceeds n_ctx"
+         r"|Context size has been exceeded"
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
     signature("llama.template.request", "generic", "bad-arguments",
          r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
          r"|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
+    signature("llama.request.grammar", "cause", "bad-arguments",
+         r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
+         r"|Failed to initialize samplers"),
+    signature("llama.health", "consequence", "start-stall",
+         r"[Hh]ealth ?check .{0,80}timed out"),
     signature("llama.convert", "cause", "bad-arguments",
          r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
     signature("llama.backend.missing", "cause", "engine-unusable",
-         r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"),
+         r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"
+         r"|[Bb]ackend not found:? (?:backend=)?\"?llama"),
     signature("llama.kobold.image", "consequence", "model-missing",
          r"KCPP SD Failed|Image generation failed to setup|Could not load image model"
          r"|Load Image Model OK: False"),

@@ -73,6 +73,49 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
         "server's service.",
     ),
+    "ollama.port.reserved": (
+        "Windows has reserved port {port}, or forbids it: `netsh interface ipv4 show "
+        "excludedportrange protocol=tcp` lists the ranges. Restart the winnat service, or set "
+        "another port in OLLAMA_HOST.",
+    ),
+    "ollama.request.context": (
+        "The text is longer than the model's context: send shorter pieces, or raise num_ctx as far "
+        "as the model allows.",
+    ),
+    "ollama.model.unloadable": (
+        "The runner could not load the model's file: install a newer release of Ollama first, as "
+        "new models need it; then remove the model (`ollama rm`) and pull it again. The lines of "
+        "the runner before this one say more.",
+    ),
+    "ollama.app": (
+        "The server that the desktop app starts ends at once: its own log (server.log, next to "
+        "app.log) or `ollama serve` in a terminal says why; most often the port is taken or "
+        "reserved, or the installation is broken.",
+    ),
+    "ollama.http": (
+        "Ollama answered with an error of its own, and only its log says why: `journalctl -u "
+        "ollama`, `docker logs`, or server.log.",
+    ),
+    "ollama.family.file": (
+        "The model's file is damaged, or of a form that this Ollama does not read: install a newer "
+        "release, remove the model (`ollama rm`), and pull or convert it again.",
+    ),
+    "ollama.family.import": (
+        "Ollama cannot import this as it is: name a folder with all files of the model, or a GGUF "
+        "file made by llama.cpp's convert_hf_to_gguf.py, in FROM, and use a newer release.",
+    ),
+    "ollama.family.context": (
+        "The text is longer than the model's context: send shorter pieces, or raise num_ctx as far "
+        "as the model allows.",
+    ),
+    "ollama.family.busy": (
+        "More requests wait than the server takes: raise OLLAMA_MAX_QUEUE or OLLAMA_NUM_PARALLEL, "
+        "or let clients send fewer at once.",
+    ),
+    "ollama.family.refused": (
+        "Ollama refuses what it was asked; the line says what: correct the request, the Modelfile "
+        "or the client's setting.",
+    ),
     "ollama.import": (
         "Ollama's own import (`ollama create` from safetensors) knows few architectures and needs "
         "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, exits, ggml, host
+from caovand.engines.common import building, exits, ggml, ggml_families, host
 from caovand.engines.common.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
@@ -24,17 +24,19 @@ _DRIVER = "ollama.driver"
 _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
-_WARNED = (_DRIVER, _REFUSED, "ollama.client.gone")
+_WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app")
 """Signatures that are evidence at any level but debug."""
 _RAW = re.compile(
-    r"The model you are attempting to pull |failed to listen: |(?:pulling manifest {1,3}"
+    r".{0,300}404 (?:Client Error: )?Not Found'? for url"
+    r"|Ollama(?: call failed|: 50\d, )|The model you are attempting to pull |failed to listen: "
+    r"|(?:pulling manifest {1,3}"
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
     r"(?:Error|ollama\S{0,40}Error): "
-    r"|\{?\"(?:error\":\"|model requires )|panic: |fatal error: "
+    r"|\{?\"?(?:error\":\"|model requires )|panic: |fatal error: "
     r"|SIG[A-Z]{3,5}: |signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
-    r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
+    r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu )")
@@ -113,4 +115,4 @@ def _is_evidence(parts: Parts, line: str) -> bool:
     raw = line[date.end() :] if date else line
     if _RAW.match(line) or _OLD.match(raw) or ggml.is_raw(raw):
         return True
-    return any(one.is_raw(line) for one in (host, building, exits))
+    return any(one.is_raw(line) for one in (host, building, exits, ggml_families))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, exits, ggml, host, kernel, network
+from caovand.engines.common import building, cuda, exits, ggml, ggml_families, host, kernel, network
 from caovand.engines.common.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
@@ -84,7 +84,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.unknown", "cause", "model-missing",
          r"pull model manifest: (?P<why>model not found|file does not exist)"
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
-         r"|no model found|invalid model (?:name|reference)"),
+         r"|no model found|invalid model (?:name|reference)"
+         r"|404 (?:Client Error: )?Not Found'? for url:? '?http\S{1,100}:11434/(?:api|v1)/"),
     signature("ollama.model.damaged", "cause", "model-missing",
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
@@ -112,7 +113,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "
          r"|status code:? 40[13]"),
     signature("ollama.hub.failed", "cause", "network",
-         r"pull model manifest: (?:429|5\d\d)|^(?:Error: )?50[0234]: "),
+         r"pull model manifest: (?:429|5\d\d)"
+         r"|^(?:Error: )?50[0234]: (?!.{0,60}(?:llama|model|runner))"),
     *network.ROWS,
     # The machine
     signature("disk.full", "cause", "unknown",
@@ -121,7 +123,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.runner.missing", "cause", "engine-unusable",
          r"fork/exec \S{1,300}: (?:no such file|exec format|.{0,80}cannot find the)"
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
-         r"|available)"),
+         r"|available)|error starting runner: "),
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
@@ -135,6 +137,11 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
          r"(?!permission denied|.{0,80}forbidden)"),
+    signature("ollama.port.reserved", "cause", "access-denied",
+         r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: .{0,80}forbidden"),
+    signature("ollama.request.context", "cause", "bad-arguments",
+         r"input length exceeds (?:the |maximum )?context length"),
+    *ggml_families.ROWS,
     # Ends
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
@@ -154,11 +161,38 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server|llama-server error: "
          r"|an error was encountered while running the model"
-         r"|(?:post predict|do load request) error=.{1,200}: EOF"),
+         r"|(?:post predict|do load request|do embedding request|POST predict)(?: error="
+         r"|: ).{1,200}"
+         r"(?:: EOF|connection reset|forcibly closed)"),
     signature("ollama.client", "consequence", "engine-died",
-         r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"),
+         r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"
+         r"|(?:Post|Head|Get) \\?\"http://(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0):\d{1,5}/"
+         r"(?:api/\w{1,20})?\\?\": (?:EOF|dial tcp|read tcp)"),
+    signature("ollama.app", "consequence", "engine-died",
+         r"server crash \d{1,6} - exit code (?P<status>\d{1,10})|failed to restart server"),
+    signature("ollama.http", "consequence", "unknown",
+         r"Ollama: 50\d, message='"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
+    # Classes of what the server, its client and the conversion refuse
+    signature("ollama.family.file", "generic", "model-missing",
+         r"\b(?:GGUF|gguf)\b.{0,80}(?:invalid|exceeds|overflow|not in|length|pattern|shards|failed)"
+         r"|failed to read tensor|tensor \S{1,100} (?:size|offset|elements|dimensions)\b"
+         r"|architecture not set|no longer compatible with your version of Ollama"),
+    signature("ollama.family.import", "generic", "bad-arguments",
+         r"unknown (?:tokenizer format|data type|storage type)|could not parse tokenizer merges"
+         r"|fp8 (?:scale|block|tensor)|invalid chat_template|llama-quantize|no files provided to"
+         r"|neither 'from' or 'files'|no base model was found|only one adapter|adapter"),
+    signature("ollama.family.context", "generic", "bad-arguments",
+         r"exceeds maximum context length"),
+    signature("ollama.family.busy", "generic", "bad-arguments",
+         r"maximum pending requests exceeded|no slots available after"),
+    signature("ollama.family.download", "generic", "network",
+         r"part stalled|maximum redirects exceeded|unexpected status code|unexpected http status"),
+    signature("ollama.family.refused", "generic", "bad-arguments",
+         r"^(?:Error: )?(?:\d{3} [A-Z][\w ]{1,30}: )?(?:option|invalid|unknown|unsupported|missing"
+         r"|message role|name|source|destination|requires|think) .{0,200}"
+         r"|must be (?:one of|a |an |of type|between)"),
     signature("ollama.error", "wrapper", "unknown",
          r"^(?:transferring context {1,3})?Error: (?P<why>.{1,300})"),
 )  # fmt: skip
@@ -167,7 +201,7 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
-         r"truncating input prompt|input length exceeds (?:the )?context length"),
+         r"truncating input prompt|^input length exceeds (?:the )?context length"),
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip

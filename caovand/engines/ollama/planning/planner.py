@@ -194,9 +194,11 @@ def _size_load(
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load
     if chosen.keys != kind.value:
-        kind = Setting(chosen.keys, "policy", "in half precision, layers would leave the cards")
+        why = "in half precision, layers would leave the cards, or the context would be short"
+        kind = Setting(chosen.keys, "policy", why)
     if chosen.slots != load.slots:
-        slots = Setting(str(chosen.slots), "policy", "with more, layers would leave the cards")
+        why = "with more, layers would leave the cards, or each context would be short"
+        slots = Setting(str(chosen.slots), "policy", why)
     return chosen, context, kind, slots
 
 

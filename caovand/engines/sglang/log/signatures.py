@@ -27,6 +27,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.cache", "cause", "kv-cache-none",
          r"Not enough memory\. Please try to increase --mem-fraction-static"
          r"|Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static"
+         r"|Not enough GPU memory for hybrid \(mamba"
+         r"|Hybrid \(mamba[\w/-]{1,40}\) state cache is too small"
          r"|larger than the profiled value -\d"),
     signature("sglang.graphs.oom", "cause", "device-oom-capture",
          r"Capture cuda graph failed: (?:CUDA out of memory|CUDA error: out of memory)"),
@@ -53,7 +55,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"SGLang only supports sm75 and above"),
     signature("sglang.arch", "cause", "backend-unsupported", runtime.NO_KERNEL),
     signature("sglang.dtype", "cause", "backend-unsupported",
-         r"FlashAttention only supports Ampere GPUs or newer"),
+         r"FlashAttention only supports Ampere GPUs or newer"
+         r"|Capture cuda graph failed: .{0,200}\b(?:[Uu]nsupported|not supported|only support)"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",

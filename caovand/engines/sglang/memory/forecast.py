@@ -30,7 +30,8 @@ from caovand.engines.sglang.planning import options
 UNMODELLED = (
     "cpu_offload_gb", "dp_size", "data_parallel_size", "pp_size",
     "pipeline_parallel_size", "nnodes", "speculative_draft_model_path", "max_total_tokens",
-    "enable_dp_attention", "enable_hierarchical_cache", "load_format",
+    "enable_dp_attention", "enable_hierarchical_cache", "load_format", "swa_full_tokens_ratio",
+    "disable_hybrid_swa_memory",
 )  # fmt: skip
 """Options whose effect on memory is not modelled."""
 UNMODELLED_STATES = (

@@ -15,6 +15,13 @@ ROUNDED = ("layers", "experts")
 """The parts whose weights it rounds."""
 RECURRENT = ("linear_attention", "mamba")
 """Types of layers that have a state instead of a cache."""
+WINDOW_POOLS = frozenset({
+    "GptOssForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
+})  # fmt: skip
+"""Architectures whose windowed layers have a smaller pool (`is_hybrid_swa_model`); others keep all
+tokens in them."""
+WINDOW_SHARE = 0.8
+"""Tokens of that pool for each of the whole one's (--swa-full-tokens-ratio)."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,14 @@ def _size(weights: Weights, model: ModelCard, load: Load) -> float:
 
 
 def token_bytes(model: ModelCard, load: Load) -> float:
-    """Cache of a token on one rank. Windowed layers count as whole ones, which errs upwards."""
+    """Cache of a token on one rank."""
     element = 1 if load.cache_type in EIGHT_BITS else load.activation
     if load.cache_type in ("bf16", "bfloat16"):
         element = 2
-    layers = sum(kind not in RECURRENT for kind in model.cached_layers)
-    layers += model.mtp_layers if load.depth else 0
+    window = WINDOW_SHARE if model.architecture in WINDOW_POOLS else 1
+    layers = float(model.mtp_layers if load.depth else 0)
+    for kind in model.cached_layers:
+        layers += window if kind == "sliding_attention" else kind not in RECURRENT
     if model.latent:
         return layers * (model.latent * element + model.indexer)
     heads = max(1, model.kv_heads // load.ranks)

@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
-from caovand.engines.sglang.memory.load import Load, weights_bytes
+from caovand.engines.sglang.memory.load import MIB, Load, weights_bytes
 from caovand.engines.sglang.memory.states import SLOTS, divide
 from caovand.engines.sglang.memory.steps import (
     largest_share,
@@ -29,6 +29,8 @@ bits."""
 USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
 """Tokens of a usual request, with room for it to grow."""
 SHORT_STEPS = (2048, 1024)
+ROUNDING_MIB = 768
+"""A layer in both types while its weights are rounded."""
 WORTH = 1.1
 """How many times the tokens a load must hold to be worth what it gives up."""
 NATIVE = "fp8_e4m3"
@@ -101,7 +103,8 @@ def may_round(model: ModelCard, gpus: Sequence[Gpu], typed: Mapping[str, Any]) -
 
 def _loads_unrounded(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> bool:
     """Whether the cards hold the weights as they are stored: SGLang rounds them afterwards."""
-    return weights_bytes(model, replace(load, rounded=False)) <= measured_mib(gpus) * 2**20
+    stored = weights_bytes(model, replace(load, rounded=False))
+    return stored <= (measured_mib(gpus) - ROUNDING_MIB) * MIB
 
 
 def _levels(

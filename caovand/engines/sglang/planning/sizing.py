@@ -76,7 +76,7 @@ def settings(
     if ranks is None:
         why = "the fewest cards with room for it: they are not linked by NVLink"
         if chosen.ranks == able[-1]:
-            why = f"{chosen.ranks} cards: fewer have less room than the model needs"
+            why = f"{chosen.ranks} cards: on fewer there is no room for weights and a long context"
         ranks = Setting(chosen.ranks, "policy", why)
     if chosen.cache_type != load.cache_type:
         kept = "fewer requests" if policy.workload == "batch" else "a shorter context"
@@ -139,8 +139,8 @@ def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
     if config.policy.max_num_batched_tokens is not None:
         return Setting(chosen.step, "user", "[policy] max_num_batched_tokens")
     if chosen.step == usual_step(gpus, chosen.ranks)[0]:
-        return Setting(chosen.step, "policy", "what SGLang takes for such cards")
-    why = "shorter than SGLang takes for such cards: activations would leave too little cache"
+        return Setting(chosen.step, "policy", "what SGLang 0.5.23 takes for such cards")
+    why = "shorter than usual for such cards: activations would leave too little cache"
     return Setting(chosen.step, "policy", why)
 
 

@@ -71,4 +71,6 @@ def beyond_limit(
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
 LM_HEAD = "CAOVAN_LM_HEAD"
 """The type that the plugin gives the lm_head: off (the model's own), int8."""
+DRAFTER, DRAFT_VOCABULARY = "CAOVAN_DRAFTER", "CAOVAN_DRAFT_VOCABULARY"
+"""The type of the MTP layer, likewise, and how many tokens are drafted (0: all)."""
 INT8 = "int8"

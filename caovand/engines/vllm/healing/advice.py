@@ -168,6 +168,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
         "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
     ),
+    "uva.absent": (
+        "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
+        "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",
+    ),
     "jit.link": (
         "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
         "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
@@ -180,11 +184,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
     "model.uninspected": (
-        "vLLM could not import its own code for this model, whose architecture it may well know: "
-        "the lines before say why.",
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
         'inspecting model architecture" say why. Usually a package of its environment is missing '
         "or does not fit: install the engine again, in an environment of its own.",
+        "vLLM could not import its own code for this model, whose architecture it may well know: "
+        "the lines before say why, usually a package of its environment that is missing.",
     ),
     "model.architecture": (
         "This vLLM does not know the model's architecture: use a newer engine or another model.",

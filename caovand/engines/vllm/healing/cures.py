@@ -12,29 +12,32 @@ from caovand.engines.vllm.healing.rungs import RUNGS
 
 _CRASH = ("piecewise", "mtp-safe", "attention-own", "half-head", "plugin-off", "mtp-off", "eager")
 _JIT = ("sampler-plain", "experts", "gdn", "attention", "eager")
-_PEAK = ("batch", "sequences", "mtp", "offload")
+_PEAK = ("batch", "sequences", "mtp", "replicas-off", "offload")
 
 CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
-    ("device-oom-load", ANY): ("mtp-off", "offload"),
+    ("device-oom-load", ANY): ("mtp-off", "replicas-off", "offload"),
     ("kv-cache-none", ANY): (
-        "gmu-up", "batch", "mtp", "kv-dtype", "sequences", "eager", "offload", "kv-memory",
+        "gmu-up", "batch", "mtp", "kv-dtype", "sequences", "replicas-off", "eager", "offload",
+        "kv-memory",
     ),
     ("kv-cache-short", ANY): (
-        "context", "gmu-up", "kv-memory", "kv-dtype", "batch", "mtp", "eager",
+        "context", "gmu-up", "kv-memory", "kv-dtype", "batch", "mtp", "replicas-off", "eager",
     ),
     ("vram-busy", ANY): ("share",),
-    ("device-oom-capture", ANY): ("gmu-down", "graph-sizes", "mtp", "eager"),
+    ("device-oom-capture", ANY): ("gmu-down", "graph-sizes", "mtp", "replicas-off", "eager"),
     ("device-oom-capture", "profile"): _PEAK,
     ("device-oom-capture", "compile"): _PEAK,
-    ("device-oom-run", ANY): ("gmu-down", "batch", "mtp", "sequences", "eager"),
+    ("device-oom-run", ANY): (
+        "gmu-down", "batch", "mtp", "sequences", "replicas-off", "eager",
+    ),
     ("sampler-oom", ANY): ("sequences", "gmu-down", "batch"),
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
     ("launch-failure", "capture"): (
         "piecewise", "eager", "attention-own", "half-head", "plugin-off", "mtp-off",
     ),
-    ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "eager"),
-    ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "eager"),
+    ("collective-timeout", ANY): ("p2p-off", "all-reduce-off", "replicas-off", "eager"),
+    ("collective-timeout", "capture"): ("all-reduce-off", "p2p-off", "replicas-off", "eager"),
     ("gpu-lost", ANY): (),
     ("gpu-absent", ANY): (),
     ("engine-unusable", ANY): (),
@@ -53,16 +56,16 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("port-busy", ANY): (),
     ("plugin-error", ANY): ("plugin-off",),
     ("compile-failed", ANY): ("compile-threads", "fresh-cache", "eager", "plugin-off"),
-    ("engine-died", ANY): (*_CRASH[:-1], "prefix-caching-off", *_CRASH[-1:]),
+    ("engine-died", ANY): (*_CRASH[:-1], "prefix-caching-off", "replicas-off", *_CRASH[-1:]),
     ("start-stall", ANY): ("mtp-safe", "plugin-off", "mtp-off", "eager"),
     # Reading files waits for a disk or the network, which no setting makes faster.
     ("start-stall", "resolve"): (),
     ("start-stall", "load"): ("plugin-off",),
     ("start-stall", "drafter"): ("mtp-off", "plugin-off"),
-    ("start-stall", "engine"): ("p2p-off", "all-reduce-off"),
+    ("start-stall", "engine"): ("p2p-off", "all-reduce-off", "replicas-off"),
     ("start-stall", "compile"): ("compile-threads", "fresh-cache", "eager"),
     ("start-stall", "capture"): ("all-reduce-off", "piecewise", "eager"),
-    ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", *_CRASH[-1:]),
+    ("hang", ANY): (*_CRASH[:-1], "p2p-off", "all-reduce-off", "replicas-off", *_CRASH[-1:]),
     ("draft-collapse", ANY): ("piecewise", "mtp-off"),
     ("answers-changed", ANY): (
         *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
@@ -77,7 +80,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("node-missing", ANY): (),
     ("node-unfit", ANY): (),
     ("node-lost", ANY): (),
-    ("unknown", ANY): ("plugin-off", "mtp-off", "eager"),
+    ("unknown", ANY): ("plugin-off", "mtp-off", "replicas-off", "eager"),
 }  # fmt: skip
 
 # The rung for a component that a traceback names; tried before all others.
@@ -94,6 +97,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "args.limit": ("limit",),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
     "driver.old": (),
+    "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),
     "jit.toolkit": ("sampler-plain", "experts", "attention"),

@@ -17,6 +17,7 @@ _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
 _SPEC = ("speculative_config", *PARTS_OF_SPECULATION)
 # Given outright, the cache's size leaves the share without effect.
 _GMU = ("gpu_memory_utilization", "kv_cache_memory_bytes")
+_REPLICAS = ("data_parallel_size", "tensor_parallel_size", "enable_expert_parallel")
 RUNGS: tuple[Rung, ...] = (
     Rung("context", "shorten the context", "max_model_len", ("max_model_len",), sizes.context),
     Rung("mtp", "draft one token fewer", "mtp", _SPEC, sizes.mtp_less),
@@ -67,6 +68,8 @@ RUNGS: tuple[Rung, ...] = (
          switches.variable("NCCL_P2P_DISABLE", "1", "NCCL peer-to-peer off", between_cards=True)),
     Rung("all-reduce-off", "leave all-reduce to NCCL", "",
          ("disable_custom_all_reduce",), switches.all_reduce_off),
+    Rung("replicas-off", "serve with one engine instead of replicas", "", _REPLICAS,
+         switches.replicas_off),
     Rung("sampler-plain", "sample without FlashInfer", "", ("VLLM_USE_FLASHINFER_SAMPLER",),
          switches.variable("VLLM_USE_FLASHINFER_SAMPLER", "0", "FlashInfer's sampler off")),
     Rung("jobs", "run fewer compilers at once", "", ("MAX_JOBS",), sizes.fewer_jobs,

@@ -11,8 +11,9 @@ from caovand.core.facts.all_reduce import CUSTOM, NCCL
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Step
 from caovand.core.plan import Plan
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, count
+from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
+from caovand.engines.vllm.machine.ranks import REPLICAS, TENSOR, WHOLE_EXPERTS
 from caovand.engines.vllm.planning.environment import ATTENTION, STATES
 from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
@@ -161,7 +162,8 @@ def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     if listed and PLUGIN not in listed and not blamed:
         return None
     others = [name for name in listed if name != PLUGIN] if PLUGIN in listed else []
-    env = {PLUGINS: ",".join(others)}
+    env: dict[str, str | None] = {PLUGINS: ",".join(others)}
+    env |= {name: None for name in (LM_HEAD, DRAFTER) if name in plan.env}  # or memory would count
     if STATES not in plan.env or not plan.env[STATES].value:
         return Step(env=env, change="caovan's kernels off")
     env[STATES] = ""
@@ -187,6 +189,18 @@ def _is_alone(plan: Plan) -> bool:
     """Whether the engine uses a single card, or none."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     return on_cpu(plan) or all((count(plan.value(size)) or 1) == 1 for size in sizes)
+
+
+def replicas_off(plan: Plan, finding: Finding) -> Step | None:
+    """One engine: over the cards of all replicas, where nearly every model can be split so."""
+    replicas, cards = (count(plan.value(name)) or 1 for name in (REPLICAS, TENSOR))
+    if replicas == 1:
+        return None
+    together = replicas * cards
+    whole = together.bit_count() == 1
+    changed = {REPLICAS: None, TENSOR: together if whole else cards, WHOLE_EXPERTS: None}
+    change = f"{replicas} replicas -> one engine on {changed[TENSOR]} cards"
+    return Step(changed, change=change)
 
 
 def variable(

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.hit import explain_lost_process
 from caovand.engines.common.python import UNSURE_ROWS, sure
-from caovand.engines.common.raised import BUILDING, family_of
+from caovand.engines.common.raised import BUILDING, REFUSED_VALUE, family_of
 from caovand.engines.common.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -50,8 +50,11 @@ _TEXT = 500  # characters kept of a causing line
 
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
+_RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
+# Xinference's actors add their address to what they pass on.
+_OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
 # How the engine loop before 0.9 reports what ended it.
 _WRITTEN = re.compile(r"([A-Z]\w{1,60}(?:Error|Exception))\((['\"])(.{1,2000})\2,?\)$")
 _UNEVEN = BY_ID["drafts.uneven"]
@@ -214,7 +217,7 @@ class _Texts:
 def _plain(message: str) -> str:
     """An exception as a traceback ends with it, where it is printed as Python writes the object."""
     found = _WRITTEN.match(message)
-    return f"{found[1]}: {found[3]}" if found else message
+    return f"{found[1]}: {found[3]}" if found else _OF_ACTOR.sub(r"\1", message)
 
 
 def _drop_call(hits: list[Hit], index: int) -> None:
@@ -327,6 +330,8 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
         failure = failure_of_unnamed(hit, blamed)
         family = family_of(hit.frames, hit.text) if failure == "unknown" and not blamed else None
+        if family is REFUSED_VALUE and _RUNS.match(hit.parts.process):
+            family = None
         if family is not None and row is None:
             row, failure = family, family.means(hit.phase)
         elif family is not None and row is not None and family.id in BUILDING:

@@ -89,8 +89,8 @@ ROWS = (
          kind="note"),
     _row("caovan: the lm_head ", None, "",
          r"is (?P<lm_head>int8) on the SM75 kernel"
-         r"|stays in 16 bits: (?!the GPU is |this is vLLM|vLLM finds |its weights are |it has \d+ )"
-         r"(?P<kernels_refusal>.+)",
+         r"|(?:stays in 16 bits: (?!the GPU is |this is vLLM|vLLM finds |its weights are "
+         r"|it has \d+ )|kernel failed, torch multiplies: )(?P<kernels_refusal>.+)",
          kind="note"),
     _row("Filesystem type for checkpoints:", "load", "reading the checkpoint",
          r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB\. "

@@ -47,7 +47,10 @@ _RAW = re.compile(
     r"|The model's max seq len \("
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
-_PASSED_ON = re.compile(r"(RuntimeError: )Worker failed with error '(.{1,2000}?)', please check")
+_PASSED_ON = re.compile(
+    r"(RuntimeError: )Worker failed with error '(.{1,2000}?)', please check"
+    r"|(\w{1,40}Error: )Error in model execution(?: \(input dumped to \S{1,300}\))?: (.{1,2000})"
+)
 # Files that import the compiled parts, and log nothing else.
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
 # Waits for Ray's cards, and logs nothing else.
@@ -92,7 +95,7 @@ def match_text(text: str) -> tuple[Signature, Mapping[str, str]] | None:
     A text that only passes on another one means what that one does, if a row knows it.
     """
     passed = _PASSED_ON.match(text)
-    found = first(_FAILING, f"{passed[1]}{passed[2]}") if passed else None
+    found = first(_FAILING, "".join(filter(None, passed.groups()))) if passed else None
     return found or first(_FAILING, text)
 
 

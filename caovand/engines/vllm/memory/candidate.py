@@ -116,7 +116,8 @@ class Candidate:
     `flashinfer` says that attention is FlashInfer's, which takes a workspace, `sm75_attention`
     that it is caovan's; `hopper` that every
     card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
-    multiplied by copies of the activations in int8, `rounds_head` that the lm_head is int8;
+    multiplied by copies of the activations in int8, `rounds_head` that the lm_head is int8,
+    `rounds_drafter` the MTP layer, which drafts of `draft_vocabulary` tokens, 0 for all;
     `whole_experts` that each rank holds some of the experts, none of which is cut. `stages` are the
     layers of each pipeline stage, empty if there are none; the candidate of one stage says whether
     it is the `first` or `last`. Of the `replicas` each has its own cards and cache; experts are
@@ -152,6 +153,8 @@ class Candidate:
     state_dtype: str = "auto"
     rounds_input: bool = False
     rounds_head: bool = False
+    rounds_drafter: bool = False
+    draft_vocabulary: int = 0
     whole_experts: bool = False
     stages: tuple[int, ...] = ()
     replicas: int = 1

@@ -16,6 +16,8 @@ from caovand.core.plan import Plan, looks_up
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
+    DRAFT_VOCABULARY,
+    DRAFTER,
     INT8,
     LM_HEAD,
     MARLIN_INPUT,
@@ -58,6 +60,10 @@ def aligns_states(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> b
     return bool(prefix_caching)
 
 
+PLUGGED_DRAFTER = "qwen3_5"
+"""How the types of models begin whose MTP layer the plugin knows."""
+
+
 def candidate_of(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> Candidate:
@@ -75,6 +81,9 @@ def candidate_of(
     compiled = compiled if isinstance(compiled, Mapping) else {}
     level = values.get("optimization_level")
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
+    head = env.get(LM_HEAD) == INT8 and engine.lm_head == "pass"
+    layer = engine.lm_head == "pass" and model.model_type.startswith(PLUGGED_DRAFTER)
+    drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
         context=count("max_model_len", model.max_model_len),
@@ -102,7 +111,9 @@ def candidate_of(
         quantization=str(values.get("quantization") or ""),
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
         rounds_input=env.get(MARLIN_INPUT) == INT8,
-        rounds_head=env.get(LM_HEAD) == INT8 and engine.lm_head == "pass",
+        rounds_head=head,
+        rounds_drafter=layer and env.get(DRAFTER) == INT8,
+        draft_vocabulary=int(drafted) if head and layer and drafted.isdecimal() else 0,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
         replicas=replicas(values),

@@ -140,7 +140,7 @@ ONLINE: Mapping[str, Mapping[str, float]] = {
 Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
 """
 SCALE_BYTES = 4
-"""Of a row of an int8 lm_head."""
+"""Of a row of int8 weights."""
 OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
 """The parts that --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
 
@@ -213,7 +213,9 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
         size *= left / stored
     elif stored:
         size *= candidate.activation / stored  # float parameters are loaded as the activation type
-    if weights.part == "head" and candidate.rounds_head and weights.dtype in FLOATS:
+    rounded = weights.part == "head" and candidate.rounds_head
+    rounded = rounded or (weights.part == "mtp" and candidate.rounds_drafter and not model.experts)
+    if rounded and weights.dtype in FLOATS:
         size /= candidate.activation if stored else FLOATS[weights.dtype]
         size *= 1 + SCALE_BYTES / max(model.hidden_size, 1)
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":

@@ -123,7 +123,7 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
         return "more would take memory that is not forecast"
     tokens = min(candidate.context, workload.held)
     held = requests_held(candidate, partial.model, partial.cards, tokens)
-    if held < min(candidate.sequences, USUAL_SEQUENCES):
+    if held < USUAL_SEQUENCES:
         whole = f"{held:.1f} requests of {tokens} tokens"
         return f"the cache holds {whole}, and every sequence takes memory"
     reason = f"the cache holds about {held:.0f} requests of the workload ({name}, {tokens} tokens)"

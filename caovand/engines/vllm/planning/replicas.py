@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.plan import Setting
+from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm.flags.spelling import option
-from caovand.engines.vllm.machine.ranks import REPLICAS, Split, alike, splits_below
+from caovand.engines.vllm.machine.ranks import (
+    REPLICAS,
+    Split,
+    alike,
+    largest_split,
+    splits_below,
+)
 from caovand.engines.vllm.planning.devices import is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
@@ -15,7 +22,9 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
     if not partial.split or partial.split.replicas == 1:
         return None
     reason = "a batch: each replica serves requests of its own, and waits for no other's cards"
-    if partial.model.experts:
+    if partial.model.experts and not partial.model.latent:
+        reason = "a batch: one engine over all these cards would be slower, or leave some idle"
+    elif partial.model.experts:
         reason = (
             "a batch: each replica has a cache of its own requests, of which all cards of one"
             " engine would hold the same"
@@ -27,7 +36,8 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
     """Splits in replicas, for a batch on cards that are alike.
 
     Experts are spread over all replicas, which then step together: that is for latent caches, of
-    which all cards of one engine would hold the same.
+    which all cards of one engine would hold the same, and where one engine leaves cards idle;
+    on cards that NVLink joins, since all tokens pass between them.
     """
     model, cards = partial.model, len(partial.gpus)
     known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
@@ -36,8 +46,10 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
         return
     if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return
-    if model.experts and (not model.latent or model.experts % cards):
-        return
+    if model.experts:
+        helps = model.latent or largest_split(model, cards) < cards
+        if not helps or model.experts % cards or not all_linked(partial.gpus):
+            return
     for size in splits_below(model, cards, whole_experts=bool(model.experts)):
         if cards % size == 0:
             yield Split(size, replicas=cards // size)

@@ -15,6 +15,7 @@ from math import ceil
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied, without_other_processes
+from caovand.core.model_task import POOLING
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
@@ -81,7 +82,8 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     """Whether a cache of the model's own type holds what the workload asks for: of a batch all
     sequences that the cards decode at once, of long prompts the model's whole context."""
     limit = space.context or model.max_model_len
-    if space.workload.batch and "sequences" in choice.spared and not model.sliding_window:
+    decodes = space.workload.batch and model.task not in POOLING
+    if decodes and "sequences" in choice.spared and not model.sliding_window:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
     return choice.candidate.context >= min(limit, enough)

@@ -187,6 +187,8 @@ class Pace:
             self._bytes[weights.part] += on_rank(weights, model, base)
         speed = _speed(base, gpus)
         self._gb_s, self._flop_s = speed.gb_s * 1e9, speed.tflop_s * 1e12
+        count = base.draft_vocabulary
+        self._drafted = min(1.0, count / model.vocab_size) if count else 1.0
         self._head = (
             self._bytes["head"] or self._bytes["embedding"]
         )  # tied embeddings are read once
@@ -207,10 +209,17 @@ class Pace:
         if base.kv_dtype.startswith("int4"):
             self._worth *= WORTH_OF_FOUR_BIT_CACHE
 
-    def score(self, candidate: Candidate, context: int | None = None, room: float = inf) -> float:
+    def score(
+        self,
+        candidate: Candidate,
+        context: int | None = None,
+        room: float = inf,
+        short: float = inf,
+    ) -> float:
         """Seconds for a token that users get of this candidate, weighed by what it cannot do.
 
-        `context` replaces the candidate's; the cache has room for `room` usual requests.
+        `context` replaces the candidate's; the cache has room for `room` usual requests, and for
+        `short` of those by which sequences are counted.
         """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
@@ -221,7 +230,7 @@ class Pace:
         served = candidate.sequences / (candidate.sequences + waiting)
         seconds = self.seconds(candidate, room)
         if workload.batch:  # as many requests are half as long
-            seconds = (seconds + self.seconds(candidate, 2 * room)) / 2
+            seconds = (seconds + self.seconds(candidate, short)) / 2
         return seconds / (reached * served * self._worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
@@ -238,7 +247,8 @@ class Pace:
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of all answers to `users` users while nobody else asks."""
-        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, users)
+        each = max(users / self._replicas, 1)
+        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, each)
 
     def reading(self, candidate: Candidate) -> float:
         """Tokens a second of the workload's prompts."""
@@ -252,7 +262,7 @@ class Pace:
         experts *= unevenness(self._model, self._holders, everybodys)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
-        read += candidate.mtp * (drafter + self._head)
+        read += candidate.mtp * (drafter + self._head * self._drafted)
         read += users * (self._attention.read + self._state) - candidate.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s

@@ -132,9 +132,9 @@ class Search:
             if not one.sized:
                 sized = self._size(one.base, one.candidate)
                 if sized:
-                    score = self._paces[one.base].score(
-                        sized, room=self._room(sized, self._space.workload.held)
-                    )
+                    usual = self._space.workload
+                    room, short = self._room(sized, usual.held), self._room(sized, usual.let_in)
+                    score = self._paces[one.base].score(sized, room=room, short=short)
                     again = one._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
             elif first is None:
@@ -194,7 +194,8 @@ class Search:
             sized = with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
             return None
-        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, space.workload.users)
+        users = 0 if self._model.encoder_tokens else space.workload.users  # no recording is short
+        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, users)
         short = self._room(sized, space.workload.let_in)
         return sized if few or sized.sequences <= short else None
 

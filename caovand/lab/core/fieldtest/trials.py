@@ -34,16 +34,33 @@ def quiet(config: Config, port: int) -> Config:
     )
 
 
+DRAFTS = (("CAOVAN_DRAFTER", "int8"), ("CAOVAN_DRAFT_VOCABULARY", "65536"))
+"""What has the plugin draft with fewer bytes."""
+
+
 def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
     """Every trial worth planning; `cards` are the indices of the usable cards."""
     engine, policy = config.engine, config.policy
     yield Trial("configured", "as configured", config)
     if engine.plugin:
         off = replace(engine, plugin=False)
-        yield Trial("kernels-off", "caovan's kernels off", replace(config, engine=off))
+        plain = replace(policy, lm_head=None)  # an int8 one needs them
+        without = replace(config, engine=off, policy=plain)
+        yield Trial("kernels-off", "caovan's kernels off", without)
     other = "half" if policy.activations == "int8" else "int8"
     rounded = replace(policy, activations=other)
     yield Trial(f"{other}-activations", f"{other} activations", replace(config, policy=rounded))
+    if engine.plugin:
+        other = "half" if policy.lm_head == "int8" else "int8"
+        yield Trial(
+            f"{other}-head", f"{other} lm_head",
+            replace(config, policy=replace(policy, lm_head=other)),
+        )  # fmt: skip
+        drafts = replace(engine, env=(*engine.env, *DRAFTS))
+        yield Trial(
+            "int8-drafts", "int8 lm_head and MTP layer, drafts of 65,536 tokens",
+            replace(config, engine=drafts, policy=replace(policy, lm_head="int8")),
+        )  # fmt: skip
     for count, title in ((1, "one card"), (2, "two cards")):
         if count < len(cards):
             fewer = replace(config, engine=replace(engine, gpus=tuple(cards[:count])))

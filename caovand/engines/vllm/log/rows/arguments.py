@@ -54,10 +54,12 @@ ROWS: tuple[Signature, ...] = (
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
          r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60})"),
+    signature("adapter.failed", "consequence", "bad-arguments",
+         r"^RuntimeError: Loading lora (?P<adapter>\S{1,300}) failed$", SERVED),
     signature("engine.broken", "cause", "bad-arguments",
          r"^ImportError: cannot import name '(?P<name>\w{1,80})' from "
          r"(?:partially initialized module )?'vllm\b"
-         r"|'_OpNamespace' '_\w{0,30}' object has no attribute '(?P<operator>\w{1,60})'"
+         r"|'_OpNamespace' '(?:_\w{0,30}|vllm)' object has no attribute '(?P<operator>\w{1,60})'"
          r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", SERVED),
     signature("engine.unlinked", "consequence", "bad-arguments",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"

@@ -75,6 +75,7 @@ ROWS: tuple[Signature, ...] = (
          r"|For FP8 input, output must have dtype BF16"
          r"|backend currently does not support|^NotImplementedError: No \w{1,30} MoE backend "
          r"supports"
+         r"|^CUDA error \(\S{1,200}/flash_\w{1,60}\.h:\d{1,6}\): invalid argument"
          r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
@@ -86,6 +87,7 @@ ROWS: tuple[Signature, ...] = (
          r"|kv_(?:cache_d|data_)type.{0,200}is not supported"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
          r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
+    signature("uva.absent", "cause", "backend-unsupported", r"\bUVA is not available"),
     # Compiling
     signature("cache.stale", "cause", "compile-cache-stale",
          r"vLLM failed to compile the model\. The most likely reason"

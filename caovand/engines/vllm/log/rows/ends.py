@@ -48,6 +48,7 @@ ROWS: tuple[Signature, ...] = (
          r"(?P<error>.+)"),
     signature("compile.failed", "generic", "compile-failed",
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
+         r"|\bauto_functionalized was not removed"
          r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
     # The reason is in the lines after it
     signature("args.refused", "consequence", "bad-arguments",

@@ -1,0 +1,114 @@
+"""Finds which message of a conversation changed, so that the engine must read the rest again.
+
+Engines keep what they have read, and go on from the first token that differs. A client that changes
+an early message, such as a clock in its system prompt, pays for the whole conversation each time.
+Only digests and sizes are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from caovand.core.gateway.usage import BYTES_PER_TOKEN
+
+MAX_CLIENTS = 200
+MAX_CONVERSATIONS = 16
+"""Kept of each client."""
+MAX_PARTS = 1000
+MAX_BODY_BYTES = 4 << 20
+"""Longer bodies are not read for this: it would keep others waiting."""
+MIN_TOKENS = 500
+"""Fewer that are read again are not worth a word."""
+_CACHE_CONTROL = re.compile(rb',?\s*"cache_control"\s*:\s*\{[^{}]*\}')
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a prompt in its order: `name` is what it is called, such as "message 3"."""
+
+    name: str
+    digest: bytes
+    size: int
+
+
+def parts(body: bytes, spans: Sequence[tuple[str, int, int]]) -> Iterator[Part]:
+    """The parts of a body: what comes before the messages, then each of these."""
+    if len(body) > MAX_BODY_BYTES or len(spans) > MAX_PARTS:
+        return
+    number = 0
+    for field, begin, end in sorted(spans, key=lambda span: _ORDER.get(span[0], len(_ORDER))):
+        number += field not in _ORDER
+        # Clients of Anthropic's API move this mark on with each turn; no engine reads it.
+        text = _CACHE_CONTROL.sub(b"", body[begin:end])
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        yield Part(_NAMES.get(field, f"message {number}"), digest, len(text))
+
+
+_ORDER = {"tools": 0, "system": 1, "instructions": 1}
+_NAMES: Mapping[str, str] = {
+    "tools": "the list of tools", "system": "the system prompt", "instructions": "the instructions",
+}  # fmt: skip
+
+Conversation = tuple[Part, ...]
+
+
+class Prefixes:
+    """The latest conversations of each client."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[Conversation]] = {}
+
+    def take(self, client: str, now: Conversation) -> str:
+        """What changed since the same conversation came last, "" for nothing or a new one."""
+        kept = self._kept.pop(client, [])
+        self._kept[client] = kept  # the latest client is the last
+        while len(self._kept) > MAX_CLIENTS:
+            del self._kept[next(iter(self._kept))]
+        before = max(kept, key=lambda one: _shared(one, now), default=())
+        if not now or not before or not _shared(before, now):
+            kept.append(now)
+            del kept[:-MAX_CONVERSATIONS]
+            return ""
+        same = _same(before, now)
+        if same == len(now):  # asked again, or went back
+            return ""
+        again = _again(before, now, same)
+        if same == len(before) or again:
+            kept.remove(before)
+        kept.append(now)
+        del kept[:-MAX_CONVERSATIONS]
+        tokens = again // BYTES_PER_TOKEN
+        if same == len(before) or tokens < MIN_TOKENS:
+            return ""
+        return f"{_change(before, now, same)}: about {tokens:,} tokens read again"
+
+
+def _same(before: Conversation, now: Conversation) -> int:
+    """How many parts at the beginning are the same."""
+    pairs = zip(before, now, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one.digest != other.digest),
+                min(len(before), len(now)))  # fmt: skip
+
+
+def _again(before: Conversation, now: Conversation, same: int) -> int:
+    """Bytes after the first `same` parts that were read before, and come again."""
+    known = {part.digest for part in before[same:]}
+    return sum(part.size for part in now[same:] if part.digest in known)
+
+
+def _shared(before: Conversation, now: Conversation) -> int:
+    """Bytes that are in both."""
+    same = _same(before, now)
+    return sum(part.size for part in now[:same]) + _again(before, now, same)
+
+
+def _change(before: Conversation, now: Conversation, at: int) -> str:
+    old, new = before[at], now[at]
+    if any(part.digest == new.digest for part in before[at + 1 :]):
+        return f"{old.name} was removed"
+    if any(part.digest == old.digest for part in now[at + 1 :]):
+        return f"{new.name} was inserted"
+    return f"{new.name} changed"

@@ -1,0 +1,123 @@
+"""Which weights become int8, decided from facts. Pure, like `dispatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .dispatch import card_refusal, kernels_wanted
+
+TYPES = ("off", "int8")
+PLAIN_METHODS = ("UnquantizedEmbeddingMethod", "UnquantizedLinearMethod")
+SPECIAL_ROWS = 512  # at the end of a vocabulary: ends of turns, thoughts, tools
+MIN_ROWS = 64  # of a launch
+MULTIPLE = 64  # of the hidden size
+
+
+@dataclass(frozen=True)
+class LmHeadFacts:
+    """One lm_head on one machine; the first four as in `Facts`."""
+
+    platform: str
+    capability: tuple[int, int] | None
+    library_error: str | None
+    forced: bool
+    dtype: str
+    head_dtype: str  # of the logits
+    method: str  # vLLM's class that multiplies
+    vocabulary: int  # of this rank, padding included
+    hidden: int
+    tied: bool = False  # the weight is the embedding's as well
+    adapters: bool = False
+    draft_copy: str | None = None  # vLLM's own quantised copy for drafts
+    batch_invariant: bool = False
+    load_format: str = "auto"
+
+
+def lm_head_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
+    """What the operator wants of the lm_head: "off", 16 bits, or "int8".
+
+    CAOVAN_LM_HEAD, else `caovan_lm_head` in additional_config, else off, since int8 rounds; off
+    where all kernels are. Raises ValueError for an unknown word.
+    """
+    return _type("CAOVAN_LM_HEAD", environment, config)
+
+
+def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
+    """What the operator wants of an MTP layer, in the same way: CAOVAN_DRAFTER.
+
+    Drafts are verified: it changes how many are right, and no answer.
+    """
+    return _type("CAOVAN_DRAFTER", environment, config)
+
+
+def _type(variable: str, environment: Mapping[str, str], config: Mapping[str, object]) -> str:
+    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
+        return "off"
+    where, wanted = variable, environment.get(variable)
+    if wanted is None:
+        where = variable.lower()
+        wanted = str(config.get(where, "off"))
+    if wanted not in TYPES:
+        words = ", ".join(TYPES)
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {words}")
+    return wanted
+
+
+def lm_head_refusal(facts: LmHeadFacts) -> str | None:
+    """Why this lm_head stays in 16 bits, or None if the kernel can take it."""
+    card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
+    if card:
+        return card
+    if facts.method not in PLAIN_METHODS:
+        return f"its weights are quantised already ({facts.method})"
+    if facts.tied:
+        return "its weights are the embedding's as well, which is looked up in 16 bits"
+    if facts.dtype != "float16" or facts.head_dtype != "float16":
+        return (
+            f"activations are {facts.dtype} and logits {facts.head_dtype}, "
+            "but the kernel takes float16; use --dtype half"
+        )
+    if facts.vocabulary < MIN_ROWS or facts.hidden % MULTIPLE:
+        return (
+            f"it has {facts.vocabulary} rows of {facts.hidden}, "
+            f"but the kernel takes {MIN_ROWS} or more, of a multiple of {MULTIPLE}"
+        )
+    if facts.adapters:
+        return "LoRA adapters may change it (--enable-lora)"
+    if facts.draft_copy:
+        return f"drafts have a copy of it in {facts.draft_copy} (draft_lm_head_quantization)"
+    if facts.batch_invariant:
+        return "VLLM_BATCH_INVARIANT is set, and large batches are multiplied otherwise"
+    if facts.load_format == "ipc_cache":
+        return "another process loads its weights (--load-format ipc_cache)"
+    return None
+
+
+def draft_vocabulary(environment: Mapping[str, str], config: Mapping[str, object]) -> int:
+    """How many tokens from id 0 on an int8 lm_head drafts, with the special ones; 0 for all.
+
+    CAOVAN_DRAFT_VOCABULARY, else `caovan_draft_vocabulary` in additional_config. Tokenizers number
+    tokens by how often they came in their counts. Raises ValueError for what is no number.
+    """
+    where, wanted = "CAOVAN_DRAFT_VOCABULARY", environment.get("CAOVAN_DRAFT_VOCABULARY")
+    if wanted is None:
+        where, wanted = "caovan_draft_vocabulary", str(config.get("caovan_draft_vocabulary", 0))
+    if not wanted.isdecimal() or 0 < int(wanted) < MIN_ROWS:
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be 0, or {MIN_ROWS} or more")
+    return int(wanted)
+
+
+def drafted_rows(count: int, vocabulary: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The rows of a shard of the ids `start` to `end` that drafts need, in parts of 64 or more."""
+    size = end - start
+    parts = [(0, count), (vocabulary - SPECIAL_ROWS, vocabulary)]
+    found = []
+    for first, last in parts:
+        lower, upper = max(first - start, 0), min(last - start, size)
+        if lower < upper:
+            lower = max(0, min(lower, size - MIN_ROWS))
+            found.append((lower, min(size, max(upper, lower + MIN_ROWS))))
+    if len(found) == 2 and found[0][1] >= found[1][0]:
+        return [(found[0][0], found[1][1])]
+    return found

@@ -1,0 +1,1 @@
+"""`make bench-clients`: what clients see while engine, gateway and daemon fail."""

@@ -1,0 +1,82 @@
+"""Texts of engines are found behind any prefix, in bodies, titles and quotes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from caovand.engines.common import framing
+from caovand.engines.common.framing import is_alarming, pieces
+from caovand.engines.writer import explain_log
+
+MEMORY = "ggml_vulkan: Device memory allocation of size 1059303232 failed."
+TERMINATED = (
+    "llama runner process has terminated: error loading model: unable to allocate CUDA0 buffer"
+)
+
+
+def named(text: str) -> tuple[str, str, int] | None:
+    """The writer, the failure and its line; None where nothing is named."""
+    found = explain_log(text)
+    if found is None or found[1].finding is None:
+        return None
+    return found[0].name, found[1].finding.failure, found[1].finding.line
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["10:25PM DBG GRPC(x-127.0.0.1:42747): stderr ", "* `", "app[web.1] said >", "kobold> x="],
+)
+def test_a_known_text_counts_behind_a_prefix_that_nobody_knows(prefix: str) -> None:
+    assert named(f"nothing here\n{prefix}{MEMORY}\n") == ("llamacpp", "device-oom-load", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Error: 500 Internal Server Error: {TERMINATED}",
+        json.dumps({"error": TERMINATED}),
+        "HTTP 500 " + json.dumps({"error": json.dumps({"error": {"message": TERMINATED}})}),
+        "Error: 500 Internal Server Error: llama runner process has terminated:\n"
+        "error loading model: unable to allocate CUDA0 buffer",
+    ],
+)
+def test_what_a_client_shows_of_an_answer_is_read(text: str) -> None:
+    found = named(text)
+    assert found is not None
+    assert found[:2] == ("ollama", "device-oom-load")
+
+
+def test_a_title_alone_names_the_program_whose_words_it_has() -> None:
+    text = "Failed to load model error loading model: unable to allocate Vulkan0 buffer"
+    assert named(text) == ("llamacpp", "device-oom-load", 1)
+    assert named("The weather is fine, and nothing failed.") is None
+
+
+def test_a_line_that_a_server_printed_itself_stays_whole() -> None:
+    line = '1.06.520.077 E graph_reserve: failed to allocate "CUDA error: x"'
+    assert pieces(f"{line}\n{MEMORY}") == (f"{line}\n{MEMORY}", [1, 2])
+
+
+def test_what_a_program_lives_with_is_no_failure() -> None:
+    assert not is_alarming("CUDA error: operation not permitted, using fallback")
+    assert named("x: CUDA error: out of memory, falling back to the processor") is None
+
+
+def test_a_long_log_is_read_as_printed_only() -> None:
+    assert pieces("x\n" * (framing.MAX_LINES + 1)) == ("", ())
+
+
+def test_a_log_that_served_is_not_searched_for_another_failure() -> None:
+    text = (
+        "1.06.520.084 E ggml_gallocr_reserve_n_impl: failed to allocate CUDA1 buffer of size 7\n"
+        "1.06.520.107 W sched_reserve: compute buffer allocation failed, retrying without it\n"
+        "1.07.304.130 I srv    llama_server: listening on http://127.0.0.1:8080\n"
+    )
+    assert named(text) is None
+
+
+def test_a_build_shows_what_is_built_by_its_paths() -> None:
+    failed = "nvcc fatal   : Unsupported gpu architecture 'compute_120'\n"
+    assert named(f"-- Including CPU backend\n{failed}") == ("llamacpp", "jit-toolchain", 2)
