@@ -121,6 +121,9 @@ def round_layers(model) -> None:
         wanted = rounding.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
         if wanted == "off":
             return
+        # vLLM keeps compiled code by its configuration, not by variables: code for 16 bits, too.
+        settings = dict(config) if isinstance(config, Mapping) else {}
+        model.vllm_config.additional_config = {**settings, "caovan_drafter": wanted}
         reasons = set()
         for layer in model.model.modules():
             if not isinstance(layer, (ColumnParallelLinear, RowParallelLinear)):

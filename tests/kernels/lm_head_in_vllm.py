@@ -181,7 +181,9 @@ assert model.compute_logits(fake, X).isfinite().all()
 # its linear layers become int8 once they are loaded
 
 
-def layers_of(**additional) -> tuple[torch.nn.ModuleList, list[torch.Tensor]]:
+def layers_of(
+    by_variable: dict[str, str], **additional
+) -> tuple[torch.nn.ModuleList, list[torch.Tensor]]:
     half = {"bias": False, "params_dtype": torch.float16}
     found = torch.nn.ModuleList([
         linear.ColumnParallelLinear(K, 192, **half), linear.RowParallelLinear(192, K, **half),
@@ -191,13 +193,18 @@ def layers_of(**additional) -> tuple[torch.nn.ModuleList, list[torch.Tensor]]:
         layer.weight.data.normal_()
     weights = [layer.weight.detach().clone() for layer in found]
     config = configured(additional=additional)
+    os.environ |= {name.upper(): value for name, value in by_variable.items()}
     drafter.round_layers(types.SimpleNamespace(model=found, vllm_config=config))
+    for name in by_variable:
+        del os.environ[name.upper()]
+    expected = {**additional, **by_variable}
+    assert config.additional_config == expected, "compiled code is kept by it"
     for layer in found:
         layer.quant_method.process_weights_after_loading(layer)
     return found, weights
 
 
-found, weights = layers_of(caovan_drafter="int8")
+found, weights = layers_of({"caovan_drafter": "int8"}, caovan=True)
 assert [int8(layer) for layer in found] == [True, True, False, False]
 for layer, weight in zip(found[:2], weights, strict=False):
     x = torch.randn(5, weight.shape[1]).half()
@@ -205,7 +212,7 @@ for layer, weight in zip(found[:2], weights, strict=False):
     out, _ = layer(x)
     assert (out.double() - exact_x).abs().max() < 0.06 * exact_x.std()
 for additional in ({}, {"caovan_drafter": "int4"}, {"caovan_drafter": "int8", "caovan": False}):
-    assert not any(int8(layer) for layer in layers_of(**additional)[0])
+    assert not any(int8(layer) for layer in layers_of({}, **additional)[0])
 
 # what stays in 16 bits: unwished, tied, of other types, changed by adapters, unsound, elsewhere
 embedding = layers.VocabParallelEmbedding(V, K, params_dtype=torch.float16)
