@@ -117,8 +117,9 @@ def _certainty(found: tuple[Writer, Explanation] | None) -> int:
     """How much a log that was read as printed says of a failure: nothing, an end, its cause."""
     if found is None or found[1].finding is None:
         return _DECIDED if found is not None and found[1].reached == "serving" else 0
-    failure = found[1].finding.failure
-    return 0 if failure == "unknown" else 1 if failure in _CATCH_ALL else _DECIDED
+    finding = found[1].finding
+    unsure = finding.failure in _CATCH_ALL or finding.signature == raised.REFUSED_VALUE.id
+    return 0 if finding.failure == "unknown" else 1 if unsure else _DECIDED
 
 
 def _explained(text: str) -> tuple[Writer, Explanation] | None:

@@ -450,7 +450,8 @@ def test_the_doctor_tells_the_depth_and_the_share_that_would_be_planned() -> Non
     found, machine = planned(), inventory()
     facts = replace(GOOD, memory=forecast(found, machine), mtp=found.mtp)
     (told,) = [finding.text for finding in checkup(facts) if finding.group == "plan"]
-    assert told.startswith("MTP drafts 3 tokens, and gpu_memory_utilization is 0.874")
+    share = found.value("gpu_memory_utilization")
+    assert told.startswith(f"MTP drafts 3 tokens, and gpu_memory_utilization is {share};")
     for depth, words in ((1, "MTP drafts 1 token,"), (0, "nothing is drafted (MTP 0)")):
         (told,) = [one.text for one in checkup(replace(facts, mtp=depth)) if one.group == "plan"]
         assert told.startswith(words)

@@ -70,7 +70,7 @@ OF_OLLAMA = [
     ("Error: digest mismatch, file must be downloaded again: want sha256:1, got sha256:2",
      "model-missing", "ollama.model.damaged"),
     ("Error: model 'a:7b' not found", "model-missing", "ollama.model.unknown"),
-    ('Error: "a" does not support chat', "bad-arguments", "ollama.model.unsupported"),
+    ('Error: "a" does not support chat', "bad-arguments", "ollama.capability"),
     ("Error: could not connect to ollama app, is it running?", "engine-died", "ollama.client"),
     ("Error: llama runner process has terminated: exit status 0xc0000135",
      "engine-died", "ollama.library"),

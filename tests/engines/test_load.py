@@ -110,6 +110,8 @@ def alike(candidate: Candidate, machine: Inventory) -> Candidate:
     if candidate.in_bytes:
         size = int(kv_bytes(machine.model, candidate, machine.gpus))
         candidate = replace(candidate, kv_bytes=size, in_bytes=False)
+    if candidate.kv_bytes:
+        candidate = replace(candidate, utilization=0)  # a hurdle at the start, and no more
     candidate = replace(candidate, cold=False)
     return replace(candidate, compilation={}) if candidate.eager else candidate
 

@@ -248,7 +248,6 @@ jit-toolchain build.compiler llamacpp ggml-org/llama.cpp#11498 ROCm/legacy-rocm-
 jit-toolchain build.failed any withcatai/node-llama-cpp#78
 jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1947 abetlen/llama-cpp-python#1036
 jit-toolchain build.link llamacpp abetlen/llama-cpp-python#1752
-jit-toolchain build.no-card any ggml-org/llama.cpp#18430
 jit-toolchain build.no-card llamacpp ggml-org/llama.cpp#18430
 jit-toolchain build.package llamacpp ggml-org/llama.cpp#8488 ggml-org/llama.cpp#10058
 jit-toolchain build.source llamacpp ggml-org/llama.cpp#14542 abetlen/llama-cpp-python#1081

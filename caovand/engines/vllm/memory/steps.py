@@ -255,8 +255,8 @@ CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, VISION_MIB = 226, 14, 120, 480
 ROUNDED_MIB = 2
 """MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were seen."""
 SM75_MIB = 32
-"""The most that caovan's attention takes of a card when its layers are made; on an H200 a start
-with it held 0.2 GiB more cache than was forecast without FlashInfer's workspace."""
+"""The most that caovan's attention takes of a card when its layers are made. On an H200 a start
+with it had 0.2 GiB more cache than was forecast without FlashInfer's workspace."""
 UNPACKED = 4.25
 """Contexts of activation-typed keys and values that TurboQuant unpacks to."""
 
