@@ -93,6 +93,16 @@ class Seen:
     events: int
 
 
+async def steady(port: int) -> list[Seen]:
+    """STREAMS streams at any time for ROUNDS times the length of one: each begins on its own."""
+    begin, tasks = asyncio.Event(), []
+    begin.set()
+    for _ in range(STREAMS * ROUNDS):
+        tasks.append(asyncio.ensure_future(ask(port, begin)))
+        await asyncio.sleep(EVENTS * PACE_S / STREAMS)
+    return list(await asyncio.gather(*tasks))
+
+
 async def ask(port: int, begin: asyncio.Event) -> Seen:
     """Send one request once `begin` is set, over a connection of its own."""
     body = json.dumps(STREAMED).encode()
@@ -163,11 +173,14 @@ def measure(engine_port: int, port: int, pid: int) -> None:
             before_s = cpu_s(pid)
             rounds[way] += asyncio.run(burst(way))
             used_s += cpu_s(pid) - before_s if way == port else 0.0
+    apart = {way: asyncio.run(steady(way)) for way in rounds}
     direct, through = rounds.values()
     chunks = sum(one.events for one in through)
     rows = [
         ("first event directly, p50 / p99", in_ms([one.first_s for one in direct]), ""),
         ("first event through it, p50 / p99", in_ms([one.first_s for one in through]), ""),
+        ("one of many, first event directly", in_ms([s.first_s for s in apart[engine_port]]), ""),
+        ("one of many, through it", in_ms([s.first_s for s in apart[port]]), "3 ms more"),
         ("whole answer directly, p50 / p99", in_ms([one.whole_s for one in direct]), ""),
         ("whole answer through it, p50 / p99", in_ms([one.whole_s for one in through]), ""),
         ("its CPU, all of it, a chunk", f"{used_s / chunks * 1e6:.0f} us", ""),

@@ -157,6 +157,9 @@ class Policy:
             self._cut.append(Cut(request.digest, at, self._alone == request.number))
             self._end(request, Why.ENGINE_ENDED)
         elif isinstance(event, (Lost, Faulted)) and stage is Stage.FORWARDED:
+            if self.engine.state is EngineState.DRAINING:
+                self._again(request, at)  # the next engine's: this one would drain in vain
+                return
             request.broken, request.since = type(event), at
             if isinstance(event, Lost):
                 self._doubtful_until = at + CONFIRM_S
@@ -227,6 +230,10 @@ class Policy:
         if not lives or event.generation != before.generation:
             self._engine_ended(event.at, planned=before.state is EngineState.DRAINING)
             self._doubtful_until = -math.inf
+        elif event.state is EngineState.DRAINING:
+            for request in [self._requests[number] for number in self._at_engine]:
+                if request.broken:
+                    self._again(request, event.at)
         if event.state is EngineState.GONE or self._ends_for_good:
             for number in [*self._suspects_waiting, *self._queue]:
                 self._remove(self._requests[number])
@@ -285,9 +292,7 @@ class Policy:
                 self._refuse(number, Why.TOO_LONG)
         self._cut = [one for one in self._cut if at - one.at < CUT_S]
         for request in [self._requests[number] for number in self._at_engine]:
-            # One that drains will end: what it no longer answers is the next one's.
-            drains = self.engine.state is EngineState.DRAINING
-            if request.broken and not drains and at - request.since >= CONFIRM_S:
+            if request.broken and at - request.since >= CONFIRM_S:
                 self._settle(request, at)
         if self._alone is not None:
             request = self._requests[self._alone]

@@ -411,15 +411,16 @@ def test_a_fault_is_passed_on_if_the_engine_lives_and_sent_again_if_it_dies() ->
 
 def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> None:
     world = serving()
-    (first, _), (second, _) = world.arrive(), world.arrive()
-    world.engine(EngineState.DRAINING)
-    world.take(Faulted, number=first)
-    world.take(Lost, number=second)
+    first, second, third = (world.arrive()[0] for _ in range(3))
+    world.take(Lost, number=third)
+    assert world.engine(EngineState.DRAINING) == [Recall(third)]
+    assert world.take(Faulted, number=first) == [Recall(first)]
+    assert world.take(Lost, number=second) == [Recall(second)]
+    assert world.policy.at_engine == 0, "there is nothing to drain"
     assert world.after(10 * CONFIRM_S) == []
-    assert world.engine(EngineState.STARTING) == [Recall(first), Recall(second)]
-    assert world.engine(EngineState.SERVING) == [Forward(first, 2), Forward(second, 2)], (
-        "no suspects"
-    )
+    assert world.engine(EngineState.STARTING) == []
+    forwarded = [Forward(number, 2) for number in (first, second, third)]
+    assert world.engine(EngineState.SERVING) == forwarded, "no suspects"
 
 
 # -- any order of events ---
