@@ -81,8 +81,8 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
         return found
     cut, numbers = pieces(text)
     again = _explained(cut) if cut else None
-    if _certainty(again) == 0:
-        again = _as_errors(cut, found)
+    if _certainty(again) < _DECIDED:
+        again = max(_as_errors(cut, found), again, key=_certainty)
     if again is None or _certainty(again) <= before:
         return found
     writer, explanation = again
@@ -118,8 +118,10 @@ def _certainty(found: tuple[Writer, Explanation] | None) -> int:
     if found is None or found[1].finding is None:
         return _DECIDED if found is not None and found[1].reached == "serving" else 0
     finding = found[1].finding
-    unsure = finding.failure in _CATCH_ALL or finding.signature == raised.REFUSED_VALUE.id
-    return 0 if finding.failure == "unknown" else 1 if unsure else _DECIDED
+    if finding.failure == "unknown":
+        return 0
+    vague = finding.failure in _CATCH_ALL or finding.signature == raised.REFUSED_VALUE.id
+    return 1 if vague else _DECIDED
 
 
 def _explained(text: str) -> tuple[Writer, Explanation] | None:

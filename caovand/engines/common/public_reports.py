@@ -171,6 +171,7 @@ engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081 LostRuins/kobold
 engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89 Future-House/paper-qa#114
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
+engine-died llama.assert any ggml-org/llama.cpp#21404
 engine-died llama.assert llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
 engine-died llama.terminate llamacpp ggml-org/llama.cpp#7221
 engine-died ollama.app ollama ollama/ollama#2727
@@ -248,7 +249,6 @@ jit-toolchain build.compiler llamacpp ggml-org/llama.cpp#11498 ROCm/legacy-rocm-
 jit-toolchain build.failed any withcatai/node-llama-cpp#78
 jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1947 abetlen/llama-cpp-python#1036
 jit-toolchain build.link llamacpp abetlen/llama-cpp-python#1752
-jit-toolchain build.no-card llamacpp ggml-org/llama.cpp#18430
 jit-toolchain build.package llamacpp ggml-org/llama.cpp#8488 ggml-org/llama.cpp#10058
 jit-toolchain build.source llamacpp ggml-org/llama.cpp#14542 abetlen/llama-cpp-python#1081
 jit-toolchain jit.assembler any vllm-project/vllm#34470
@@ -318,7 +318,7 @@ model-missing model.tensor vllm vllm-project/llm-compressor#959 hiyouga/LlamaFac
 model-missing model.tokenizer any vllm-project/vllm#8995
 model-missing ollama.family.file ollama ollama/ollama#17279
 model-missing ollama.file ollama ollama/ollama#8245 ollama/ollama#13314
-model-missing ollama.model.unknown ollama langchain-ai/langchain#17533
+model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9 langchain-ai/langchain#17533
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.missing sglang sgl-project/sglang#302
