@@ -118,10 +118,9 @@ def _certainty(found: tuple[Writer, Explanation] | None) -> int:
     if found is None or found[1].finding is None:
         return _DECIDED if found is not None and found[1].reached == "serving" else 0
     finding = found[1].finding
-    if finding.failure == "unknown":
+    if finding.failure == "unknown" or finding.signature == raised.REFUSED_VALUE.id:
         return 0
-    vague = finding.failure in _CATCH_ALL or finding.signature == raised.REFUSED_VALUE.id
-    return 1 if vague else _DECIDED
+    return 1 if finding.failure in _CATCH_ALL else _DECIDED
 
 
 def _explained(text: str) -> tuple[Writer, Explanation] | None:

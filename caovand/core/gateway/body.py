@@ -62,7 +62,7 @@ def fields(body: bytes) -> Iterator[Fields]:
         if found[0] != b'"':
             depth += 1 if found[0] in b"{[" else -1
             if found[0] in b"{[":
-                spans.open(depth, name, place)
+                spans.begin(depth, name, place)
             else:
                 spans.close(depth, place)
             continue
@@ -99,7 +99,7 @@ class _Spans:
         self.found: list[tuple[str, int, int]] = []
         self._field, self._field_at, self._item_at = "", 0, 0
 
-    def open(self, depth: int, name: str, place: int) -> None:
+    def begin(self, depth: int, name: str, place: int) -> None:
         if depth == 2:
             self._field, self._field_at = name, place - 1
         elif depth == 3:
