@@ -43,6 +43,10 @@ BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
 LINGER_S = 1.0
 MAX_SHAPE = 300
+MAX_HEADERS = 256
+TOO_MANY_HEADERS = Problem(
+    "answer", f"the request has more than {MAX_HEADERS} headers", "send fewer"
+)
 TRACES = 10  # of faults of ours: no more are printed
 ANYBODY = ClientKey("", "")
 """The key of clients where there are none of their own."""
@@ -83,6 +87,8 @@ class Gateway:
         assert connections is not None
         connections.asked(request.transport)
         try:
+            if len(request.headers) > MAX_HEADERS:
+                raise Refused(Fault(431, "too_many_headers", TOO_MANY_HEADERS))
             if request.path != "/health":
                 self._key_of(request)
             return await handler(request)

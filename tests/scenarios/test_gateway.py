@@ -112,11 +112,12 @@ def refused_and_named(one: Daemon, client: Client) -> None:
     status, found = client.ask("v1/chat/completions", client.body(f"nine {WORDS}"))
     assert (status, found["error"]["code"]) == (422, "ends_engine")
     shape = "POST /v1/chat/completions, "
-    number = json.loads(one.ctl("incidents", "--json").stdout)[-1]["number"]
-    shown = until(
-        lambda: one.ctl("incidents", "show", str(number)).stdout.partition("  request ")[2],
-        "the request in the incident",
-    )
+
+    def of_the_last_incident() -> str:
+        number = json.loads(one.ctl("incidents", "--json").stdout)[-1]["number"]
+        return one.ctl("incidents", "show", str(number)).stdout.partition("  request ")[2]
+
+    shown = until(of_the_last_incident, "the request in the incident")
     assert shape in shown
     assert "nine" not in shown.partition("\n")[0]
 
