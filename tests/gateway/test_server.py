@@ -449,6 +449,7 @@ def test_heads_are_bounded_in_time_and_a_request_is_never_two(
     run(tmp_path, test)
 
 
+ASKED = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 HIDDEN = b"GET /v1/hidden HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -473,7 +474,7 @@ def test_a_head_that_two_readers_could_read_in_two_ways_is_refused(
     tmp_path: Path, head: bytes
 ) -> None:
     async def test(one: World) -> None:
-        reader, writer = await one.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + head)
+        reader, writer = await one.raw(ASKED + head)
         answer = b""
         with contextlib.suppress(ConnectionResetError):  # it has not read all that was sent
             answer = await reader.read()
