@@ -93,7 +93,8 @@ def test_plugin_loads_refuses_politely_and_changes_no_result(site: Path) -> None
     assert without["replaced"] == []
     assert "caovan:" not in log
     with_plugin, log = generate(site)
-    assert with_plugin["replaced"] == ["ChunkGatedDeltaRule", "QwenGatedDeltaNetAttention"]
+    taken = ["ChunkGatedDeltaRule", "ParallelLMHead", "QwenGatedDeltaNetAttention"]
+    assert with_plugin["replaced"] == taken
     said = [line for line in log.splitlines() if "caovan:" in line]
     assert len(said) == 1, said
     assert "Gated DeltaNet stays on vLLM's own kernels: this is vLLM's cpu build" in said[0]
