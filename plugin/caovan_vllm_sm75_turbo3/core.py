@@ -38,7 +38,7 @@ def counters(device: torch.device, size: int) -> Tensor:
 
 
 def warm_up(layer, mixed_qkv: Tensor, max_sequences: int) -> None:
-    """In vLLM's memory profile: take the scratch memory that the real batches will."""
+    """Allocate real batches' scratch memory during vLLM's profiling run, so that it is counted."""
     device = mixed_qkv.device
     k_heads, v_heads = layer.num_k_heads // layer.tp_size, layer.num_v_heads // layer.tp_size
     workspace(

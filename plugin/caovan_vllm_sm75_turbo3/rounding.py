@@ -109,7 +109,7 @@ def draft_vocabulary(environment: Mapping[str, str], config: Mapping[str, object
 
 
 def drafted_rows(count: int, vocabulary: int, start: int, end: int) -> list[tuple[int, int]]:
-    """The rows of a shard of the ids `start` to `end` that drafts need, in parts of 64 or more."""
+    """The rows that drafts need of the shard with ids `start` to `end`, in ranges of 64 or more."""
     size = end - start
     parts = [(0, count), (vocabulary - SPECIAL_ROWS, vocabulary)]
     found = []

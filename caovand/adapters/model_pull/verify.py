@@ -11,7 +11,7 @@ from caovand.core.printable import one_line
 
 
 def verify(world: World, place: Place, made: Manifest) -> tuple[list[str], list[str]]:
-    """A line for each file that is not the publisher's, and one for each that was not pulled."""
+    """Two lists of lines: files damaged or missing, and files that were not pulled."""
     damage = []
     meter = Meter(world, made.size_bytes)
     for one in made.files:

@@ -110,7 +110,7 @@ class Server:
     def _written(self, accept: str) -> tuple[str, bytes]:
         """The content type that a scraper accepts, and the text: writing it out is what costs.
 
-        There are two formats. Versions that a scraper names are left alone: each would be a text.
+        There are two formats. Versions in Accept are ignored: each would need a text of its own.
         """
         now = time.monotonic()
         if now >= self._stale_at:

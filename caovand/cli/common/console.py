@@ -1,4 +1,4 @@
-"""Rich's console as caovanctl uses it: colours and tables of ours, and no markup in any text."""
+"""Rich's console as caovanctl uses it: our own colours and tables; markup in texts is off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Shows(RenderHook):
 
 
 class _Shown:
-    """A thing to print, with the control characters of its texts written out."""
+    """Prints a renderable with its control characters escaped."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self._inner = inner

@@ -116,7 +116,7 @@ def _place(args: argparse.Namespace, name: str) -> Place:
 
 
 def _too_large(found: Offer) -> Problem:
-    """That a model does not fit; the forecast above it names what would help."""
+    """The problem of a model that does not fit; the forecast printed above says what would help."""
     return Problem(
         f"pull {found.title}",
         "it will not fit this machine",

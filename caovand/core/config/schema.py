@@ -1,6 +1,6 @@
 """The configuration: every key with its type, default, bounds and one sentence of help.
 
-This file is their only source: `config_parser` reads a file by it, `config_text` writes
+This file is their only source: `parser` reads a file by it, `text` writes
 `etc/caovan.toml` from it. A key whose default is "auto" is None here: the policy decides it.
 """
 

@@ -1,4 +1,4 @@
-"""A configuration as the text of its file, with every key; `config_parser` reads the same back."""
+"""A configuration as the text of its file, with every key; `parser` reads the same back."""
 
 from __future__ import annotations
 

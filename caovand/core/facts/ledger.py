@@ -75,7 +75,7 @@ def named(
 def is_ledger(document: Any) -> bool:
     """Whether this is what `render` makes.
 
-    Session 1 is the system's: whoever took it for the engine's would end all. 0 stands for none.
+    Session 1 is init's: taking it for the engine's would kill every process. 0 stands for none.
     """
     return (
         isinstance(document, dict)

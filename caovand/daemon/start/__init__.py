@@ -1,1 +1,1 @@
-"""What happens between the wish to serve and the engine's process: checks, plan, rungs."""
+"""From the request to serve to the engine's process: checks, plan, rungs."""

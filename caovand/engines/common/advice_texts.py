@@ -95,7 +95,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "container.files": (
         "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
         "must put the host's there: build the image without the driver's packages (nvidia-*, "
-        "libnvidia-*), and let it have the CUDA toolkit alone.",
+        "libnvidia-*); install only the CUDA toolkit in it.",
     ),
     "driver.old": (
         "A library asks the driver for {symbol}, which only newer drivers have.",

@@ -19,7 +19,7 @@ GRAPHS_SUBTRACTED = (0, 21)
 FLASHINFER_REFUSES_SM75 = (0, 22)
 """FlashInfer's attention requires SM80, unless a plugin offers it again."""
 TRITON_REFUSES_FP8 = (0, 22)
-"""Triton's attention refuses every fp8 cache before SM89; 0.21 lets it begin and then has no kernel
+"""Triton's attention refuses every fp8 cache before SM89; 0.21 accepts it, and then has no kernel
 for fp8_e4m3."""
 HELD_BLOCK = (0, 22)
 """One block of the cache is reserved."""

@@ -32,7 +32,7 @@ PHASES = (
 
 Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
-"""Figures that each stage of a pipeline has of its own: in its lines, `stage_0_weights_gib` too."""
+"""Figures reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
 
 
 @dataclass(frozen=True)
