@@ -35,9 +35,6 @@ from caovand.gateway.link import Link
 
 PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
 CONNECT_S = 5.0
-REUSE_S = 2.0
-"""Idle connections are not reused after this: engines close theirs after 5 s, and a request that
-crosses with that would be lost."""
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
@@ -283,9 +280,11 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
-    # The engine is the daemon's own child on this machine: its certificate is not checked.
+    # The engine is the daemon's own child on this machine: its certificate is not checked. No
+    # connection is used again: llama.cpp closes those that it promised to keep after a stream, and
+    # a request that crosses with that would be lost. A new one costs next to nothing here.
     session = ClientSession(
-        connector=TCPConnector(limit=0, keepalive_timeout=REUSE_S, ssl=False),
+        connector=TCPConnector(limit=0, force_close=True, ssl=False),
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         cookie_jar=DummyCookieJar(),
