@@ -22,7 +22,7 @@ MAX_BODY_BYTES = 4 << 20
 """Longer bodies are not read for this: it would keep others waiting."""
 MIN_TOKENS = 500
 """Fewer that are read again are not worth a word."""
-_CACHE_CONTROL = re.compile(rb',?\s*"cache_control"\s*:\s*\{[^{}]*\}')
+_CACHE_CONTROL = re.compile(rb',?\s{0,9}"cache_control"\s{0,9}:\s{0,9}\{[^{}]{0,99}\}')
 
 
 @dataclass(frozen=True)

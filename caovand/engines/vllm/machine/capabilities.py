@@ -22,8 +22,9 @@ OWN_FP8 = HOPPER[0], BLACKWELL[0]
 """Generations for which vLLM's first choice of attention reads an fp8 cache."""
 WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
 """Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
-WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf", "compressed-tensors"})
-"""Quantisations that compute in float32 too; the others are for 16-bit types."""
+WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf"})
+"""Quantisations that compute in float32 too. The kernels of the others take 16-bit types only;
+those of compressed-tensors let a start begin, and refuse the first step."""
 MIN_CAPABILITY = {
     "mxfp4": AMPERE,
     "fbgemm_fp8": AMPERE,
