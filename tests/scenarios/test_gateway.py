@@ -94,8 +94,15 @@ def served(one: Daemon) -> str:
 
 def outlives_the_gateway(one: Daemon, client: Client) -> None:
     """Who comes after the gateway was killed is answered by the next one."""
+
+    def ended() -> int:
+        return len(json.loads(one.ctl("requests", "-n", "1000", "--json").stdout))
+
+    before = ended()
     os.kill(one.status()["gateway"]["pid"], signal.SIGKILL)
     assert said(client.chat("eight").result()) == "eight"
+    until(lambda: ended() > before, "the end of that request in a report")
+    until(lambda: one.status()["gateway"]["at_engine"] == 0, "an engine without requests")
 
 
 def refused_and_named(one: Daemon, client: Client) -> None:
