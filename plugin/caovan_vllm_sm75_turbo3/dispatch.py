@@ -55,6 +55,29 @@ def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str
     return str(wanted)
 
 
+def switch(
+    variable: str,
+    words: Sequence[str],
+    default: str,
+    environment: Mapping[str, str],
+    config: Mapping[str, object],
+) -> str:
+    """The word of a switch: the variable's, else that of its key in additional_config.
+
+    The key is the variable in lower case. It is "off" where all kernels are. Raises ValueError for
+    an unknown word.
+    """
+    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
+        return "off"
+    where, wanted = variable, environment.get(variable)
+    if wanted is None:
+        where = variable.lower()
+        wanted = str(config.get(where, default))
+    if wanted not in words:
+        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {', '.join(words)}")
+    return wanted
+
+
 def not_cuda(platform: str) -> str:
     """The platform that vLLM runs on instead of CUDA; `platform` is empty without any device."""
     return f"this is vLLM's {platform} build" if platform else "vLLM finds no GPU here"
@@ -141,15 +164,7 @@ def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object
     CAOVAN_ATTENTION, else `caovan_attention` in additional_config, else all; off where all kernels
     are. Raises ValueError for an unknown word.
     """
-    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
-        return "off"
-    where, wanted = "CAOVAN_ATTENTION", environment.get("CAOVAN_ATTENTION")
-    if wanted is None:
-        where, wanted = "caovan_attention", str(config.get("caovan_attention", "all"))
-    if wanted not in ATTENTION:
-        words = ", ".join(ATTENTION)
-        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {words}")
-    return wanted
+    return switch("CAOVAN_ATTENTION", ATTENTION, "all", environment, config)
 
 
 def attention_refusal(facts: AttentionFacts) -> str | None:

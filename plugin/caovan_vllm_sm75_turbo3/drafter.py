@@ -113,7 +113,7 @@ def round_layers(model) -> None:
     """Have the linear layers of a loaded drafter become int8 when vLLM finishes them."""
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
 
-    from . import head_layer, rounding
+    from . import head_layer, library, rounding
     from .replacements import logger
 
     config = getattr(model.vllm_config, "additional_config", None)
@@ -152,5 +152,5 @@ def round_layers(model) -> None:
         for reason in sorted(reasons):
             logger.warning("caovan: the drafter stays in 16 bits: %s", reason)
     except Exception as error:  # a vLLM that has changed must start all the same
-        reason = head_layer.reason_of(error)
+        reason = library.reason_of(error)
         logger.warning("caovan: the drafter stays in 16 bits: %s", reason)

@@ -21,12 +21,6 @@ from .replacements import card_facts, logger
 Tensor = torch.Tensor
 
 
-def reason_of(error: Exception) -> str:
-    """What went wrong, in our own words where there are some."""
-    ours = isinstance(error, (ValueError, library.LibraryError, library.KernelError))
-    return str(error) if ours else f"{type(error).__name__}: {error}"
-
-
 def facts(layer: ParallelLMHead, vllm_config) -> rounding.LmHeadFacts:
     """The facts of a constructed head and its machine."""
     model = vllm_config.model_config
@@ -69,7 +63,9 @@ class Int8Method:
             rows, scale = lm_head.quantise(layer.weight.data)
         except Exception as error:
             layer.quant_method = self.in_tree
-            logger.warning("caovan: the %s stays in 16 bits: %s", self.what, reason_of(error))
+            logger.warning(
+                "caovan: the %s stays in 16 bits: %s", self.what, library.reason_of(error)
+            )
             self.in_tree.process_weights_after_loading(layer)
             return
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
@@ -145,7 +141,7 @@ class Sm75LMHead(ParallelLMHead):
             method.draft_vocabulary = int8_head.draft_vocabulary(config)
             method.drafts_by = getattr(config.speculative_config, "method", None)
         except Exception as error:  # a vLLM that has changed must start all the same
-            reason = reason_of(error)
+            reason = library.reason_of(error)
         if reason:
             logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
             return

@@ -16,7 +16,7 @@ PROCESS = ("self", "layer")
 TIE = ("self", "embed_tokens")
 
 
-def problem() -> str | None:
+def refusal() -> str | None:
     """How the vLLM at hand differs from what this module was written for, or None."""
     from vllm.model_executor.layers import logits_processor, vocab_parallel_embedding
 
@@ -44,7 +44,7 @@ def offer() -> str | None:
     """
     from vllm.model_executor.custom_op import PluggableLayer, op_registry_oot
 
-    if reason := problem():
+    if reason := refusal():
         return reason
     if owner := op_registry_oot.get("ParallelLMHead"):
         ours = owner.__module__.startswith(__package__)

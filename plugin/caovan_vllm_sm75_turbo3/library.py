@@ -26,6 +26,12 @@ class KernelError(RuntimeError):
     """A call was refused or failed; the text is the library's own."""
 
 
+def reason_of(error: Exception) -> str:
+    """What went wrong, in our own words where there are some."""
+    ours = isinstance(error, (ValueError, LibraryError, KernelError))
+    return str(error) if ours else f"{type(error).__name__}: {error}"
+
+
 class PrefillArgs(ctypes.Structure):
     """caovan_gdn_prefill_args: pointers as integers (0 is NULL), strides in elements."""
 

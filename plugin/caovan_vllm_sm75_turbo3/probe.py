@@ -16,6 +16,7 @@ Touches no GPU. Exits 0 whatever is missing.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import json
 import os
@@ -75,43 +76,30 @@ def flashinfer() -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def describe_attention() -> str:
-    """Whether layers on vLLM's Triton attention can use the kernels."""
+def verdict_of(module: str) -> str:
+    """What the module of this package that checks vLLM's interface says of it."""
     if vllm_version() is None:
         return "fail: vLLM is not installed"
     try:
-        from . import layout
-
-        reason = layout.refusal()
+        reason = importlib.import_module(f"{__package__}.{module}").refusal()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     return f"fail: {reason}" if reason else "pass"
+
+
+def describe_attention() -> str:
+    """Whether layers on vLLM's Triton attention can use the kernels."""
+    return verdict_of("layout")
 
 
 def describe_lm_head() -> str:
     """Whether an lm_head can become int8."""
-    if vllm_version() is None:
-        return "fail: vLLM is not installed"
-    try:
-        from . import int8_head
-
-        reason = int8_head.problem()
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-    return f"fail: {reason}" if reason else "pass"
+    return verdict_of("int8_head")
 
 
 def describe_states() -> str:
     """Whether hybrids that draft keep right states in the prefix cache because of this plugin."""
-    if vllm_version() is None:
-        return "fail: vLLM is not installed"
-    try:
-        from . import states
-
-        reason = states.refusal()
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-    return f"fail: {reason}" if reason else "pass"
+    return verdict_of("states")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .dispatch import card_refusal, kernels_wanted
+from .dispatch import card_refusal, switch
 
 TYPES = ("off", "int8")
 PLAIN_METHODS = ("UnquantizedEmbeddingMethod", "UnquantizedLinearMethod")
@@ -40,7 +40,7 @@ def lm_head_wanted(environment: Mapping[str, str], config: Mapping[str, object])
     CAOVAN_LM_HEAD, else `caovan_lm_head` in additional_config, else off, since int8 rounds; off
     where all kernels are. Raises ValueError for an unknown word.
     """
-    return _type("CAOVAN_LM_HEAD", environment, config)
+    return switch("CAOVAN_LM_HEAD", TYPES, "off", environment, config)
 
 
 def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
@@ -48,20 +48,7 @@ def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object])
 
     Drafts are verified: it changes how many are right, and no answer.
     """
-    return _type("CAOVAN_DRAFTER", environment, config)
-
-
-def _type(variable: str, environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
-        return "off"
-    where, wanted = variable, environment.get(variable)
-    if wanted is None:
-        where = variable.lower()
-        wanted = str(config.get(where, "off"))
-    if wanted not in TYPES:
-        words = ", ".join(TYPES)
-        raise ValueError(f"cannot use {where} = {wanted!r}: it must be one of {words}")
-    return wanted
+    return switch("CAOVAN_DRAFTER", TYPES, "off", environment, config)
 
 
 def lm_head_refusal(facts: LmHeadFacts) -> str | None:

@@ -26,12 +26,6 @@ from .decode_attention import DecodeAttention
 from .replacements import card_facts, logger
 
 
-def reason_of(error: Exception) -> str:
-    """What went wrong, in our own words where there are some."""
-    ours = isinstance(error, (ValueError, library.LibraryError, library.KernelError))
-    return str(error) if ours else f"{type(error).__name__}: {error}"
-
-
 def wanted(vllm_config) -> str:
     """What this configuration wants of attention; an unknown word is logged and turns it off."""
     config = vllm_config.additional_config
@@ -86,7 +80,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             if reason is None:
                 self.caovan = self.kernels(mode, config.scheduler_config.max_num_seqs)
         except Exception as error:  # a vLLM that has changed must start all the same
-            reason = reason_of(error)
+            reason = library.reason_of(error)
         if reason:
             logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)
             return
@@ -141,7 +135,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
                 ours.attend(layer.layer_name, query, kv_cache, attn_metadata, output, parts)
                 return output
         except Exception as error:
-            self.stay_off(reason_of(error))
+            self.stay_off(library.reason_of(error))
         return super().forward(
             layer,
             query,
@@ -161,7 +155,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             try:
                 return self.caovan.write(layer.layer_name, key, value, kv_cache, slot_mapping)
             except Exception as error:
-                self.stay_off(reason_of(error))
+                self.stay_off(library.reason_of(error))
         return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
 

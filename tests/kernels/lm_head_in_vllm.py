@@ -239,7 +239,7 @@ assert not int8(made()[0])
 
 # other vLLMs
 int8_head.APPLY = ("self", "x")
-assert int8_head.problem() == (
+assert int8_head.refusal() == (
     "UnquantizedEmbeddingMethod.apply takes ('self', 'layer', 'x', 'bias'), "
     "this plugin knows ('self', 'x')"
 )
