@@ -19,7 +19,7 @@ from caovand.adapters.confinement import Confinement
 from caovand.adapters.servers import listening
 from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
-from caovand.core.addresses import split
+from caovand.core.addresses import split_address
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
@@ -110,7 +110,7 @@ class OwnServer:
         self._timer, self._printed = None, ""
         try:
             if self._listener is None:
-                self._listener = listening.on(self._listen, self.kind.backlog)
+                self._listener = listening.listen_on(self._listen, self.kind.backlog)
         except OSError as problem:
             # Python's own words repeat the address; a resolver's numbers are negative.
             number = problem.errno or 0
@@ -130,7 +130,7 @@ class OwnServer:
                 self._confinement,
             )
         except OSError as problem:
-            fact = limits.reached(problem) or problem.strerror or str(problem)
+            fact = limits.limit_reached(problem) or problem.strerror or str(problem)
             self._failed(f"cannot start {self.kind.title}'s process: {fact}; {REMEDY}")
 
     def _on_line(self, line: str) -> None:
@@ -164,7 +164,7 @@ class OwnServer:
 
 def url(listen: str) -> str:
     """Where clients find it."""
-    host, port = split(listen)
+    host, port = split_address(listen)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 

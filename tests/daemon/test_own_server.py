@@ -56,7 +56,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "delay", lambda attempt, chance: 0.0)
-    monkeypatch.setattr(module.listening, "on", lambda listen, backlog: socket.socket())
+    monkeypatch.setattr(module.listening, "listen_on", lambda listen, backlog: socket.socket())
 
 
 def run(test: Callable[[World], Awaitable[None]]) -> None:

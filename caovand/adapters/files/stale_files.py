@@ -84,7 +84,7 @@ class StaleFiles:
         if not fresh:
             return
         used: set[File] | None = None
-        with limits.absent():
+        with limits.suppress_absent():
             used = self._used_by(pids)
         if used is None:  # nobody answers: the next time
             return
@@ -99,7 +99,7 @@ class StaleFiles:
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
             everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
-            with limits.absent():
+            with limits.suppress_absent():
                 used = self._used_by(everybody)
                 unused = sorted(name for name in ours if files[name] not in used)
                 paths = [str(self._shared / name) for name in unused]
@@ -109,7 +109,7 @@ class StaleFiles:
                 left += as_engine(remove_all, [path for path in paths if path not in own])
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                left += as_engine(empty, str(self.folder))
+                left += as_engine(empty_folder, str(self.folder))
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class StaleFiles:
 
     def _files(self) -> dict[str, File]:
         """The files in the shared folder by their names."""
-        with limits.absent(), os.scandir(self._shared) as entries:
+        with limits.suppress_absent(), os.scandir(self._shared) as entries:
             device = os.stat(self._shared).st_dev
             return {entry.name: (device, entry.inode()) for entry in entries}
         return {}
@@ -150,11 +150,11 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
     prefix = f"{shared}/"
     used: set[File] = set()
     for folder in (Path(proc) / str(pid) for pid in pids):
-        with limits.absent(), open(folder / "maps", errors="replace") as maps:
+        with limits.suppress_absent(), open(folder / "maps", errors="replace") as maps:
             used |= {_mapped(line) for line in maps if prefix in line}
-        with limits.absent():
+        with limits.suppress_absent():
             for entry in os.listdir(folder / "fd"):
-                with limits.absent():
+                with limits.suppress_absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
                         found = os.stat(folder / "fd" / entry)
                         used.add((found.st_dev, found.st_ino))
@@ -166,7 +166,7 @@ def make_folder(folder: str) -> None:
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def empty(folder: str) -> list[str]:
+def empty_folder(folder: str) -> list[str]:
     """Empty a folder; what could not be removed. A link, or another's, is not ours to empty."""
     place = Path(folder)
     return remove_all(map(str, place.iterdir())) if safe_files.is_own_folder(place) else []
@@ -178,7 +178,7 @@ def remove_all(paths: Iterable[str]) -> list[str]:
 
 
 def _is_own(path: str) -> bool:
-    with limits.absent():
+    with limits.suppress_absent():
         return os.lstat(path).st_uid == os.getuid()
     return False
 

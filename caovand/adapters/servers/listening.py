@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 
-from caovand.core.addresses import split
+from caovand.core.addresses import split_address
 
 
-def on(listen: str, backlog: int) -> socket.socket:
+def listen_on(listen: str, backlog: int) -> socket.socket:
     """A listening socket on ADDRESS:PORT; OSError where that cannot be."""
-    host, port = split(listen)
+    host, port = split_address(listen)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
     return socket.create_server(
