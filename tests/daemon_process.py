@@ -84,9 +84,13 @@ class Daemon:
         return False
 
     def log(self) -> str:
-        """What it printed."""
+        """The end of what it printed."""
+        return self.whole_log()[-6000:]
+
+    def whole_log(self) -> str:
+        """All it printed; empty before its first start."""
         with contextlib.suppress(OSError):
-            return (self.folder / "log.txt").read_text()[-6000:]
+            return (self.folder / "log.txt").read_text()
         return ""
 
     def ctl(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
