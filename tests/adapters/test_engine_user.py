@@ -26,7 +26,7 @@ sys.path.insert(0, sys.argv[1])
 from caovand.adapters import engine_helper, engine_program, engine_user
 from caovand.adapters.system import processes
 from caovand.adapters import spawner
-from caovand.adapters.files import stale_files
+from caovand.adapters.files import emptying, stale_files
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
 user, found = engine_user.current(), {"why": engine_user.why_none()}
 status = open("/proc/self/status").read().splitlines()
@@ -73,10 +73,10 @@ if user is not None:
     caller = user._helper._running[1]
     caller.kill()
     caller.wait()
-    found["again"] = engine_user.as_engine(stale_files.empty, folder)
+    found["again"] = engine_user.as_engine(emptying.empty, folder)
     engine_helper.MARGIN_S = 0.1
     user.run(["/bin/kill", "-STOP", str(user._helper._running[1].pid)], {}, nothing, 60)
-    found["again after a stop"] = engine_user.as_engine(stale_files.empty, folder, limit_s=0)
+    found["again after a stop"] = engine_user.as_engine(emptying.empty, folder, limit_s=0)
     try:
         engine_user.as_engine(stale_files.make_folder, "/etc/caovan-test")
     except OSError as problem:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def run_with(
     for name, script in commands.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
-    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "DPKG_ROOT": str(folder)}
     return subprocess.run(["sh", *words], env=environ, check=False)
 
 
@@ -106,27 +107,41 @@ def test_an_upgrade_takes_the_account_out_of_the_journals_group_once(
 @pytest.mark.parametrize(
     ("arguments", "known", "added"),
     [
-        (["configure", "0.1.0"], False, ["video", "models"]),
+        (["configure", "0.1.0"], False, ["video", "models", "hub"]),
         (["configure", "0.1.0"], True, []),  # an administrator took it out
         (["configure", ""], False, []),
         (["abort-upgrade", "0.1.0"], False, []),
     ],
 )
-def test_an_upgrade_gives_the_engines_account_the_groups_that_engines_had_once(
-    tmp_path: Path, arguments: list[str], known: bool, added: list[str]
+def test_an_upgrade_gives_the_engines_account_the_groups_for_cards_and_models_once(
+    tmp_path: Path, capfd: Any, arguments: list[str], known: bool, added: list[str]
 ) -> None:
     need("dpkg")
-    called = tmp_path / "called"
-    names = (
-        f'[ "$1" = caovan-engine ] && exit {int(not known)}; echo caovan caovan-engine video models'
+    called, model, hub = tmp_path / "called", tmp_path / "a model/m", tmp_path / "hub"
+    model.mkdir(parents=True)
+    (tmp_path / "etc/default").mkdir(parents=True)
+    (tmp_path / "etc/default/caovan").write_text(f"#HF_HOME=/no\nHF_HOME={hub}\n")
+    (tmp_path / "etc/caovan.toml").write_text(
+        f'[model]\npath = "{model}"  # a "model"\n[server]\napi_key_file = "/etc/some.key"\n'
     )
+    names = "caovan caovan-engine docker video models hub adm keys users shadow"
     configured(
-        tmp_path, arguments, id=names, gpasswd=f'echo "$*" >>{called}',
+        tmp_path, arguments, gpasswd=f'echo "$*" >>{called}',
+        id=f'[ "$1" = caovan-engine ] && exit {int(not known)}; echo {names}',
         systemd_sysusers=f'echo "$*" >{called}',
+        # Groups own what they would have to be kept from, too.
+        stat=f'case "$3" in /etc/some.key) echo keys;; "{model}") echo models; echo docker;; '
+             f'"{model.parent}") echo keys;; "{hub}") echo hub;; /no) echo users;; esac',
     )  # fmt: skip
     found = called.read_text().splitlines() if called.exists() else []
     expected = ["caovan.conf", *(f"-a caovan-engine {name}" for name in added)]
-    assert found == (expected if added else [])
+    printed = capfd.readouterr().err
+    if added:
+        assert found == expected
+        assert "these groups of caovan: docker adm keys users shadow (" in printed
+        assert "gpasswd -a caovan-engine GROUP && systemctl restart caovan" in printed
+    else:
+        assert (found, printed) == ([], "")
 
 
 @pytest.mark.parametrize(
