@@ -55,6 +55,8 @@ class Daemon:
         self.caovanctl = [sys.executable, "-m", "caovand.cli.main"]
         self.wrapper: tuple[str, ...] = ()
         """Words of a command that runs the daemon, such as in namespaces of its own."""
+        self.pass_fds: tuple[int, ...] = ()
+        """Descriptors that this command gets."""
         self.process: subprocess.Popen[bytes] | None = None
         self._spawned: list[str] = []
 
@@ -72,6 +74,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                pass_fds=self.pass_fds,
             )
         until(self.answers, f"a daemon that answers: {self.log()}")
 
