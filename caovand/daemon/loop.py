@@ -17,6 +17,7 @@ from caovand.adapters.child import Engines
 from caovand.adapters.files import config_file
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
+from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import GATEWAY, PAGE
 from caovand.adapters.system import processes, wall_clock
 from caovand.adapters.system.notify import Notifier
@@ -92,8 +93,9 @@ class Supervisor:
             all_reduce=asyncio.Lock(),
             several=len(configs) > 1,
         )
-        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)
-        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice)
+        listeners = Listeners(environ, self.notifier)
+        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice, listeners)
+        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice, listeners)
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line

@@ -59,7 +59,8 @@ def offer_gguf(
         return ()
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
-    found = sizing.longest(in_gguf, host, Load(0), cards, rooms, "chat")
+    load = Load(0, filled=sizing.FILLED["chat"])
+    found = sizing.longest(in_gguf, host, load, cards, rooms, "chat")
     timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
         return ()
@@ -89,7 +90,8 @@ def convert_sizes(model: ModelCard) -> Gguf:
     layers = tuple(_layer(model, kind, int(dense + experts), int(experts)) for kind in kinds)
     embedding = int(_weights(model, "embedding") * BITS["embedding"] / 8)
     output = int(_weights(model, "head") * BITS["output"] / 8)
-    return Gguf(layers, embedding, output, 0, ((TYPE, 0),), ())
+    whole = sum(layer.size for layer in layers) + embedding + output
+    return Gguf(layers, embedding, output, 0, ((TYPE, whole),), ())
 
 
 def _weights(model: ModelCard, part: Part) -> float:
@@ -112,6 +114,8 @@ def _layer(model: ModelCard, kind: str, size: int, experts: int) -> GgufLayer:
         return GgufLayer(size, experts, state_size=state)
     if model.latent:
         return GgufLayer(size, experts, keys=model.latent)
-    width = model.kv_heads * model.head_dim
     windowed = kind == "sliding_attention"
+    width = model.kv_heads * model.head_dim
+    if not windowed and model.global_head_dim:
+        width = (model.global_kv_heads or model.kv_heads) * model.global_head_dim
     return GgufLayer(size, experts, width, width, model.sliding_window if windowed else 0)

@@ -18,8 +18,8 @@ from caovand.engines.common.gguf.placement import (
 )
 from caovand.engines.common.gguf.sizes import CELLS, Load
 
-SLOTS_BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
-"""Requests at once for each workload; further ones wait."""
+FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
+"""Tokens of context for which a workload's time is modelled."""
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth moving layers off the cards for; a longer one only if it is free."""
 USEFUL = 8192

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import runtime
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.signature import Signature, signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 REFUSES = re.compile(
