@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -165,6 +166,39 @@ def test_the_cache_is_whose_the_unit_says(tmp_path: Path, systemctl: str, owner:
     assert [line for line in rest if line.startswith("chown ")] == (
         [f"chown {owner}:caovan-engine /var/cache/caovan"] if owner else []
     )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to others")
+def test_what_an_engine_linked_into_the_cache_stays_whose_it_is(tmp_path: Path, capfd: Any) -> None:
+    """The users bin and daemon stand in for caovan and caovan-engine."""
+    tmp_path = tmp_path / "place"
+    cache, state = tmp_path / "cache", tmp_path / "state"
+    for folder in (cache / "plan/deep", state / "slots", tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    kept = (state / "secret", state / "slots/mode", state, state / "slots", cache / "at-the-top")
+    for file in (state / "secret", state / "slots/mode", cache / "at-the-top"):
+        file.touch()
+    (cache / "plan/deep/kernel").touch()
+    os.link(state / "secret", cache / "plan/linked")
+    (cache / "plan/link").symlink_to(state / "secret")
+    (cache / "plan/folder").symlink_to(state)
+    own = pwd.getpwnam("bin").pw_uid
+    for place in (cache, state, *cache.rglob("*"), *state.rglob("*")):
+        os.chown(place, own, -1, follow_symlinks=False)
+    text = (ROOT / "packaging/systemd/prepare-cache").read_text()
+    text = text.replace("/var/cache/caovan", str(cache)).replace("caovan-engine", "daemon")
+    script = tmp_path / "script"
+    script.write_text(text.replace("=caovan", "=bin"))
+    find = shutil.which("find")
+    commands = {"systemctl": "echo cap_setuid", "find": f'{find} "$@"; exit 1'}
+    assert run_with(commands, tmp_path / "bin", script, "a.service").returncode == 0
+    printed = capfd.readouterr().err
+    inode = (state / "secret").stat().st_ino
+    assert f"caovan: inode {inode} stays the file of bin: other hard links lead to it" in printed
+    assert f"not everything in {cache} could be made" in printed
+    users = {place: place.lstat().st_uid for place in (*kept, cache, *cache.rglob("*"))}
+    assert {place for place, uid in users.items() if uid == own} == {*kept, cache / "plan/linked"}
+    assert {*users.values()} == {own, pwd.getpwnam("daemon").pw_uid}
 
 
 def test_the_package_tells_of_the_new_account() -> None:
