@@ -177,7 +177,7 @@ def make_devices() -> None:
 def confine(
     libc: Any, hidden: Sequence[str], readable: Sequence[str], writable: Sequence[str]
 ) -> None:
-    """Confine this thread and all that comes of it, as far as the kernel can; OSError."""
+    """Confine this thread and all that comes of it, as far as the kernel can; raises OSError."""
     _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for who has no rights to lose
@@ -233,7 +233,7 @@ def _mount(libc: Any, path: str, flags: int) -> None:
 def restrict(
     libc: Any, abi: int, hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
 ) -> None:
-    """Allow reading all but `hidden`, with `readable` in it, and writing `writable`; OSError."""
+    """Allow reading all but `hidden` with `readable` in it, writing `writable`; raises OSError."""
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8

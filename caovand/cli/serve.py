@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
-    """The command line with the keys of its `--config FILE`; CommandError."""
+    """The command line with the keys of its `--config FILE`; raises CommandError."""
     try:
         path = serve_words.named_file(words)
         return serve_words.expand(words, yaml_file.read(path, python), known) if path else [*words]
@@ -142,7 +142,7 @@ def read(
     known: Iterable[str] = (),
     switches: Iterable[str] = (),
 ) -> Order:
-    """The configuration these words amount to; CommandError where they name no model."""
+    """The configuration these words amount to; raises CommandError if they name no model."""
     found = command_line.read(words, known, switches)
     try:
         check_values(command_line.values(found))

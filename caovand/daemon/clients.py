@@ -37,7 +37,7 @@ AHEAD = 8
 class Slot:
     """What this needs of the slot; `key` is what clients must send, "" for nothing.
 
-    It raises ConfigError where that cannot be found out.
+    It raises ConfigError if that cannot be found out.
     """
 
     snapshot: Callable[[], Snapshot]

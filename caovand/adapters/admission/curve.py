@@ -21,7 +21,7 @@ PART_BYTES = 35
 class Encrypted:
     """One connection, whose peer is the client, or the server where `to_server`.
 
-    `done` is called once the server has sent READY. `feed` raises Excessive where the peer sends
+    `done` is called once the server has sent READY. `feed` raises Excessive if the peer sends
     more before that than a handshake has, or afterwards more than `max_unheard` bytes between two
     messages.
     """

@@ -20,7 +20,7 @@ class Excessive(Exception):
 
 
 class Messages:
-    """Follows one client's bytes: `feed` raises Excessive where a limit is passed.
+    """Follows one client's bytes: `feed` raises Excessive if a limit is passed.
 
     `most_bytes` is the limit of one message with all its parts and the commands between them.
     `asks`: it has sent a whole one, or a command after READY, such as a subscription.

@@ -214,7 +214,7 @@ def _started(
     confinement: Confinement | None,
     unlimited_stack: bool,
 ) -> subprocess.Popen[bytes] | Program:
-    """Start the command, as the engine's user where there is one; OSError."""
+    """Start the command, as the engine's user where there is one; raises OSError."""
     user = engine_user.current()
     joins = cgroup if user is None else None  # the spawner puts it there
     with popen_arguments(

@@ -41,7 +41,7 @@ class Compilers:
 
 
 def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
-    """The system's C++ compiler; EngineError, before any download, where there is none."""
+    """The system's C++ compiler; raises EngineError, before any download, where there is none."""
     for name in (environ.get("CXX", ""), "c++", "g++", "clang++"):
         if name and (found := trust.program(name, environ)):
             return found

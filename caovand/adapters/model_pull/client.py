@@ -140,7 +140,7 @@ class Client:
             )
 
     def _allowed(self, url: str) -> SplitResult:
-        """The parts of an address that may be asked; PullError for any other."""
+        """The parts of an address that may be asked; raises PullError for any other."""
         try:
             where = urlsplit(url)
             host, _ = where.hostname or "", where.port

@@ -50,7 +50,7 @@ class Found:
 
 
 def listening(port: int) -> list[Found]:
-    """The sockets that listen on a port, on any address; Unsupported, or OSError."""
+    """The sockets that listen on a port, on any address; raises Unsupported, or OSError."""
     asked = _SOCKET.pack(port, 0, b"", b"", _NO_COOKIE)
     families = (socket.AF_INET, socket.AF_INET6)
     found = (one for family in families for one in _ask(family, _DUMP, 1 << LISTENING, asked))

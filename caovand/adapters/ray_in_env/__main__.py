@@ -113,7 +113,7 @@ class Printed:
             return []
 
     def _open(self, path: Path) -> None:
-        """Open a file that is new, or that has taken the place of another. OSError."""
+        """Open a file that is new, or that has taken the place of another. Raises OSError."""
         before = self._files.get(path)
         if before is not None and os.path.samestat(os.fstat(before.fileno()), path.stat()):
             return

@@ -105,7 +105,7 @@ def _compilers(
 def compiled_for(
     wanted: lock.Lock, cards: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...]:
-    """The cards that the lock's CUDA compiles for; EngineError where it does for none."""
+    """The cards that the lock's CUDA compiles for; raises EngineError if it does for none."""
     oldest = oldest_card(_cuda(wanted))
     able = tuple(card for card in cards if card >= oldest)
     if able:

@@ -38,7 +38,7 @@ class Watcher:
         self._lacks = ""
 
     def first(self) -> View:
-        """The first round; CommandError where the daemon cannot be asked."""
+        """The first round; raises CommandError if the daemon cannot be asked."""
         return self._round(Page.MAIN)
 
     def look(self, page: Page) -> View:

@@ -26,7 +26,7 @@ class Scraped:
 async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
     """The answer from `path`, None without one.
 
-    Raises Stranger where another process answers, and Unanswered where we could not ask.
+    Raises Stranger if another process answers, and Unanswered where we could not ask.
     """
     try:
         return await asyncio.to_thread(http.call, endpoint, path, ANSWER_S)

@@ -107,8 +107,8 @@ class SlotPlanner:
         await asyncio.to_thread(inspection.check_kind, config, self._engine)
 
     def endpoint(self, plan: Plan, request: PlanRequest) -> tuple[Plan, Endpoint]:
-        """The plan marked by its key, and the endpoint of its engine; ConfigError for a bad key
-        file."""
+        """The plan marked by its key, and the endpoint of its engine; raises ConfigError for a bad
+        key file."""
         key = config_file.api_key(
             request.config, plan.extra_args, self._environ, self._engine.arguments
         )

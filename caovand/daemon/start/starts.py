@@ -31,7 +31,7 @@ class Starts:
     ) -> bool:
         """Take a step of the machine; whether it finished a start, which is then the latest.
 
-        OSError if the earlier starts cannot be read now: then this one is not counted.
+        Raises OSError if the earlier starts cannot be read now: then this one is not counted.
         """
         course = self._course = starts.follow(self._course, before, after, event, self._launches)
         if course is None or after.state is State.STARTING or after.plan is None:
@@ -58,7 +58,7 @@ class Starts:
             self._read = True
 
     def remember(self) -> None:
-        """Keep the starts for the next daemon; OSError if it cannot."""
+        """Keep the starts for the next daemon; raises OSError if it cannot."""
         state_file.write(self._path, starts.to_document(self._kept))
 
     def describe(self) -> dict[str, Any] | None:

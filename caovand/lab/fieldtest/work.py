@@ -46,7 +46,7 @@ class Work:
 
 
 def keep(path: Path, document: Any) -> None:
-    """Write a document, with its folder; CommandError where it cannot be written."""
+    """Write a document, with its folder; raises CommandError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         state_file.write(path, document)
