@@ -18,7 +18,7 @@ from typing import Any
 from caovand.adapters.files import safe_files, state_file
 from caovand.core.reporting.incident_text import REPORT
 
-MOST = 20
+MAX_INCIDENTS = 20
 MAX_BYTES = 64 << 20
 NEW = ".new-"
 _NAME = re.compile(r"(\d{4,9})-([a-z-]+)")
@@ -32,7 +32,9 @@ class NoIncident(Exception):
 class Incidents:
     """The incidents in `folder`, which the first one creates."""
 
-    def __init__(self, folder: Path, most: int = MOST, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, folder: Path, most: int = MAX_INCIDENTS, most_bytes: int = MAX_BYTES
+    ) -> None:
         self.folder, self._most, self._most_bytes = folder, most, most_bytes
 
     def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, Excessive
+from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, LimitExceeded
 
 READY = b"\x05READY"
 MAX_BYTES = 2048  # of a handshake, either way
@@ -43,13 +43,13 @@ class Encrypted:
         if self.asks:
             self._unheard += len(data)
             if self._unheard > self._max_unheard:
-                raise Excessive("a message is too large")
+                raise LimitExceeded("a message is too large")
             return
         self._came += len(data)
         if self._to_server:
             self._follow(data)
         if not self.asks and self._came > MAX_BYTES:
-            raise Excessive("a handshake is too large")
+            raise LimitExceeded("a handshake is too large")
 
     def answered(self, data: bytes) -> None:
         """Feed the next bytes to the peer."""

@@ -12,7 +12,7 @@ from caovand.adapters.system import wall_clock
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Course, Start
+from caovand.core.reporting.starts import Start, StartInProgress
 
 
 class Starts:
@@ -20,7 +20,7 @@ class Starts:
 
     def __init__(self, path: Path, launches: AbstractSet[str]) -> None:
         self._path, self._launches = path, launches
-        self._course: Course | None = None
+        self._course: StartInProgress | None = None
         self._kept: tuple[Start, ...] = ()
         self._read = False
         self.latest: tuple[Start, Start | None] | None = None

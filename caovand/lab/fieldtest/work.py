@@ -17,7 +17,7 @@ KERNELS = "kernels"
 """The step that survives a change of subject: it has a key of its own."""
 
 
-class Work:
+class FieldtestResults:
     """The results in a folder; those of another subject are dropped, except the kernels'.
 
     `subject` is what is tested: configuration, releases, cards. It is compared whole.

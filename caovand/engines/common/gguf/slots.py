@@ -9,7 +9,7 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.placement import part_of_experts
 from caovand.engines.common.gguf.sizes import Load
-from caovand.engines.common.gguf.sizing import SUFFICIENT_CONTEXT, Sized
+from caovand.engines.common.gguf.sizing import SUFFICIENT_CONTEXT, SizedLoad
 from caovand.engines.common.processors import core_of, read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, RATE_REACHED, card_speed
 
@@ -70,7 +70,9 @@ def fewer(load: Load) -> Iterator[Load]:
         yield load
 
 
-def grow(sized: Sized, size: Callable[[Load], Sized], most: int, workload: str) -> Sized:
+def grow(
+    sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int, workload: str
+) -> SizedLoad:
     """Twice as many requests, and again, as long as everything stays on the cards: of a batch if
     each keeps a sufficient context, of other workloads if each keeps all of it."""
     found, context = sized, sized.load.context

@@ -50,7 +50,7 @@ def settings(
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
 
-    def size(load: Load) -> tuple[sizing.Sized, Setting]:
+    def size(load: Load) -> tuple[sizing.SizedLoad, Setting]:
         loads = _loads(load, slots, kinds, inventory, gpus)
         most = load.slots
         if slots.origin == "policy":
@@ -80,7 +80,7 @@ def settings(
 
 
 def _worth_its_buffers(
-    larger: sizing.Sized, sized: sizing.Sized, config: Config, inventory: Inventory
+    larger: sizing.SizedLoad, sized: sizing.SizedLoad, config: Config, inventory: Inventory
 ) -> str:
     """Why the load with a larger step is better than the one of today; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
@@ -205,7 +205,7 @@ def _context(
     rooms: Sequence[int],
     verbatim: Mapping[str, Any],
     most: int,
-) -> tuple[sizing.Sized, Setting]:
+) -> tuple[sizing.SizedLoad, Setting]:
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
     if CONTEXT in verbatim:
@@ -227,7 +227,7 @@ def _context(
         return sized, whole
     workload = config.policy.workload
 
-    def longest(load: Load) -> sizing.Sized:
+    def longest(load: Load) -> sizing.SizedLoad:
         return sizing.find_longest(model, host, load, gpus, rooms, workload)
 
     enough = min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len)
@@ -248,7 +248,7 @@ def _context(
     return sized, Setting(context, "policy", reason)
 
 
-def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
+def _on_cards(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> dict[str, Setting]:
     if not gpus:
         return {}
     placement = sized.placement
@@ -287,7 +287,7 @@ def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu]) -> Setting:
     return Setting(spare, "policy", reason)
 
 
-def _load_mode(sized: sizing.Sized, gpus: Sequence[Gpu]) -> Setting:
+def _load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:
     if gpus and not sized.whole:
         return Setting(
             "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"

@@ -190,7 +190,7 @@ def _size_load(
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
 
-        def longest(one: Load) -> sizing.Sized:
+        def longest(one: Load) -> sizing.SizedLoad:
             return sizing.find_longest(model, host, one, gpus, rooms, workload)
 
         most = load.slots
@@ -212,7 +212,9 @@ def _size_load(
     return chosen, context, kind, slots
 
 
-def _why(sized: sizing.Sized, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str) -> str:
+def _why(
+    sized: sizing.SizedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
+) -> str:
     if sized.load.context == inventory.model.max_model_len:
         return "the model's own limit"
     if not sized.fits:
