@@ -111,7 +111,7 @@ AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 DEV = "/dev"
 SHARED_MEMORY = f"{DEV}/shm"
 DEVICES = (
-    "null", "zero", "full", "random", "urandom", "hugepages",
+    "null", "zero", "full", "random", "urandom",
     "nvidia*", "nvgpu", "nvhost*", "nvmap", "nvsciipc", "dri", "kfd", "accel", "dxg",
     "infiniband", "gdrdrv",
 )  # fmt: skip
@@ -188,7 +188,8 @@ def confine(
     if PROC in writable and os.getuid() == 0:
         protect_machine(libc)
     if abi >= MIN_ABI:
-        restrict(libc, abi, [os.path.realpath(path) for path in hidden], readable, writable)
+        hidden = [os.path.realpath(path) for path in hidden]
+        restrict(libc, abi, engine_rules(hidden, readable, writable))
     if platform.machine() in DENIED:
         filter_calls(libc, program(platform.machine(), abi, os.getppid()))
 
@@ -230,26 +231,29 @@ def _mount(libc: Any, path: str, flags: int) -> None:
     _checked(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
 
 
-def restrict(
-    libc: Any, abi: int, hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
-) -> None:
-    """Allow reading all but `hidden`, with `readable` in it, and writing `writable`; OSError."""
+def engine_rules(
+    hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
+) -> Iterator[tuple[str, int]]:
+    """Rights for reading all but `hidden`, with `readable` in it, and for writing `writable`."""
+    write = READ_RIGHTS | WRITE_RIGHTS
+    roots = writable_roots(writable, hidden)
+    yield "/", READ_DIR  # names alone: whoever looks for a file may list folders
+    yield from ((path, READ_RIGHTS) for path in except_for("/", (*hidden, DEV)))
+    yield from ((path, READ_FILE | WRITE_FILE | READ_DIR) for path in devices())
+    for one in readable:
+        if not in_one_of(one, roots):
+            yield from ((path, READ_RIGHTS) for path in except_for(os.path.realpath(one), hidden))
+    yield from ((path, write) for path in (*roots, SHARED_MEMORY))
+
+
+def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
+    """Keep this thread, and all that comes of it, from files but by these rules; OSError."""
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
     ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
-    read, write = READ_RIGHTS & handled, (READ_RIGHTS | WRITE_RIGHTS) & handled
-    roots = writable_roots(writable, hidden)
-    rules = [
-        ("/", READ_DIR),  # names alone: whoever looks for a file may list folders
-        *((path, read) for path in except_for("/", (*hidden, DEV))),
-        *((path, read & FILE_RIGHTS | WRITE_FILE | READ_DIR) for path in devices()),
-        *((path, read) for one in readable if not in_one_of(one, roots)
-          for path in except_for(os.path.realpath(one), hidden)),
-        *((path, write) for path in (*roots, SHARED_MEMORY)),
-    ]  # fmt: skip
     for path, rights in rules:
-        _allow(libc, ruleset, path, rights)
+        _allow(libc, ruleset, path, rights & handled)
     _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 

@@ -88,7 +88,9 @@ def active_weights(model: ModelCard) -> float:
         return 0.0
     bits = 8 * model.gguf.size / max(_weights(model), 1)
     rest = 1 - part_of_experts(model)
-    size = sum(layer.size - layer.expert_size * rest for layer in model.gguf.layers if not layer.mtp)
+    size = sum(
+        layer.size - layer.expert_size * rest for layer in model.gguf.layers if not layer.mtp
+    )
     return (size + model.gguf.output) * 8 / max(bits, 1.0)
 
 
