@@ -24,6 +24,7 @@ from caovand.adapters.system.notify import Notifier
 from caovand.core import limits
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
+from caovand.core.facts.ownership import Process
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
@@ -188,6 +189,12 @@ class Supervisor:
         """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()
+
+    async def kill_engines(self, limit_s: float) -> list[Process]:
+        """KILL the engines as far as our own rights go; return what is left after `limit_s`."""
+        living = [slot.run.child for slot in self.slots.values() if slot.run.child is not None]
+        left = await asyncio.gather(*(child.kill(limit_s) for child in living))
+        return [process for processes in left for process in processes]
 
     # -- what the operator does -------------------------------------------------------------
 

@@ -59,6 +59,20 @@ def test_a_line_that_a_server_printed_itself_stays_whole() -> None:
     assert pieces(f"{line}\n{MEMORY}") == (f"{line}\n{MEMORY}", [1, 2])
 
 
+def test_records_that_a_terminal_copied_as_one_line_are_two() -> None:
+    other = "(VllmWorkerProcess pid=70) INFO 01-20 01:25:05 selector.py:129] Using XFormers."
+    error = "ERROR 01-20 01:25:05 engine.py:366] Bfloat16 is only supported on GPUs with compute "
+    text = f"{other}{' ' * 20}{error}capability of at least 8.0."
+    assert named(text) == ("vllm", "backend-unsupported", 1)
+
+
+def test_words_of_vllm_count_in_another_program_s_record() -> None:
+    text = "worker 3: Failed to generate Cutlass kernels: [Errno 13] Permission denied"
+    found = named(text)
+    assert found is not None
+    assert found[1] == "access-denied"
+
+
 def test_what_a_program_lives_with_is_no_failure() -> None:
     assert not is_alarming("CUDA error: operation not permitted, using fallback")
     assert named("x: CUDA error: out of memory, falling back to the processor") is None

@@ -30,6 +30,7 @@ AS_PASTED = (
 OWN = (
     "[2025-03-12 10:12:44 TP0] Load weight end.", "[2025-03-12 10:12:44] server_args=ServerArgs()",
     "0.41.568.358 E CUDA error: x", "(Worker_TP0 pid=7) x", "time=2025-01-28T17:02:55 level=INFO",
+    "[2025-10-29 11:26:03] SIGQUIT received. x",
     "[rank0]:[E1120 ProcessGroupNCCL.cpp:1] x", "[ 1843.308145] NVRM: x", "INFO:     x", "",
 )  # fmt: skip
 

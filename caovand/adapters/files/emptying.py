@@ -1,4 +1,4 @@
-"""Remove files and folders that an engine may exchange for others meanwhile.
+"""Remove files and folders that an engine may replace while we remove them.
 
 An engine of our own user may replace any folder that it can write to by a link to one of ours. So
 each step names a single entry of a folder that is open and was no link. Folders at any depth are

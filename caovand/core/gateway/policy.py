@@ -152,9 +152,9 @@ class Policy:
         elif isinstance(event, Lost) and stage is Stage.BEGUN:
             self._known.cut_off(request.digest, at, alone=self._alone == request.number)
             self._end(request, Why.ENGINE_ENDED)
-        elif isinstance(event, (Lost, Faulted)) and stage is Stage.FORWARDED:
+        elif isinstance(event, (Lost, Faulted)):
             if self.engine.state is EngineState.DRAINING:
-                self._again(request, at)  # the next engine's: this one would drain in vain
+                self._leave_to_next(request, at)  # this one would drain in vain
                 return
             request.broken, request.since = type(event), at
             if isinstance(event, Lost):
@@ -164,17 +164,14 @@ class Policy:
         self._bytes += size - request.size
         request.size = size
         if self._bytes > self.rules.max_bytes:
-            self._remove(request)
-            self._refuse(request.number, Why.BYTES_FULL)
+            self._end(request, Why.BYTES_FULL)
 
     def _complete(self, request: OpenRequest, event: Complete) -> None:
         request.digest, request.tokens = event.digest, event.tokens
         if self._known.is_killer(event.digest, event.at):
-            self._remove(request)
-            self._refuse(request.number, Why.KILLER)
+            self._end(request, Why.KILLER)
         elif self.engine.state is EngineState.GONE or self._ends_for_good:
-            self._remove(request)
-            self._refuse(request.number, Why.NO_ENGINE)
+            self._end(request, Why.NO_ENGINE)
         else:
             request.suspect = self._known.is_suspect(event.digest, event.at)
             self._wait_again(request, event.at)
@@ -204,15 +201,14 @@ class Policy:
         self._away -= Counter((request.lane,))
         del self._requests[request.number]
 
-    def _refuse(self, number: int, why: Why) -> None:
+    def _refuse(self, number: int, why: Why, how: type[Refuse] | type[End] = Refuse) -> None:
         after_s = None if why is Why.KILLER else self.retry_after_s()
-        self._effects.append(Refuse(number, why, after_s))
+        self._effects.append(how(number, why, after_s))
 
     def _end(self, request: OpenRequest, why: Why) -> None:
-        """End a begun answer."""
+        """End a request with an error, which comes in its answer if that has begun."""
         self._remove(request)
-        after_s = None if why is Why.KILLER else self.retry_after_s()
-        self._effects.append(End(request.number, why, after_s))
+        self._refuse(request.number, why, End if request.stage is Stage.BEGUN else Refuse)
 
     # -- the engine -------------------------------------------------------------------------
 
@@ -229,34 +225,39 @@ class Policy:
         elif event.state is EngineState.DRAINING:
             for request in [self._requests[number] for number in self._at_engine]:
                 if request.broken:
-                    self._again(request, event.at)
+                    self._leave_to_next(request, event.at)
         if event.state is EngineState.GONE or self._ends_for_good:
             for number in [*self._suspects_waiting, *self._queue]:
-                self._remove(self._requests[number])
-                self._refuse(number, Why.NO_ENGINE)
+                self._end(self._requests[number], Why.NO_ENGINE)
 
     def _engine_ended(self, at: float, *, planned: bool) -> None:
         self._known.engine_ended(at, planned=planned)
         alone = self._alone
         for request in [self._requests[number] for number in self._at_engine]:
-            killer = not planned and request.number == alone
+            if planned:
+                self._leave_to_next(request, at)
+                continue
+            killer = request.number == alone
             why = Why.KILLER if killer else Why.ENGINE_ENDED
-            if not planned:
-                self._known.add(request.digest, at, killer=killer)
+            self._known.add(request.digest, at, killer=killer)
             if request.stage is Stage.BEGUN:
                 self._end(request, why)
-            elif planned:
-                self._again(request, at)
             else:
                 self._blame(request, at, why)
         for number in [*self._suspects_waiting, *self._queue]:
             self._recognise(self._requests[number], at)
 
+    def _leave_to_next(self, request: OpenRequest, at: float) -> None:
+        """The engine ends as planned: another one answers what has not begun."""
+        if request.stage is Stage.BEGUN:
+            self._end(request, Why.ENGINE_ENDED)
+        else:
+            self._again(request, at)
+
     def _recognise(self, request: OpenRequest, at: float) -> None:
         """One that waits may be the same as one with which an engine has just ended."""
         if self._known.is_killer(request.digest, at):
-            self._remove(request)
-            self._refuse(request.number, Why.KILLER)
+            self._end(request, Why.KILLER)
         elif not request.suspect and self._known.is_suspect(request.digest, at):
             self._queue.remove(request.number)
             request.suspect = True
@@ -266,8 +267,7 @@ class Policy:
         """Try a request alone after an attempt that broke; refuse a killer, and the last try."""
         request.tries += 1
         if why is Why.KILLER or request.tries >= MAX_ATTEMPTS:
-            self._remove(request)
-            self._refuse(request.number, why)
+            self._end(request, why)
             return
         request.suspect = True
         self._again(request, at)
@@ -282,8 +282,7 @@ class Policy:
         for number in [*self._suspects_waiting, *self._queue]:
             request = self._requests[number]
             if at - request.since >= self.rules.hold_s:
-                self._remove(request)
-                self._refuse(number, Why.TOO_LONG)
+                self._end(request, Why.TOO_LONG)
         self._known.forget(at)
         for request in [self._requests[number] for number in self._at_engine]:
             if request.broken and at - request.since >= CONFIRM_S:

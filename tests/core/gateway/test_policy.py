@@ -405,6 +405,25 @@ def test_a_fault_is_passed_on_if_the_engine_lives_and_sent_again_if_it_dies() ->
     assert Recall(second) in world.engine(EngineState.STARTING)
 
 
+def test_a_fault_in_a_begun_answer_is_passed_on_unless_the_engine_dies_of_it() -> None:
+    for what_follows, effects in (
+        (None, [Release(1)]),
+        (EngineState.STARTING, [End(1, Why.ENGINE_ENDED, RETRY_S)]),
+        (EngineState.DRAINING, [End(1, Why.ENGINE_ENDED, RETRY_S)]),
+    ):
+        world = serving()
+        number, _ = world.arrive()
+        world.take(Begun, number=number)
+        assert world.take(Faulted, number=number) == []
+        assert (world.engine(what_follows) if what_follows else world.after(CONFIRM_S)) == effects
+        assert world.policy.at_engine == 0
+    world = serving()
+    number, _ = world.arrive()
+    world.take(Begun, number=number)
+    world.engine(EngineState.DRAINING)
+    assert world.take(Faulted, number=number) == [End(number, Why.ENGINE_ENDED, RETRY_S)]
+
+
 def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> None:
     world = serving()
     first, second, third = (world.arrive()[0] for _ in range(3))

@@ -129,6 +129,8 @@ class Shell(World):
             if number not in self.begun:
                 self.sent.discard(number)
             self.take(Lost, number=number)
+        elif number and what == "fault" and number in self.begun:
+            self.take(Faulted, number=number)
         elif number and number not in self.begun and what in ("fault", "refuse"):
             self.sent.discard(number)
             self.since[number] = self.at

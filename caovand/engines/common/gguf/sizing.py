@@ -26,12 +26,10 @@ USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY = 1.1
-"""A tenth of the time is not worth half of the requests, or bits of the cache."""
+"""A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
 FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the
 requests."""
-CHEAP = 1.04
-"""The part of the time of each token that twice the context, or more, may cost."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card: longer prompts take minutes there."""
 
@@ -132,7 +130,7 @@ def _cheap(at: Callable[[int], Sized], goal: Sized, top: int) -> Sized:
     found = goal
     while found.load.context < top:
         longer = at(min(found.load.context * 2, top))
-        if not longer.fits or longer.seconds > goal.seconds * CHEAP:
+        if not longer.fits or longer.seconds > goal.seconds * NEARLY:
             break
         found = longer
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import ceil
 
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.placement import part_of_experts
@@ -44,8 +45,8 @@ def most(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> in
 
 
 def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
-    """The tokens that are multiplied with the weights in the time that reading them takes, as a
-    power of two: more at once take longer in proportion."""
+    """The tokens that are multiplied with the weights in the time that reading them takes: more at
+    once take longer in proportion."""
     assert model.gguf is not None
     multiplied = max(2 * active_weights(model), 1.0)
     if gpus:
@@ -59,7 +60,7 @@ def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
         experts = sum(layer.expert_size for layer in model.gguf.layers)
         seconds = read_seconds(host, model.gguf.size - experts, experts * part_of_experts(model))
         many = seconds * host.cpus * core_of(host).gflop_s * 1e9 / multiplied
-    return 1 << max(int(many).bit_length() - 1, 0)
+    return ceil(many)
 
 
 def fewer(load: Load) -> Iterator[Load]:

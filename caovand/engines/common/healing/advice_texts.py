@@ -88,6 +88,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "than the probe waits. Add a startupProbe on /health with a failureThreshold that covers "
         "download and load.",
     ),
+    "pod.unready": (
+        "The {probe} probe had no answer: the engine still loads, or it ended. `kubectl logs` (and "
+        "--previous) tell which; add a startupProbe that covers download and load.",
+    ),
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
         "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
@@ -106,6 +110,23 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
         "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
         "--runtime=docker`, and restart Docker.",
+    ),
+    "container.denied": (
+        "The user or the container may not do what the line names: add the user to the docker "
+        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
+        "SELinux mount volumes with :z.",
+    ),
+    "container.network": (
+        "The registry was not reached, or limits anonymous downloads: check network and proxy of "
+        "the Docker daemon, `docker login`, and try again.",
+    ),
+    "container.image": (
+        "There is no such image, tag or platform in the registry, or it needs a login: correct the "
+        "name, and use a tag that exists for this processor.",
+    ),
+    "container.options": (
+        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
+        "does not exist, a value out of range).",
     ),
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",

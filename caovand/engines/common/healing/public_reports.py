@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _LINES = """
+access-denied container.denied any triton-inference-server/server#6488
 access-denied hub.denied any vllm-project/vllm#9255 kyegomez/NeoSapiens#3
 access-denied model.denied any tenstorrent/tt-inference-server#37 vllm-project/vllm#20127
+access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
 access-denied sandbox.families vllm vllm-project/vllm#12474
 access-denied system.execute any vllm-project/vllm#15461
+access-denied system.user vllm HabanaAI/vllm-fork#929
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 zai-org/GLM-4#510
 backend-unsupported backend.quantization vllm vllm-project/vllm#57713
@@ -27,13 +30,15 @@ backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported family.metal ollama ollama/ollama#15835
 backend-unsupported feature.card any vllm-project/vllm#40851 yhfgyyf/vllm-deepseek-v4-sm89#90
-backend-unsupported feature.card vllm vllm-project/vllm#16515 vllm-project/vllm#24109
+backend-unsupported feature.card vllm vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.operation llamacpp LostRuins/koboldcpp#1412
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.cpp#22729
 backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.feature any vllm-project/vllm#41477
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
+backend-unsupported kernel.named any vllm-project/vllm#49949
+backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338 ollama/ollama#8765
@@ -44,7 +49,7 @@ backend-unsupported model.quantization sglang sgl-project/sglang#25291
 backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765 ollama/ollama#3107
 backend-unsupported ollama.instruction ollama ollama/ollama#788 ollama/ollama#4794
 backend-unsupported raised.kernel any triton-lang/triton#7942
-backend-unsupported raised.kernel vllm vllm-project/vllm#24377
+backend-unsupported raised.kernel vllm vllm-project/vllm#13398
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sglang#5775
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
@@ -57,6 +62,7 @@ bad-arguments args.adapter vllm vllm-project/vllm#9280 vllm-project/vllm#32599
 bad-arguments args.address any abetlen/llama-cpp-python#77
 bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
+bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
 bad-arguments args.parser any sgl-project/sglang#24843
@@ -64,13 +70,13 @@ bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210 rednote-hilab/do
 bad-arguments args.placeholders sglang sgl-project/sglang#40797
 bad-arguments args.placeholders vllm vllm-project/vllm#15764 vllm-project/vllm#18572
 bad-arguments args.raise vllm modelscope/ms-swift#4221 vllm-project/vllm#2847
-bad-arguments args.refused any intel/intel-xpu-backend-for-triton#7322
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972 sgl-project/sglang#23265
 bad-arguments args.split vllm THU-KEG/AdaptThink#1 vllm-project/vllm#46236
 bad-arguments args.template any David-Li0406/Preference-Leakage#6 THUDM/LongWriter#39
 bad-arguments args.template vllm vllm-project/vllm#39279
-bad-arguments args.uneven vllm verl-project/verl#1191
+bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
+bad-arguments args.value vllm intel/intel-xpu-backend-for-triton#7322
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
@@ -98,7 +104,7 @@ bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#2
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#14221
-bad-arguments feature.model any QwenLM/Qwen3-VL#1929
+bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model vllm vllm-project/vllm#26080
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
@@ -120,7 +126,7 @@ bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257 NousResearch/hermes-agent#89502
 bad-arguments llama.request.grammar llamacpp ggml-org/llama.cpp#3081 ggml-org/llama.cpp#22396
 bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
-bad-arguments llama.template.request llamacpp Mangi-11/Eta#59
+bad-arguments llama.template.request llamacpp Mangi-11/Eta#59 xorbitsai/inference#2259
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171 vllm-project/vllm#9515
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32577
@@ -134,15 +140,18 @@ bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-cont
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
+bad-arguments raised.configuration vllm vllm-project/vllm#34199
+bad-arguments raised.connector vllm vllm-project/production-stack#582 vllm-project/vllm#15960
+bad-arguments raised.model vllm NVIDIA/nim-deploy#60
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500
-bad-arguments raised.value vllm vllm-project/vllm#47825
+bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828 vllm-project/vllm#6732
 collective-timeout nccl.network sglang sgl-project/sglang#5602
-collective-timeout nccl.network vllm vllm-project/vllm#5779 vllm-project/vllm#6308
+collective-timeout nccl.network vllm gpustack/gpustack#2125 vllm-project/vllm#5779
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 collective-timeout sglang.transfer sglang sgl-project/sglang#7338 sgl-project/sglang#10560
 compile-cache-stale cache.stale vllm vllm-project/vllm#20479
@@ -181,6 +190,7 @@ engine-died ollama.crash ollama ollama/ollama#2198 ollama/ollama#11951
 engine-died ollama.library ollama ollama/ollama#5643
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
 engine-died pod.ended any kubernetes/kubernetes#93014
+engine-died pod.unready any vllm-project/aibrix#1054
 engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sglang.crashed sglang sgl-project/sglang#15235 sgl-project/sglang#4673
 engine-died sglang.exception sglang sgl-project/sglang#29277 sgl-project/sglang#1023
@@ -251,7 +261,7 @@ jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1947 abetlen/llama-
 jit-toolchain build.link llamacpp abetlen/llama-cpp-python#1752
 jit-toolchain build.package llamacpp ggml-org/llama.cpp#8488 ggml-org/llama.cpp#10058
 jit-toolchain build.source llamacpp ggml-org/llama.cpp#14542 abetlen/llama-cpp-python#1081
-jit-toolchain jit.assembler any vllm-project/vllm#34470
+jit-toolchain jit.assembler any vllm-project/vllm#34470 mlcommons/training#826
 jit-toolchain jit.assembler vllm vllm-project/vllm#29469
 jit-toolchain jit.cc vllm vllm-project/vllm#30441 aivrar/vllm-windows-build#6
 jit-toolchain jit.compiler any vllm-project/vllm#4201
@@ -311,7 +321,7 @@ model-missing model.broken any codefuse-ai/MFTCoder#20
 model-missing model.broken vllm vllm-project/vllm#38716 verl-project/verl#834
 model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4 waybarrios/vllm-mlx#86
-model-missing model.missing vllm vllm-project/vllm-omni#2170 run-ai/runai-model-streamer#95
+model-missing model.missing vllm open-webui/open-webui#10950 vllm-project/vllm-omni#2170
 model-missing model.tensor any vllm-project/vllm#12304 sgl-project/sglang#3604
 model-missing model.tensor sglang sgl-project/sglang#4598 sgl-project/sglang#577
 model-missing model.tensor vllm vllm-project/llm-compressor#959 hiyouga/LlamaFactory#8254
@@ -322,13 +332,13 @@ model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9 langchain-ai
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.missing sglang sgl-project/sglang#302
-network hub.network any InternLM/lmdeploy#3245
+network hub.network any InternLM/lmdeploy#3245 meta-llama/llama-models#368
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16 vllm-project/vllm-omni#1063
 network hub.vocabulary any openai/harmony#46
 network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
-node-lost ray.resources vllm vllm-project/vllm#2406
+node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
 node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927 vllm-project/vllm#13909
 port-busy container.port any ollama/ollama#7540

@@ -39,9 +39,15 @@ _LOGGED = re.compile(
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |(?:time=\S{1,40} )?level=[A-Z]{1,8} source="
     r"|(?:\(\w{1,40} pid=\d{1,10}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d "
 )
+_LOGGED_AGAIN = re.compile(
+    r"(?<=\S) {1,200}(?=(?:\(\w{1,40} pid=\d{1,10}\) )?"
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d )"
+)
+"""Between two records that a terminal copied as one line."""
 _ALARMING = re.compile(
     r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
-    r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|invalid|warning:)\b"
+    r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|[Ii]nvalid)\b"
+    r"|\bwarning:|_error\b|\b(?:hip|cuda)Error[A-Z]|\b[Uu]nknown (?:argument|option)"
     r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\b(?:does not|must)\b|\bEOF\b"
     r"|\b(?:unsupported|missing|denied|refused|killed|can't)\b|\b(?:out of memory|timed out"
     r"|not enough)\b"
@@ -66,8 +72,8 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
     numbers: list[int] = []
     for number, line in enumerate(lines, 1):
         if _LOGGED.match(line) or _GOES_ON.search(line[:MAX_LINE]):
-            cut.append(line)
-            numbers.append(number)
+            cut += _LOGGED_AGAIN.split(line[:MAX_LINE])
+            numbers += [number] * (len(cut) - len(numbers))
             continue
         for part in line[:MAX_LINE].replace('\\"', '"').split("\\n"):
             found = [piece.strip(" `*") for piece in _BEGINS.split(part)]

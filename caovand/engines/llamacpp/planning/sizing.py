@@ -182,7 +182,7 @@ def _settings_of_load(
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the load that was chosen."""
     if load.slots > slots.value:
-        reason = "as many sequences as memory is left over for; each has the whole context"
+        reason = "as many sequences as memory has room for; each has the whole context"
         slots = Setting(load.slots, "policy", reason)
     elif load.slots < slots.value:
         reason = "more sequences would push layers off the cards, or leave each a short context"

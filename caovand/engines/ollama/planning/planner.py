@@ -204,7 +204,7 @@ def _size_load(
         why = "in half precision, layers would leave the cards, or the context would be short"
         kind = Setting(chosen.keys, "policy", why)
     if chosen.slots > load.slots:
-        why = "as many as memory is left over for; each has the whole context"
+        why = "as many requests as memory has room for; each has the whole context"
         slots = Setting(str(chosen.slots), "policy", why)
     elif chosen.slots < load.slots:
         why = "with more, layers would leave the cards, or each context would be short"

@@ -8,6 +8,7 @@ from caovand.core.engine.log import Log
 from caovand.engines.common.logs.rows import raised
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.line import as_error
 from caovand.engines.vllm.log.phases import PHASES, read
 from caovand.engines.vllm.log.signatures import SIGNATURES
 
@@ -36,6 +37,7 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
+    error=as_error,
     kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
     launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
 )

@@ -41,6 +41,7 @@ NO_KERNEL = (
     rf"(?:CUDA|HIP) arch|{_OF}(?:invalid device function|device kernel image is invalid"
     r"|the requested functionality is not supported)"
     r"|(?:CUDA|HIP) kernel \w{1,200} has no device code|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
+    r"|[Nn]o compatible code objects? found|hipErrorInvalidImage"
     r"|rocBLAS error: Cannot read .{1,200}|hipErrorNoBinaryForGpu"
     r"|(?:CUDA|HIP|ROCm) error: named symbol not found|was compiled without support for the current"
     r"|Unable to find code object for all current devices|No kernel named \w{1,300} was found"

@@ -61,6 +61,23 @@ ROWS = (
     signature("container.port", "cause", "port-busy",
          r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
          r"|[Pp]orts are not available)"),
+    signature("container.denied", "cause", "access-denied",
+         r"permission denied while trying to connect to the [Dd]ocker"
+         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
+         r"|dial unix \S{1,100}docker\.sock: connect: permission denied"),
+    signature("container.network", "cause", "network",
+         r"Error response from daemon.{0,200}(?:TLS handshake timeout|i/o timeout|no such host"
+         r"|toomanyrequests|connection (?:refused|reset)|Client\.Timeout|context deadline "
+         r"exceeded)"),
+    signature("container.image", "cause", "bad-arguments",
+         r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
+         r"|pull access denied|no matching manifest|No such image"
+         r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
+    signature("container.options", "cause", "bad-arguments",
+         r"Error response from daemon.{0,200}(?:is already in use by container"
+         r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
+         r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
+         r"|[Rr]ange of CPUs|[Nn]o such container|cannot allocate shm)"),
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
@@ -83,6 +100,8 @@ ROWS = (
          r"|\.service: Failed to determine user credentials"),
     signature("pod.probe", "cause", "engine-died",
          r"[Cc]ontainer \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted"),
+    signature("pod.unready", "consequence", "engine-died",
+         r"\b(?P<probe>Startup|Liveness) probe failed: "),
     signature("pod.ended", "consequence", "engine-died",
          r"^ {0,12}Exit Code: {1,12}(?:(?P<silent>137)|13[249])$"),
     signature("signal.instruction", "cause", "backend-unsupported",

@@ -6,7 +6,7 @@ from caovand.engines.common.logs.signature import signature
 
 # A server talks to its own runner by loopback, whose end it reports in the same words.
 # A line that says so has another try after it.
-_ELSEWHERE = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b))"
+_ELSEWHERE = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b|\bprobe failed:))"
 ROWS = (
     signature("net.certificate", "cause", "network",
          rf"^{_ELSEWHERE}.{{0,900}}(?:x509: |certificate signed by unknown authority"

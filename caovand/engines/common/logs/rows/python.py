@@ -150,8 +150,8 @@ UNEVEN = (
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
 _REFUSES = (
-    r"^[\w.]{0,80}Error: (?=.{0,200}(?:\bnot (?:currently |yet )?(?:support|implement)"
-    r"|\b[Uu]nsupported\b|\b[Oo]nly support))"
+    r"^[\w.]{0,80}Error: (?=.{0,200}(?:(?:\bnot|n't) (?:currently |yet )?(?:support|implement)"
+    r"|\b[Uu]nsupported\b|\b[Oo]nly support|\b[Oo]nly .{1,80} (?:is|are) supported))"
 )
 _NAMED = (
     r"(?:--[a-z][\w-]{2,40}|[`'\"][a-z]{1,30}(?:_[a-z]{1,30}){1,5}[`'\"]"
@@ -201,9 +201,14 @@ ANY_PROGRAM = (
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
+    # Kernels are called after what they multiply and who wrote them
+    signature("kernel.named", "generic", "backend-unsupported",
+         r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
+         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|gemm|cutlass|wna16|machete|exllama"
+         r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
-         _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|compute capability|[Ss][Mm]_?\d|CUDA|ROCm|HIP"
-         r"|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
+         _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"
+         r"|ROCm|HIP|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
          r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to ", SERVED),
     signature("feature.combination", "generic", "bad-arguments",
          _REFUSES + r"|^NotImplementedError(?:: \S| at )", UNSURE),

@@ -124,6 +124,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "does not do (the task, an adapter, drafts, a split, a quantization), or the release is "
         "too old. Leave that out, or install a newer release.",
     ),
+    "kernel.named": (
+        "The kernel {kernel} does not take this model's sizes and types on this card. Quantized "
+        "layers are split by tensor_parallel_size: their groups must stay whole, so use fewer "
+        "cards for it (or expert parallel for experts); otherwise another quantization, another "
+        "backend for the part that the line names, or a newer release.",
+    ),
     "engine.dtype": (
         "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
         "model's own type, or choose another one. Otherwise the engine has no kernel for this "

@@ -115,7 +115,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "weights", "model-missing",
-        r"/(?:vllm/model_executor|sglang/srt)/[^:]{1,120}:\w{0,40}"
+        r"/(?:vllm/(?:model_executor|models)|sglang/srt)/[^:]{1,120}:\w{0,40}"
         r"(?:load_weights|weight_loader|load_\w{0,40}weight|weights_iterator)",
         _MISFIT,
         "The checkpoint's tensors do not fit what this release makes of config.json: check that "
@@ -128,7 +128,8 @@ FAMILIES: tuple[Family, ...] = (
         r"|triton/(?:compiler|runtime|language|backends)/|triton_kernels/|xformers/ops|deep_gemm/"
         r"|sgl_kernel/|bitsandbytes/|aiter/|mamba_ssm/|causal_conv1d"
         r"|vllm/(?:v1/)?attention/(?:backends|ops|layer|selector)"
-        r"|vllm/model_executor/layers/(?:fused_moe|quantization|fla|mamba)/"
+        r"|vllm/model_executor/(?:layers/(?:fused_moe|quantization|fla|mamba)|kernels)/"
+        r"|vllm/models/[^:]{1,60}/(?:ops|kernels)/"
         r"|sglang/srt/layers/(?:attention|moe|quantization)/)"
         r"|:process_weights_after_loading$",
         _REFUSED,
@@ -138,7 +139,10 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "request", "bad-arguments",
-        r"/vllm/(?:multimodal/|inputs/|renderers/|v1/engine/(?:input_)?processor\.py"
+        r"/vllm/(?:multimodal/|inputs/|renderers/|v1/(?:structured_output/"
+        r"|engine/(?:input_)?processor\.py)|(?:model_executor/)?models/[^:]{1,80}:"
+        r"(?:_parse_and_validate\w{1,40}|get_placeholder_str|_?(?:apply|call)_hf_processor\w{0,20}"
+        r"|get_replacement\w{0,20}|get_generation_prompt)"
         r"|entrypoints/(?:llm\.py:(?!__init__|from_)|chat_utils|openai/serving))"
         r"|/sglang/srt/(?:multimodal/|managers/(?:tokenizer_manager|mm_utils)\.py)",
         _ANY,
@@ -148,7 +152,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "model", "bad-arguments",
-        r"/(?:vllm/model_executor|sglang/srt)/(?:models|layers)/[^:]{1,120}:"
+        r"/(?:vllm/(?:model_executor/(?:models|layers)|models)|sglang/srt/(?:models|layers))/[^:]{1,120}:"
         r"(?:__init__|_init\w{0,40}|create_weights|get_quant_method|make_layers|from_config"
         r"|\w{0,40}<lambda>)",
         _REFUSED,
@@ -157,8 +161,45 @@ FAMILIES: tuple[Family, ...] = (
         "quantization, LoRA and drafts out, or install a newer release.",
     ),
     _family(
+        "adapter", "bad-arguments",
+        r"/(?:vllm|sglang/srt)/lora/(?!ops/)|:_?load_adapter$",
+        _REFUSED,
+        "The adapter (LoRA) does not fit the model or the settings: the line says in what. Compare "
+        "adapter_config.json (base model, rank, target modules) with the model and "
+        "--max-lora-rank, or merge the adapter into its base model.",
+    ),
+    _family(
+        "drafter", "bad-arguments",
+        r"/(?:vllm/v1/(?:spec_decode|worker/gpu/spec_decode)|sglang/srt/speculative)/[^:]{1,80}:"
+        r"(?:__init__|load_\w{0,20}model|create_\w{1,40}|_maybe_share_\w{1,40}|validate_\w{1,60}"
+        r"|_?init_\w{1,40})$",
+        _REFUSED,
+        "The draft model or the method of speculation does not fit this model and release: leave "
+        "--speculative-config out, or take the drafts that the model's page names.",
+    ),
+    _family(
+        "connector", "bad-arguments",
+        r"/vllm/distributed/(?:kv_transfer|ec_transfer|kv_events|weight_transfer)[/.][^:]{0,120}:"
+        r"(?:__init__|create_connector\w{0,20}|get_connector\w{0,40}|register_\w{1,40}"
+        r"|_?init_?\w{0,40}|_?validate_\w{1,40})$",
+        _REFUSED,
+        "The transfer of KV caches cannot be set up as configured: check --kv-transfer-config "
+        "(connector, role, ports, its extra settings) and that the connector's package fits.",
+    ),
+    _family(
+        "compiling", "compile-failed",
+        r"/(?:vllm/compilation/|torch/_(?:dynamo|inductor|functorch)/)",
+        _REFUSED,
+        "Compiling the model failed: the line says where. --enforce-eager does without it; "
+        "clearing the compile cache (~/.cache/vllm) helps after an update.",
+    ),
+    _family(
         "configuration", "bad-arguments",
         r"/(?:vllm/(?:engine/arg_utils\.py|config[./]|transformers_utils/|tokenizers?/"
+        r"|envs\.py|platforms/|utils/(?:argparse|numa|network|torch)_utils\.py"
+        r"|model_executor/model_loader/[^:]{1,60}:(?:__init__|get_\w{1,40}|validate_\w{1,40}"
+        r"|_prepare_weights|_render\w{1,40})$|v1/(?:executor/(?:ray|abstract)|core/kv_cache_utils"
+        r"|kv_cache_interface|sample/logits_processor/|worker/(?:utils\.py|block_table))"
         r"|entrypoints/(?:cli/|openai/cli_args|utils)|reasoning/|tool_parsers/|plugins/)"
         r"|sglang/srt/(?:server_args\.py|configs/|(?:utils/)?hf_transformers|parser/)"
         r"|transformers/(?:models/auto/|(?:\w{1,60}_)?\w{1,60}_utils\w{0,20}\.py"

@@ -25,6 +25,7 @@ NO_KERNEL = (
     r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
     r"|\brequires (?:gfx\d\w{1,6}|[Ss][Mm]_?\d{2,3}[af]?)\b.{0,60}\bgot\b"
     r"|Assertion [`'].{1,300}\bis only supported on \w{1,40}['\"]{0,2}' failed"
+    r"|[Nn]o compatible code objects? found|hipError(?:InvalidImage|NoBinaryForGpu)"
     r"|Unknown GPU architecture: gfx|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)"
 )
 STREAM = (

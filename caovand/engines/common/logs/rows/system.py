@@ -26,6 +26,9 @@ ROWS = (
     signature("system.execute", "cause", "access-denied",
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): [Pp]ermission denied"
          r"|exec: \"(?P<started>[^\"]{1,200})\": (?:[^\":]{0,200}: )?permission denied"),
+    # A container may run as a number that no user has
+    signature("system.user", "cause", "access-denied",
+         r"getpwuid\(\): uid not found: (?P<uid>\d{1,10})"),
     signature("system.readonly", "cause", "access-denied",
          r"(?:\[Errno 30\] |\(os error 30\)|std::filesystem.{0,200})Read-only file system"
          r"(?:: '(?P<path>[^']{1,300})')?|Read-only file system \(os error 30\)"),
@@ -53,6 +56,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "where every user can read, or run it as the user it was installed for.",
         "The container's user may not execute {started}: correct its permissions in the image, or "
         "run the container as another user.",
+    ),
+    "system.user": (
+        "The container runs as user {uid}, which has no name and no home in it: set USER, HOME and "
+        "TORCHINDUCTOR_CACHE_DIR to a folder that this user can write, or run it as a user that "
+        "the image knows.",
     ),
     "system.readonly": (
         "{path} lies in a file system that is mounted read-only, as in a container with a read-"

@@ -32,11 +32,12 @@ ROWS: tuple[Signature, ...] = (
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons
     signature("args.value", "cause", "bad-arguments",
-         r"^  (?:(?:Value error|Assertion failed), )?"
-         r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=|^  Value error, (?P<all>.{1,1000})"),
+         r"^(?:  )?(?:(?:Value error|Assertion failed), )?"
+         r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=[a-z_]{1,40}[,\]]"
+         r"|^  Value error, (?P<all>.{1,1000})"),
     # Torch reports a card out of memory; rows above know more precisely where
     signature("oom.cuda", "generic", "device-oom-run",
-         r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
+         r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory(?:\.| occ)"
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
          r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
          r"|CUBLAS_STATUS_ALLOC_FAILED)"
