@@ -20,7 +20,7 @@ from typing import Any
 
 from caovand import __version__
 from caovand.adapters import engine_user, log
-from caovand.adapters.child import named
+from caovand.adapters.child import for_people
 from caovand.adapters.control import CannotBind, Control
 from caovand.adapters.files import config_file, directories, lock_file
 from caovand.adapters.system import processes, short_slice, threads
@@ -189,7 +189,7 @@ async def _run(
         await supervisor.run()
     except engine_user.SpawnerEnded as problem:
         left = await supervisor.kill_engines(KILL_S)
-        still = f"; still left of engines: {named(left)}" if left else ""
+        still = f"; still left of engines: {for_people(left)}" if left else ""
         raise engine_user.SpawnerEnded(f"{problem}{still}; a new daemon starts another") from None
     finally:
         supervisor.close_servers()

@@ -142,7 +142,7 @@ class Daemon:
         sessions = {int(text.rpartition(" ")[2]) for text in self.spawned()}
         return [
             p
-            for p in processes.every()
+            for p in processes.all_processes()
             if not p.zombie
             and (p.session in sessions or p.name == f"escapee-{self.folder.name}"[:15])
         ]

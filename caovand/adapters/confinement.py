@@ -30,7 +30,7 @@ class Confinement:
 
 
 @contextlib.contextmanager
-def launching(
+def popen_arguments(
     argv: Sequence[str],
     env: Mapping[str, str],
     confinement: Confinement | None,

@@ -180,7 +180,7 @@ def begin(environ: Mapping[str, str]) -> None:
     except OSError as problem:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
-        rights.drop()
+        rights.drop_overrides()
 
 
 def end() -> None:
@@ -199,7 +199,7 @@ def _begun(name: str) -> EngineUser:
     except KeyError:
         raise _Alone(f"there is no user {name}") from None
     needed = spawner.SETUID_AND_SETGID
-    if rights.held("CapPrm") & needed != needed:
+    if rights.capability_set("CapPrm") & needed != needed:
         raise _Alone("the daemon has not the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)

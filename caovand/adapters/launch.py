@@ -1,7 +1,7 @@
 """Becomes another program, such as an engine: joins its cgroup, confines itself, runs its command.
 
 A program of its own, run as a file by the daemon's isolated Python, so that the other's variables
-reach nothing else. Standard input is one document of JSON, as `confinement.launching`
+reach nothing else. Standard input is one document of JSON, as `confinement.popen_arguments`
 makes it.
 
 A confined process cannot gain privileges (no_new_privs), use the system calls in DENIED, reach

@@ -102,7 +102,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
             path = str(args.api_key_file.absolute())
             return secret_file.read(path, secret_file.API_KEY_FILE)
         if named := os.environ.get(KEY, ""):
-            if not api_key.usable(named):
+            if not api_key.is_usable(named):
                 raise ConfigError([f"cannot use ${KEY}: it must be one line of plain ASCII"])
             return named
         if status is None:

@@ -25,9 +25,9 @@ from caovand.adapters.files.directories import Directories, own_directories
 from caovand.adapters.system import processes
 from caovand.cli.common import own_daemon
 from caovand.cli.common.console import console
-from caovand.cli.common.ending import ended
+from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.planned import Planned, plan_for, remembered
+from caovand.cli.common.planned import Planned, plan_for, remembered_plan
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--exec", action="store_true", help=EXEC)
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     args.words = rest
-    return ended("caovan-vllm-serve", lambda: run(args))
+    return run_to_exit_status("caovan-vllm-serve", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(Exit.USAGE, fact, "leave --exec out")
     mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
-    config = keyed(order, places.state)
-    kept = None if unsupervised else remembered(places.state)
+    config = with_key_file(order, places.state)
+    kept = None if unsupervised else remembered_plan(places.state)
     found = plan_for(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     print_plan(found, out)
@@ -220,7 +220,7 @@ def become_engine(found: Planned, order: Order) -> None:
     sys.stderr.flush()
     argv = without_folder(found.command.argv)
     own = trust.own_environ(os.environ)
-    own["PATH"] = processes.inherited(own, argv[0])["PATH"]
+    own["PATH"] = processes.inherited_environ(own, argv[0])["PATH"]
     env = {**own, **found.command.env, **order.secrets}
     if _version(found) < SAFE_PATH_SINCE:
         # Its children would look for modules in the current folder, and nothing keeps them from it.
@@ -230,10 +230,10 @@ def become_engine(found: Planned, order: Order) -> None:
 
 def share_caches(found: Planned, cache: Path) -> None:
     """Let vLLM find what other plans' engines found out, unless others could change the cache."""
-    if trust.doubt(cache, (0, os.getuid()), groups=True) is None:
+    if trust.find_doubt(cache, (0, os.getuid()), groups=True) is None:
         for place, folder in found.command.links:
             with suppress(OSError):  # then vLLM finds it out anew
-                safe_files.lead(Path(place), Path(folder))
+                safe_files.link_to(Path(place), Path(folder))
 
 
 def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
@@ -290,10 +290,10 @@ def write_config(state: Path, order: Order) -> Path:
     """Write the configuration and the key as files for the daemon, readable by us alone."""
     key = order.secrets.get("VLLM_API_KEY")
     more = {} if key is None else {"api-key": key}
-    return own_daemon.write(state, keyed(order, state), more)
+    return own_daemon.write(state, with_key_file(order, state), more)
 
 
-def keyed(order: Order, state: Path) -> Config:
+def with_key_file(order: Order, state: Path) -> Config:
     """The configuration, with the file that a typed key is kept in."""
     if "VLLM_API_KEY" not in order.secrets:
         return order.config

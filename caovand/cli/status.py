@@ -165,14 +165,16 @@ def row(name: str, text: str, style: str = "") -> Text:
 
 def _start(start: Mapping[str, Any]) -> Iterator[Text]:
     """The last start by phase, what the engine's log says of it, and the start before."""
-    yield row("start", starts.words(start["seconds"], start["phases"]))
+    yield row("start", starts.duration_text(start["seconds"], start["phases"]))
     if start["reported"]:
         known = start["reported"].items()
         parts = (f"{name.removesuffix('_s').replace('_', ' ')} {spent:g}" for name, spent in known)
         yield row("", f"by the engine's log, in seconds: {', '.join(parts)}", "dim")
     if before := start["before"]:
         which = "" if before["same_plan"] else " (another plan)"
-        yield row("", f"before{which}: {starts.words(before['seconds'], before['phases'])}", "dim")
+        yield row(
+            "", f"before{which}: {starts.duration_text(before['seconds'], before['phases'])}", "dim"
+        )
 
 
 def memory(compared: Mapping[str, Any]) -> str:

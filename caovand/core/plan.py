@@ -148,7 +148,7 @@ class Plan:
         return depth if isinstance(depth, int) and depth > 0 else 0
 
     @property
-    def looks_drafts_up(self) -> bool:
+    def uses_lookup_drafts(self) -> bool:
         """Whether drafts are looked up in the text, so that its topic decides their acceptance."""
         speculative = self.value("speculative_config")
         return isinstance(speculative, Mapping) and looks_up(speculative.get("method"))

@@ -83,13 +83,13 @@ class InUse:
             self._on_sample(sample)
         now = occupancy.by_others(mine, self.ours)
         if now is not None and self._taken is not None:
-            for (index, pid), mib in occupancy.grown(self._taken, now).items():
+            for (index, pid), mib in occupancy.find_growth(self._taken, now).items():
                 name = processes.name_of(pid) or "another program"
                 self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
         self._taken = now
         self._others = self._others if now is None else now
         if now is not None:
-            self._besides = occupancy.besides(mine, self.ours)
+            self._besides = occupancy.used_by_others(mine, self.ours)
 
 
 class Cards:
@@ -159,7 +159,7 @@ async def wait_for_freed_memory(
             now = await asyncio.wait_for(asyncio.to_thread(nvml.read_gpus), BACK_S)
         except asyncio.TimeoutError:
             return f"the driver has not answered for {BACK_S:.0f} s"
-        missing = occupancy.withheld(before, now, dead)
+        missing = occupancy.describe_withheld(before, now, dead)
         free = tuple(gpu.free_mib for gpu in now)
         if free != last:
             last, moved = free, clock()

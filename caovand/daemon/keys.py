@@ -68,7 +68,7 @@ class Keys:
     def add(self, wanted: ClientKey) -> str:
         """Keep another key; its secret, which is shown this once. ProblemError or OSError."""
         there = self._keys or ()
-        keys.checked(wanted, [key.name for key in there])
+        keys.check_new_key(wanted, [key.name for key in there])
         secret = keys.PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         added = ClientKey(
             wanted.name, keys.digest_of(secret), wanted.models, wanted.rpm,
@@ -153,7 +153,7 @@ def _usage(document: Any) -> dict[int, Counts]:
     return found if usable else {}
 
 
-def wanted(args: Mapping[str, Any]) -> ClientKey:
+def requested_key(args: Mapping[str, Any]) -> ClientKey:
     """The key that a request asks for; ProblemError if its arguments are of wrong types."""
     found = keys.from_document([{"digest": "", "models": [], **args}])
     if found is None:

@@ -135,7 +135,7 @@ class Supervisor:
                 await asyncio.to_thread(slot.failures.recorder.flush, RECORD_S)
             await asyncio.to_thread(self._shared.history.close, RECORD_S)
         except RuntimeError as problem:
-            if not limits.reached(problem):
+            if not limits.limit_reached(problem):
                 raise
         if self._fault is not None:
             raise self._fault
@@ -235,7 +235,7 @@ class Supervisor:
         """End the page and the gateway."""
         self.page.close()
         self.gateway.close()
-        with limits.absent():
+        with limits.suppress_absent():
             self.keys.save()
 
     # -- what people see --------------------------------------------------------------------

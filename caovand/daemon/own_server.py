@@ -20,7 +20,7 @@ from caovand.adapters.confinement import Confinement
 from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
-from caovand.core.addresses import split
+from caovand.core.addresses import split_address
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
@@ -137,7 +137,7 @@ class OwnServer:
                 self._confinement,
             )
         except OSError as problem:
-            fact = limits.reached(problem) or problem.strerror or str(problem)
+            fact = limits.limit_reached(problem) or problem.strerror or str(problem)
             self._failed(f"cannot start {self.kind.title}'s process: {fact}; {REMEDY}")
 
     def _on_line(self, line: str) -> None:
@@ -172,7 +172,7 @@ class OwnServer:
 
 def url(listen: str) -> str:
     """Where clients find it."""
-    host, port = split(listen)
+    host, port = split_address(listen)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 

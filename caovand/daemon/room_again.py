@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.core.facts.occupancy import Used, has_room_again
+from caovand.core.facts.occupancy import Used, has_memory_again
 from caovand.core.figures.track import Point, Track
 from caovand.daemon.tuning import Serving, is_busy
 
@@ -33,6 +33,6 @@ class RoomAgain:
         if new or before is None or is_busy(before, latest, serving.probed_at):
             self._busy_at = latest.at
         plan = serving.plan
-        room = besides is not None and plan.degraded and has_room_again(plan.others_mib, besides)
+        room = besides is not None and plan.degraded and has_memory_again(plan.others_mib, besides)
         settled = serving.stable and not serving.replanning
         return room and settled and latest.at - self._busy_at >= quiet_s

@@ -25,7 +25,7 @@ from caovand.engines.common.logs.rows import (
 )
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.logs.rows.python import ANY_PROGRAM
-from caovand.engines.common.logs.whole_log import lines_of, public
+from caovand.engines.common.logs.whole_log import lines_of, without_secrets
 from caovand.engines.common.logs.wrapping import join_wrapped, without_label
 
 _UNIT = re.compile(
@@ -169,7 +169,7 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
     finding = find_in_machine(lines)
     if finding is None:
         return Explanation(None, (), "", None, (), {}, {}, {})
-    finding = public(finding, finding.line)
+    finding = without_secrets(finding, finding.line)
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     return Explanation(None, (), "", finding, advice, {}, {}, {})
 

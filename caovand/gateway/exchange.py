@@ -32,7 +32,7 @@ from caovand.core.gateway.events import (
     Release,
     Unsent,
 )
-from caovand.core.gateway.naming import rewritten
+from caovand.core.gateway.naming import rewrite_body
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
@@ -127,7 +127,7 @@ class Exchange:
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # Which model a name means may have changed while the request waited.
         ticket.record.sent, ticket.record.tries = self._desk.now(), ticket.record.tries + 1
-        body = rewritten(call.body, call.fields, call.path, self._desk.naming)
+        body = rewrite_body(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"
@@ -299,7 +299,7 @@ class Exchange:
             fact = f"the engine answered with HTTP {head.status}"
             fault = Fault(head.status, "engine_error", Problem("answer", fact, "check the request"))
             return await self._end_failed(fault)
-        return await self._send_last(protocol.wrapped(self._call.form, document))
+        return await self._send_last(protocol.wrap_error(self._call.form, document))
 
     async def _end_failed(self, fault: Fault) -> web.StreamResponse:
         """End with an error: in the stream if one has begun, else as the whole answer."""
@@ -311,7 +311,7 @@ class Exchange:
             if self._request.transport is not None:
                 self._request.transport.abort()
             return response
-        return await self._send_last(protocol.event(self._call.form, fault))
+        return await self._send_last(protocol.error_event(self._call.form, fault))
 
     async def _send_last(self, event: bytes) -> web.StreamResponse:
         assert self._response is not None

@@ -22,10 +22,10 @@ from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
-from caovand.core.gateway.prefixes import parts
+from caovand.core.gateway.prefixes import prefix_parts
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.record import CLIENT_GONE, Record
-from caovand.core.gateway.usage import expected
+from caovand.core.gateway.usage import expected_tokens
 from caovand.core.problem import Problem
 from caovand.gateway import names
 from caovand.gateway.connections import Connections
@@ -213,7 +213,7 @@ class Gateway:
                 raise Refused(Fault(403, "model_unknown", told))
             record.model = found.model or ""
             self._check_model(request, found.model)
-            record.prefix = desk.prefixes.take(key.name, tuple(parts(body, found.spans)))
+            record.prefix = desk.prefixes.take(key.name, tuple(prefix_parts(body, found.spans)))
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
             ticket.shape = shape[:MAX_SHAPE]
@@ -228,7 +228,7 @@ class Gateway:
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
-            ticket.expected_tokens = expected(len(body), found.max_tokens)
+            ticket.expected_tokens = expected_tokens(len(body), found.max_tokens)
             desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
             return await Exchange(desk, self._session, request, ticket, call).run()
         finally:
@@ -303,7 +303,7 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     await runner.setup()
     assert runner.server is not None
     gateway.connections = Connections(runner.server)
-    listed = partial(names.listed, session)
+    listed = partial(names.list_names, session)
     gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
     gateway.server = await loop.create_server(
         gateway.connections, sock=listener, backlog=GATEWAY.backlog

@@ -70,17 +70,19 @@ def run(args: argparse.Namespace) -> int:
             after = _measure(client)
             rows = list(compare.rows(before.bench, after.bench))
             if not args.keep_slower:
-                outcome.why = slower(rows)
+                outcome.why = why_slower(rows)
     equal = sum(a == b for a, b in zip(before.answers, after.answers, strict=True))
     kept = not outcome.why
     if args.json:
-        found = show.comparison(rows, compare.differing(before.bench, after.bench))
+        found = show.comparison(rows, compare.differing_circumstances(before.bench, after.bench))
         document = {"tried": tried.name, "before": old.name, "kept": kept, "why": outcome.why,
                     "answers": len(after.answers), "equal_answers": equal, **found}  # fmt: skip
         print(json.dumps(document))
     else:
         print(f"A is {old.name}\nB is {tried.name}")
-        for line in show.side_by_side(rows, compare.differing(before.bench, after.bench)):
+        for line in show.side_by_side(
+            rows, compare.differing_circumstances(before.bench, after.bench)
+        ):
             print(line)
         print(f"{equal} of {len(after.answers)} fixed prompts were answered with the same text")
         verdict = "is kept" if kept else f"is not kept, and {old.name} serves again: {outcome.why}"
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE if kept else Exit.FAILED
 
 
-def slower(rows: list[compare.Row]) -> str:
+def why_slower(rows: list[compare.Row]) -> str:
     """Why an engine with these figures is not kept; empty if it is."""
     worst = max(
         (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),
@@ -142,7 +144,10 @@ def _replaced(
 
 def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -> places.Engine:
     """The engine that serves still, after an installation has taken the tried one into use."""
-    old, version = places.linked(root, "previous", tried.kind), status["reported"].get("version")
+    old, version = (
+        places.linked_engine(root, "previous", tried.kind),
+        status["reported"].get("version"),
+    )
     if old is None or old.version != version or tried.version == version:
         fact = "it is the one that serves"
         raise EngineError(f"try {tried.name}", fact, "there is nothing to compare it with")

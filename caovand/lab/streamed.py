@@ -21,10 +21,10 @@ from caovand.adapters.network.http import (
     Endpoint,
     Unanswered,
     ask,
-    connected,
     count_in,
-    quoted,
-    shut,
+    open_connection,
+    redact_key,
+    shut_down,
 )
 from caovand.core.engine.record import Upload, Work
 from caovand.lab.core.bench.record import Answered
@@ -133,7 +133,7 @@ class Streams:
         with self._lock:
             self._stopped = True
             for link in self._open:
-                shut(link)
+                shut_down(link)
 
     def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Streamed:
         """Ask for one answer; the client disconnects after `leave_after` pieces of it, 0 for never.
@@ -185,7 +185,7 @@ class Streams:
         ready: threading.Barrier | None = None,
     ) -> T:
         """Send a request, once all are `ready`, and read the answer."""
-        with connected(self._endpoint, self._path, self._silence_s) as connection:
+        with open_connection(self._endpoint, self._path, self._silence_s) as connection:
             link = connection.sock
             with self._lock:
                 if self._stopped:
@@ -210,7 +210,7 @@ class Streams:
         answer = ask(connection, self._endpoint, self._path, body)
         if answer.status != 200:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
-            raise BadStatus(self._path, answer.status, quoted(self._endpoint, text))
+            raise BadStatus(self._path, answer.status, redact_key(self._endpoint, text))
         return read(answer, sent)
 
     def _read_whole(
@@ -244,7 +244,7 @@ class Streams:
                 continue
             event = _event(line[len(EVENT) :])
             if event.get("error"):
-                text = quoted(self._endpoint, json.dumps(event["error"]))
+                text = redact_key(self._endpoint, json.dumps(event["error"]))
                 raise Unanswered(f"{self._path}: {text}")
             if event.get("choices"):  # its text may be empty: half a character is no text yet
                 pieces.append(at)

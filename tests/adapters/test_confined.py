@@ -72,7 +72,7 @@ def test_what_came_before_it_went_wrong_counts(
     answers, told = ask(work, do.replace("\\\\n", "\\n"), limit_s)
     assert told == why
     assert answers[0][1] == ["one\n", "\ud800", "中"]
-    assert not [p for p in processes.every() if p.parent == os.getpid() and not p.zombie]
+    assert not [p for p in processes.all_processes() if p.parent == os.getpid() and not p.zombie]
 
 
 def test_the_time_that_other_programs_take_is_not_the_parsers(work: str) -> None:

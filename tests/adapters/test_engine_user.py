@@ -283,7 +283,7 @@ def test_the_rights_that_an_operator_adds_are_kept(
     for both, expected in ((0x2, []), (0xC2, [(0x2,) * 3])):
         lines = (f"{name}:\t{both:016x}\n" for name in ("CapInh", "CapPrm", "CapEff"))
         (tmp_path / "status").write_text("".join(lines))
-        rights.drop()
+        rights.drop_overrides()
         assert had == expected
 
 
@@ -294,8 +294,8 @@ def test_here_functions_are_called_in_this_process() -> None:
 
 def test_only_caovans_functions_are_called_and_errors_come_back() -> None:
     pids = f"{processes.__name__}:read_outputs"
-    assert engine_calls.called(pids, [0]) == {"result": []}
-    assert "error" in engine_calls.called("os:getpid", [])
-    assert "error" in engine_calls.called("caovand.adapters.system.processes:none", [])
+    assert engine_calls.call(pids, [0]) == {"result": []}
+    assert "error" in engine_calls.call("os:getpid", [])
+    assert "error" in engine_calls.call("caovand.adapters.system.processes:none", [])
     made = "caovand.adapters.files.stale_files:make_folder"
-    assert engine_calls.called(made, ["/proc/none"]) == {"errno": errno.ENOENT}
+    assert engine_calls.call(made, ["/proc/none"]) == {"errno": errno.ENOENT}

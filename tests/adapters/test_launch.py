@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters import launch
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 
 MACHINES = sorted(launch.DENIED)
 OFFSETS = {
@@ -35,7 +35,7 @@ def launched(script: str, confined: Confinement | None, **env: str) -> Any:
 
 def ran(argv: list[str], confined: Confinement | None, **env: str) -> str:
     """The output of a program in an engine's place."""
-    with launching(argv, env, confined) as started:
+    with popen_arguments(argv, env, confined) as started:
         done = subprocess.run(**started, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.servers import listening
-from caovand.adapters.servers.listening import Listeners, on
+from caovand.adapters.servers.listening import Listeners, listen_on
 from caovand.adapters.system.notify import Notifier
 from tests.daemon_process import free_port
 
@@ -44,7 +44,7 @@ def test_a_new_socket_is_kept_by_systemd_instead_of_an_older_one() -> None:
 
 def test_a_client_that_came_between_two_daemons_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     listen = f"127.0.0.1:{free_port()}"
-    before = on(listen, 5)
+    before = listen_on(listen, 5)
     with socket.create_connection(before.getsockname()) as early:
         listeners = passed(monkeypatch, before.detach(), 1, LISTEN_FDNAMES="gateway")
         with listeners.listen("gateway", listen, 5) as now:
@@ -58,13 +58,13 @@ def test_a_client_that_came_between_two_daemons_is_served(monkeypatch: pytest.Mo
 def test_a_socket_of_an_address_that_is_no_longer_configured_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = on(f"127.0.0.1:{free_port()}", 5).detach()
+    first = listen_on(f"127.0.0.1:{free_port()}", 5).detach()
     listeners = passed(monkeypatch, first, 1, LISTEN_FDNAMES="gateway")
     port = free_port()
     with listeners.listen("gateway", f"127.0.0.1:{port}", 5) as now:
         assert now.getsockname()[1] == port
         assert listeners._notifier.told == [("forget", "gateway"), ("keep", "gateway")]
-    again = on(f"127.0.0.1:{free_port()}", 5)
+    again = listen_on(f"127.0.0.1:{free_port()}", 5)
     address = again.getsockname()
     listeners = passed(monkeypatch, again.detach(), 1, LISTEN_FDNAMES="page")
     listeners.forget("page")

@@ -52,7 +52,7 @@ def launcher(address: str, folder: Path, *command: str) -> Iterator[subprocess.P
 
 
 def of_session(session: int) -> list[processes.Process]:
-    return [one for one in processes.every() if one.session == session and not one.zombie]
+    return [one for one in processes.all_processes() if one.session == session and not one.zombie]
 
 
 @pytest.fixture

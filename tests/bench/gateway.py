@@ -73,7 +73,7 @@ async def gateway(port: int, engine_port: int, folder: Path) -> None:
     """Be the gateway."""
     from caovand.gateway import server  # noqa: PLC0415  (its process alone pays for the library)
 
-    listener = listening.on(f"127.0.0.1:{port}", 1024)
+    listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
     await server.start(listener, folder / "gateway", 1 << 20)
     await asyncio.Event().wait()
 

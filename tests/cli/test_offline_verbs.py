@@ -741,9 +741,9 @@ def test_serve_without_a_model_or_with_a_bad_port_is_wrong_usage(words: list[str
 
 def test_serve_plans_with_the_key_it_will_ask_for() -> None:
     order = serve.read(["/srv/m", "--api-key", "hunter2"])
-    assert serve.keyed(order, Path("/s")).server.api_key_file == "/s/api-key"
+    assert serve.with_key_file(order, Path("/s")).server.api_key_file == "/s/api-key"
     bare = serve.read(["/srv/m"])
-    assert serve.keyed(bare, Path("/s")) == bare.config
+    assert serve.with_key_file(bare, Path("/s")) == bare.config
 
 
 def test_serve_writes_a_configuration_that_only_we_can_read(tmp_path: Path) -> None:

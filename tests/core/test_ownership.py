@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.ownership import Known, Owners, Process, owners
+from caovand.core.facts.ownership import Known, Ownership, Process, assign_owners
 
 DAEMON, ITS_SESSION, SOMEBODY = 10, 9, 1
 
@@ -65,7 +65,7 @@ class World:
             if child.parent == pid:
                 self.processes[child.pid] = replace(child, parent=DAEMON)
 
-    def owners(self) -> Owners:
+    def owners(self) -> Ownership:
         known = [
             replace(one, grouped={pid for pid, engine in self.truth.items() if engine == name})
             if self.grouped
@@ -73,7 +73,9 @@ class World:
             for name, one in self.engines.items()
         ]
         table = list(self.processes.values())
-        return owners(table, known, DAEMON, ITS_SESSION, lambda p: {self.outputs.get(p.pid, "")})
+        return assign_owners(
+            table, known, DAEMON, ITS_SESSION, lambda p: {self.outputs.get(p.pid, "")}
+        )
 
     def family(self, engine: str) -> list[Process]:
         place, found = list(self.engines).index(engine), self.owners().by_pid
@@ -177,7 +179,7 @@ ORPHAN = Process(400, 70, DAEMON, 399, 0, "orphan")
 
 
 def owner(process: Process, *engines: Known, output: str = "") -> int | None:
-    found = owners([process], engines, DAEMON, ITS_SESSION, lambda _: {output})
+    found = assign_owners([process], engines, DAEMON, ITS_SESSION, lambda _: {output})
     assert (process in found.unknown) == (process.pid not in found.by_pid and len(engines) > 1)
     return found.by_pid.get(process.pid)
 
@@ -213,7 +215,7 @@ def test_an_engine_with_the_number_of_an_ended_ones_session_has_that_session() -
 @pytest.mark.parametrize("parent", [SOMEBODY, 12])
 def test_what_is_not_ours_is_nobodys(parent: int) -> None:
     stranger = replace(ORPHAN, parent=parent)
-    assert owners([stranger], [A, B], DAEMON, ITS_SESSION, lambda _: ()).unknown == ()
+    assert assign_owners([stranger], [A, B], DAEMON, ITS_SESSION, lambda _: ()).unknown == ()
     assert owner(stranger, A) is None
 
 
@@ -227,6 +229,6 @@ def test_an_orphan_that_was_seen_stays_its_engines_wherever_it_goes() -> None:
 
 def test_an_orphan_outside_all_cgroups_is_of_no_engine() -> None:
     engines = [replace(A, grouped={200}), replace(B, grouped={300})]
-    found = owners([ORPHAN], engines, DAEMON, ITS_SESSION, lambda _: ())
+    found = assign_owners([ORPHAN], engines, DAEMON, ITS_SESSION, lambda _: ())
     assert (found.by_pid, found.unknown) == ({}, ())
     assert owner(ORPHAN, engines[0]) == 0, "where one engine lives, it is that one's"

@@ -19,7 +19,7 @@ from caovand.core.config.services import GatewaySection
 from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.record import Totals
-from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
@@ -61,7 +61,7 @@ def test_every_state_means_something_to_clients(
     snapshot: Snapshot, drains: bool, state: EngineState, another: bool
 ) -> None:
     assert engine_of(snapshot, drains=drains) is state
-    assert returns(snapshot) is another
+    assert will_return(snapshot) is another
 
 
 class World:

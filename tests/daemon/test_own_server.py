@@ -64,7 +64,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "delay", lambda attempt, chance: 0.0)
-    monkeypatch.setattr(listening, "on", lambda listen, backlog: socket.socket())
+    monkeypatch.setattr(listening, "listen_on", lambda listen, backlog: socket.socket())
 
 
 def run(test: Callable[[World], Awaitable[None]]) -> None:
@@ -191,7 +191,7 @@ def test_an_address_that_is_taken_is_the_problem(monkeypatch: pytest.MonkeyPatch
         await soon(lambda: world.started)
         assert world.told == [TAKEN]
 
-    monkeypatch.setattr(listening, "on", on)
+    monkeypatch.setattr(listening, "listen_on", on)
     run(test)
 
 

@@ -244,7 +244,7 @@ def test_who_cannot_be_asked_is_no_stranger(serve: Serve, monkeypatch: pytest.Mo
     with pytest.raises(Unanswered, match="cannot read which process") as caught:
         call(endpoint(server.port, Peers(members(server))), "/", LONG_S)
     assert not isinstance(caught.value, Stranger)
-    assert limits.reached(caught.value), "the check is made again"
+    assert limits.limit_reached(caught.value), "the check is made again"
     assert server.heard == b""
 
 

@@ -34,7 +34,7 @@ def take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
         measured.append(gpu.name)
         return {"why": "", "parts": [{"title": "time", "code": 0, "text": f"{len(measured)}"}]}
 
-    monkeypatch.setattr(kernels, "measured", measure)
+    monkeypatch.setattr(kernels, "measure", measure)
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
     monkeypatch.setattr(steps, "_planned", lambda *_: (None, "not here"))
 
@@ -124,14 +124,14 @@ def test_the_kernels_see_that_card_alone(
         return Finished(0, "")
 
     monkeypatch.setattr(kernels, "run", run)
-    kernels.measured(FIXED, replace(turing(1)[0], index=1, uuid=uuid), lambda _: None)
+    kernels.measure(FIXED, replace(turing(1)[0], index=1, uuid=uuid), lambda _: None)
     assert set(seen) == {named_as}
 
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Work, str]]:
     """Takes the steps where each trial ends with this result; the results, and what was said."""
-    monkeypatch.setattr(kernels, "measured", lambda *_: {"why": "", "parts": []})
+    monkeypatch.setattr(kernels, "measure", lambda *_: {"why": "", "parts": []})
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
 
     def served(kept: dict[str, Any], **found: Any) -> tuple[Work, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import launch
-from caovand.adapters.confinement import launching
+from caovand.adapters.confinement import popen_arguments
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
 from caovand.daemon.start.confinement import of_a_server
@@ -109,7 +109,7 @@ def test_a_server_of_ours_reads_its_token_and_writes_no_file(tmp_path: Path) -> 
     env = {"PATH": os.environ["PATH"]}
     could = []
     for readable in (str(token), ""):
-        with launching(argv, env, of_a_server(config, places, readable)) as started:
+        with popen_arguments(argv, env, of_a_server(config, places, readable)) as started:
             done = subprocess.run(**started, capture_output=True, text=True, check=True, cwd="/")
         found = json.loads(done.stdout)
         could.append({name for name in (*HOSTILE, *NEEDED) if found[name]})

@@ -23,7 +23,7 @@ from caovand.adapters import engine_user
 from caovand.adapters.child.engines import Engines, Traces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.adapters.engine_program import Program
 from caovand.adapters.system import processes
@@ -217,7 +217,9 @@ def _started(
     """Start the command, as the engine's user where there is one; OSError."""
     user = engine_user.current()
     joins = cgroup if user is None else None  # the spawner puts it there
-    with launching(argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack) as launch:
+    with popen_arguments(
+        argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack
+    ) as launch:
         words, own, stdin = launch["args"], launch["env"] | mark, launch["stdin"]
         if user is None:
             return subprocess.Popen(

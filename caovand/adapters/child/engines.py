@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.system import processes
-from caovand.core.facts.ownership import Known, Owners, Process, owners
+from caovand.core.facts.ownership import Known, Ownership, Process, assign_owners
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Engines:
 
         Both include zombies.
         """
-        table, engines = processes.every(), self._with(one)
+        table, engines = processes.all_processes(), self._with(one)
         found = _owners(table, [engine.known() for engine in engines])
         living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
         for place, engine in enumerate(engines):
@@ -69,7 +69,7 @@ class Engines:
 
     def pids(self, one: Traces) -> list[int]:
         """Find the pids of an engine's living processes; for any thread, changes nothing."""
-        table, engines = processes.every(), self._with(one)
+        table, engines = processes.all_processes(), self._with(one)
         found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
         return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
 
@@ -107,5 +107,5 @@ class Engines:
             processes.reap(adopted, one.session)
 
 
-def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
-    return owners(table, engines, os.getpid(), os.getsid(0), processes.outputs)
+def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Ownership:
+    return assign_owners(table, engines, os.getpid(), os.getsid(0), processes.outputs)

@@ -76,6 +76,6 @@ async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
     }
 
 
-def named(left: Sequence[Any]) -> str:
+def for_people(left: Sequence[Any]) -> str:
     """Processes for people: `VLLM::EngineCore (pid 17)`."""
     return ", ".join(f"{process.name} (pid {process.pid})" for process in left)

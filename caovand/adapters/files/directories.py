@@ -66,7 +66,7 @@ class Directories:
             owners = {0, os.getuid()}
             if name == "cache" and engine is not None:
                 owners.add(engine)
-            found = trust.doubt(folder, owners, groups=True)
+            found = trust.find_doubt(folder, owners, groups=True)
             if found is None:
                 continue
             variable = f"{name.upper()}_DIRECTORY"

@@ -74,7 +74,7 @@ def read_text(path: Path, max_bytes: int) -> str:
     return read(path, max_bytes).decode()
 
 
-def exposure(seen: os.stat_result) -> str:
+def describe_exposure(seen: os.stat_result) -> str:
     """Say that a file with a secret is open to everybody; empty if it is not."""
     if not seen.st_mode & 0o007:
         return ""
@@ -168,7 +168,7 @@ def readable_by_all() -> Iterator[None]:
         os.umask(before)
 
 
-def lead(at: str | Path, to: str | Path) -> None:
+def link_to(at: str | Path, to: str | Path) -> None:
     """Make `at` a symbolic link to our folder `to`, which is made if missing; OSError.
 
     Another link there is replaced, anything else stays: FileExistsError.

@@ -84,7 +84,7 @@ class StaleFiles:
         if not fresh:
             return
         used: set[File] | None = None
-        with limits.absent():
+        with limits.suppress_absent():
             used = self._used_by(pids)
         if used is None:  # nobody answers: the next time
             return
@@ -99,7 +99,7 @@ class StaleFiles:
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
             everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
-            with limits.absent():
+            with limits.suppress_absent():
                 used = self._used_by(everybody)
                 unused = sorted(name for name in ours if files[name] not in used)
                 paths = [str(self._shared / name) for name in unused]
@@ -131,7 +131,7 @@ class StaleFiles:
 
     def _files(self) -> dict[str, File]:
         """The files in the shared folder by their names."""
-        with limits.absent(), os.scandir(self._shared) as entries:
+        with limits.suppress_absent(), os.scandir(self._shared) as entries:
             device = os.stat(self._shared).st_dev
             return {entry.name: (device, entry.inode()) for entry in entries}
         return {}
@@ -153,11 +153,11 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
     prefix = f"{shared}/"
     used: set[File] = set()
     for folder in (Path(proc) / str(pid) for pid in pids):
-        with limits.absent(), open(folder / "maps", errors="replace") as maps:
+        with limits.suppress_absent(), open(folder / "maps", errors="replace") as maps:
             used |= {_mapped(line) for line in maps if prefix in line}
-        with limits.absent():
+        with limits.suppress_absent():
             for entry in os.listdir(folder / "fd"):
-                with limits.absent():
+                with limits.suppress_absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
                         found = os.stat(folder / "fd" / entry)
                         used.add((found.st_dev, found.st_ino))
@@ -170,7 +170,7 @@ def make_folder(folder: str) -> None:
 
 
 def _is_own(path: str) -> bool:
-    with limits.absent():
+    with limits.suppress_absent():
         return os.lstat(path).st_uid == os.getuid()
     return False
 

@@ -46,7 +46,7 @@ def read(path: Path, max_bytes: int = MAX_BYTES) -> Any:
 
 def read_or_none(path: Path) -> Any:
     """Read the document in `path`; None if there is no readable one. OSError only at a limit."""
-    with limits.absent(), contextlib.suppress(Unusable):
+    with limits.suppress_absent(), contextlib.suppress(Unusable):
         return read(path)
     return None
 

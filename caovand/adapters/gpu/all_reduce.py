@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Union
 
 from caovand.adapters import engine_user
-from caovand.adapters.confinement import launching
+from caovand.adapters.confinement import popen_arguments
 from caovand.adapters.engine_program import Captured
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
@@ -26,12 +26,12 @@ SCRIPT = Path(__file__).with_name("all_reduce_in_env.py")
 READY_S, SUMS_S, MORE_S = 90.0, 60.0, 20.0
 
 
-def known(folder: Path, key: str) -> Sums | None:
+def read_result(folder: Path, key: str) -> Sums | None:
     """Return the result of an earlier check for this key."""
     return all_reduce.from_document(state_file.read_or_none(folder / FILE)).get(key)
 
 
-def keep(folder: Path, key: str, sums: Sums) -> None:
+def save_result(folder: Path, key: str, sums: Sums) -> None:
     """Save it for later starts; if that fails, the next start checks again."""
     found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
     found.pop(key, None)
@@ -84,7 +84,7 @@ def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "
     env = {**env, "OMP_NUM_THREADS": "1"}
     user = engine_user.current()
     if user is not None:
-        with launching(words, env, None) as launch:
+        with popen_arguments(words, env, None) as launch:
             return user.capture(launch["args"], launch["env"], launch["stdin"].fileno())
     return subprocess.Popen(
         words,

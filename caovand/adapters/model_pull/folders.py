@@ -188,7 +188,7 @@ def blob_of(place: Place, digest: str) -> Path:
     return place.blobs / digest.replace(":", "-")
 
 
-def reuse(place: Place, path: str, digest: str) -> bool:
+def link_existing(place: Place, path: str, digest: str) -> bool:
     """Take a file of the folder that is to be replaced, without a copy; False if that cannot be."""
     try:
         os.link(place.folder / path, blob_of(place, digest), follow_symlinks=False)
@@ -197,7 +197,7 @@ def reuse(place: Place, path: str, digest: str) -> bool:
     return True
 
 
-def settle(part: Path, blob: Path) -> None:
+def move_into_place(part: Path, blob: Path) -> None:
     """A part has been checked: it is the file."""
     os.replace(part, blob)
 
@@ -256,7 +256,7 @@ def require_own(folder: Path, what: str) -> None:
             f"{there} cannot be written by this user",
             "run it with sudo, or choose a folder of your own with --root or --to",
         )
-    if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
+    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
         raise PullError(
             what,
             f"{found}, who could lead root to other files",

@@ -114,7 +114,7 @@ def _wait_ready(
 
 def _steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Iterator[PullStep]:
     try:
-        with http.connected(server_at, how.path, SILENCE_S) as connection:
+        with http.open_connection(server_at, how.path, SILENCE_S) as connection:
             answer = http.ask(connection, server_at, how.path, how.body(name))
             for _ in range(MAX_LINES):
                 line = answer.readline(MAX_LINE_BYTES)

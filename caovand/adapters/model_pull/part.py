@@ -16,7 +16,7 @@ PIECE = 1 << 20
 MAX_NOTE = 64 << 10
 
 
-def hasher(digest: Digest, size_bytes: int) -> hashlib._Hash:
+def begin_hash(digest: Digest, size_bytes: int) -> hashlib._Hash:
     """A hash of a digest's kind, begun for a file of this size."""
     if digest.kind == GIT:
         # An identity, not a signature: the list that it is compared with came over TLS.
@@ -31,14 +31,14 @@ def matches(path: Path, file: RemoteFile, read: Callable[[int], None]) -> bool:
     with os.fdopen(safe_files.open_regular(path), "rb") as opened:
         if os.fstat(opened.fileno()).st_size != file.size_bytes:
             return False
-        found = hasher(file.digest, file.size_bytes)
+        found = begin_hash(file.digest, file.size_bytes)
         while piece := opened.read(PIECE):
             found.update(piece)
             read(len(piece))
     return found.hexdigest() == file.digest.value
 
 
-class Part:
+class PartialDownload:
     """The begun download of one file at `path`, with a note next to it. Ours alone; OSError."""
 
     def __init__(self, path: Path, file: RemoteFile) -> None:
@@ -46,7 +46,7 @@ class Part:
         self._note = path.with_suffix(".json")
         self._opened = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o644)
         self.size_bytes, self.etag = 0, ""
-        self._hash = hasher(file.digest, file.size_bytes)
+        self._hash = begin_hash(file.digest, file.size_bytes)
         try:
             if os.fstat(self._opened).st_size > file.size_bytes:
                 self.cut()
@@ -63,7 +63,7 @@ class Part:
         os.ftruncate(self._opened, 0)
         os.lseek(self._opened, 0, os.SEEK_SET)
         self.size_bytes, self.etag = 0, ""
-        self._hash = hasher(self._file.digest, self._file.size_bytes)
+        self._hash = begin_hash(self._file.digest, self._file.size_bytes)
 
     def note(self, etag: str) -> None:
         """Note the ETag of the content that follows."""

@@ -22,18 +22,18 @@ class Busy(Cut):
         self.retry_after_s = retry_after_s
 
 
-def patiently(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
+def retry_cut(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
     """Do it, again after a Cut; PullError once that has no more sense."""
     attempt = 1
     while True:
         try:
             return act()
         except Cut as cut:
-            pause(world, cut, attempt, attempts, cannot)
+            wait_before_retry(world, cut, attempt, attempts, cannot)
         attempt += 1
 
 
-def pause(world: World, cut: Cut, attempt: int, attempts: int, cannot: str) -> None:
+def wait_before_retry(world: World, cut: Cut, attempt: int, attempts: int, cannot: str) -> None:
     """Wait before the next attempt; PullError instead, after the last."""
     asked = cut.retry_after_s if isinstance(cut, Busy) else None
     wait_s = transfer.pause_s(attempt, world.chance(), asked) if attempt < attempts else None

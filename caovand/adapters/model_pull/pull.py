@@ -83,7 +83,7 @@ def _take_over(world: World, place: Place, made: Manifest) -> None:
         except OSError:
             right = False
         if right:
-            folders.reuse(place, one.path, str(one.digest))
+            folders.link_existing(place, one.path, str(one.digest))
 
 
 def _drop_strangers(place: Place, made: Manifest) -> None:

@@ -40,7 +40,7 @@ class Listener:
 
 def listeners(port: int) -> list[Listener]:
     """Every socket listening on `port`, on any address, with its process."""
-    return named(listening(port))
+    return with_owners(listening(port))
 
 
 def listening(port: int) -> list[Listener]:
@@ -51,7 +51,7 @@ def listening(port: int) -> list[Listener]:
         return [listener for rows in _tables(port) for listener in parse(rows, port)]
 
 
-def named(found: Collection[Listener]) -> list[Listener]:
+def with_owners(found: Collection[Listener]) -> list[Listener]:
     """Add to each socket its process, if we may read that."""
     if not found:
         return []
@@ -113,7 +113,7 @@ def _ends_in_tables(link: socket.socket) -> Ends:
     return Ends(tuple(found), server)
 
 
-def holder(pids: Sequence[int], inode: int) -> int | None:
+def process_with_socket(pids: Sequence[int], inode: int) -> int | None:
     """Find which of the engine's processes has this socket open; None if none is known to.
 
     The first that answers is the one, so those that did before come first. limits.NoAnswer where
@@ -132,9 +132,9 @@ def first_with(pids: Iterable[int], file: str) -> int | None:
 
 def _open_files(pid: int) -> Iterator[str]:
     """What the kernel says of each descriptor of a process that our user may read."""
-    with limits.absent():
+    with limits.suppress_absent():
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with limits.absent():
+            with limits.suppress_absent():
                 yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
@@ -143,7 +143,7 @@ def _tables(port: int) -> list[list[str]]:
     end = b":%04X" % port
     found = []
     for table in TABLES:
-        with limits.absent(), open(table, "rb") as file:
+        with limits.suppress_absent(), open(table, "rb") as file:
             rows = [row for row in file.read().splitlines() if end in row]
             ours = [row for row in rows if row.split(None, 2)[1].endswith(end)]
             found.append([row.decode("ascii", "replace") for row in ours])

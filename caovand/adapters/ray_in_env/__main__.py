@@ -205,18 +205,18 @@ def run(
         words = [sys.executable, str(JOINED), nodes, options.cards, str(JOIN_S)]
         joined = Program(words, {**os.environ, **address})
         running.append(joined)
-        if first(running, printed) is joined and joined.status == 0:
+        if wait_for_first(running, printed) is joined and joined.status == 0:
             running[-1] = Program(options.command, {**os.environ, **address})
         elif joined.status is not None:
             return 1
-    ended = first(running, printed)
+    ended = wait_for_first(running, printed)
     if ended is not ray:
         return ended.status or 0
     say(f"RayNodeError: Ray on this node ended (exit status {ray.status})")
     return 1
 
 
-def first(running: Sequence[Program], printed: Printed) -> Program:
+def wait_for_first(running: Sequence[Program], printed: Printed) -> Program:
     """Wait until one of these has ended, and print what the actors print."""
     while True:
         printed.pass_on()

@@ -12,12 +12,12 @@ import socket
 from collections.abc import Mapping
 
 from caovand.adapters.system.notify import Notifier
-from caovand.core.addresses import split
+from caovand.core.addresses import split_address
 
 FIRST_FD = 3  # of those that systemd passes
 
 
-def on(listen: str, backlog: int) -> socket.socket:
+def listen_on(listen: str, backlog: int) -> socket.socket:
     """A listening socket on ADDRESS:PORT; OSError where that cannot be."""
     family, address = _resolved(listen)
     return socket.create_server(
@@ -29,7 +29,7 @@ def on(listen: str, backlog: int) -> socket.socket:
 
 
 def _resolved(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    host, port = split(listen)
+    host, port = split_address(listen)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
     return family, (str(address[0]), int(address[1]))
@@ -51,7 +51,7 @@ class Listeners:
                 return before
             before.close()
         self._notifier.forget(name)  # that of another address
-        found = on(listen, backlog)
+        found = listen_on(listen, backlog)
         self._notifier.keep(name, found.fileno())
         return found
 

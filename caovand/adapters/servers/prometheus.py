@@ -125,6 +125,6 @@ class Server:
 
 def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> None:
     """Serve on ADDRESS:PORT as long as the running loop does; OSError where that cannot be."""
-    listener = listening.on(listen, TCP_BACKLOG)
+    listener = listening.listen_on(listen, TCP_BACKLOG)
     listener.setblocking(False)
     Server(listener, read).start()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand import HOME
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 
@@ -83,7 +83,7 @@ class ServerProcess:
         try:
             listening = ("--listener", str(listener.fileno()))
             command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
-            with launching(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+            with popen_arguments(command, env, confinement, ends_with=signal.SIGKILL) as launch:
                 self._process = subprocess.Popen(
                     **launch,
                     stdout=write_end,

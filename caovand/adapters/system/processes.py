@@ -31,7 +31,7 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
 
-def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
+def inherited_environ(environ: Mapping[str, str], python: str) -> dict[str, str]:
     """Select the part of our environment for the engine, with its own environment's tools first.
 
     FlashInfer runs `ninja` from PATH: it is next to the engine's Python, seldom elsewhere.
@@ -53,7 +53,7 @@ def boot_id() -> str:
 def read(pid: int) -> Process | None:
     """Read the process `pid`; None if there is none."""
     found, uid = stat_of(pid), None
-    with limits.absent():
+    with limits.suppress_absent():
         uid = os.stat(f"/proc/{pid}").st_uid
     if found is None or uid is None:
         return None
@@ -67,7 +67,7 @@ def read(pid: int) -> Process | None:
 def stat_of(pid: int) -> tuple[str, list[str]] | None:
     """Read a process's name and the fields of /proc/PID/stat after it; None if there is none."""
     text = ""
-    with limits.absent(), open(f"/proc/{pid}/stat", "rb") as file:
+    with limits.suppress_absent(), open(f"/proc/{pid}/stat", "rb") as file:
         text = file.read().decode("utf-8", "replace")
     if not text:
         return None
@@ -106,7 +106,7 @@ def has_terminal() -> bool:
     return True
 
 
-def every() -> list[Process]:
+def all_processes() -> list[Process]:
     """All processes there are."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in map(read, pids) if process is not None]
@@ -138,7 +138,7 @@ def in_cgroup(folder: Path | None) -> set[int]:
     if folder is None:
         return pids
     for file in (folder / "cgroup.procs", *folder.glob("**/cgroup.procs")):
-        with limits.absent():
+        with limits.suppress_absent():
             pids.update(int(line) for line in file.read_text(errors="replace").split())
     return pids
 
@@ -195,7 +195,7 @@ def reap(found: Iterable[Process], session: int) -> list[Process]:
 def is_populated(group: Path | None) -> bool:
     """Whether the kernel counts processes in or below a cgroup; False if it does not tell."""
     if group is not None:
-        with limits.absent():
+        with limits.suppress_absent():
             return b"populated 1" in (group / "cgroup.events").read_bytes().splitlines()
     return False
 
@@ -264,7 +264,7 @@ def send(process: Process, number: signal.Signals) -> bool:
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError as problem:
-        if limits.reached(problem):
+        if limits.limit_reached(problem):
             raise
         return True
     try:

@@ -74,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
             remedy = "name the cards' compute capability, such as --capability 7.5"
             raise EngineError(WHAT, "no NVIDIA GPU is visible", remedy)
         made = build(engine, cards, args.jobs, world_of(Screen(sys.stderr)))
-    names = ", ".join(map(named, cards))
+    names = ", ".join(map(sm_name, cards))
     text = f"{engine.name} has its kernels for {names}: {len(made)} built now"
-    show(args, {"name": engine.name, "cards": [named(card) for card in cards], "built": made}, text)
+    show(
+        args, {"name": engine.name, "cards": [sm_name(card) for card in cards], "built": made}, text
+    )
     return 0
 
 
@@ -85,7 +87,7 @@ def cards_here() -> list[Capability]:
     return sorted({gpu.compute_capability for gpu in read_gpus({})})
 
 
-def named(card: Capability) -> str:
+def sm_name(card: Capability) -> str:
     """(7, 5) as SM75."""
     return "SM{}{}".format(*card)
 
@@ -111,7 +113,7 @@ def build(
     for card in cards:
         wanted = known.needed(version_numbers(engine.version), card)
         world.say(
-            f"building kernels for {named(card)} in {kernels.folder_of(engine.path, card)}:"
+            f"building kernels for {sm_name(card)} in {kernels.folder_of(engine.path, card)}:"
             f" {len(wanted)} in all, {jobs} compilers at once, minutes each"
         )
         made = kernels.build(engine, card, wanted, jobs, world)

@@ -18,7 +18,13 @@ from caovand.adapters.system import host
 from caovand.cli.common.family import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine import build_kernels, choice
-from caovand.cli.engine.shared import described, engine_verb, facts, root_of, world_of
+from caovand.cli.engine.shared import (
+    describe_engine,
+    engine_document,
+    engine_verb,
+    root_of,
+    world_of,
+)
 from caovand.core.engine.install import Source
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.shortfalls import old_driver, oldest_card
@@ -75,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if engine.build == "cuda" and args.kernels and source is None:
         _build_kernels(engine, args, root, world)
-    text = f"{engine.name} is in use: {described(engine)}, {engine.interpreter}"
-    show(args, facts(engine), text)
+    text = f"{engine.name} is in use: {describe_engine(engine)}, {engine.interpreter}"
+    show(args, engine_document(engine), text)
     return 0
 
 

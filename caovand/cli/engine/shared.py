@@ -64,7 +64,7 @@ def name_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar=ENGINE)
 
 
-def described(engine: places.Engine, *, aligned: bool = False) -> str:
+def describe_engine(engine: places.Engine, *, aligned: bool = False) -> str:
     """An engine for people; `aligned` for one of several lines."""
     title = registry.engine_of(engine.kind).title
     parts = [(title, engine.version, 12), ("torch", engine.torch, 14)]
@@ -75,6 +75,6 @@ def described(engine: places.Engine, *, aligned: bool = False) -> str:
     return " ".join(words).rstrip() if aligned else ", ".join(words)
 
 
-def facts(engine: places.Engine) -> dict[str, object]:
+def engine_document(engine: places.Engine) -> dict[str, object]:
     """An engine for programs."""
     return {**asdict(engine), "path": str(engine.path), "interpreter": str(engine.interpreter)}

@@ -48,7 +48,7 @@ def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
     daemon = {} if args.inventory else running(args.runtime)
     _, seen = _survey(args, daemon, found[0].files[0].path)
     cards = sum(gpu.free_mib for gpu in seen.gpus)
-    return gguf.preferred(found, cards << 20, seen.host.available_mib << 20)
+    return gguf.preferred_variant(found, cards << 20, seen.host.available_mib << 20)
 
 
 def _survey(

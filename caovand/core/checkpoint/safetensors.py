@@ -104,7 +104,7 @@ def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor
     return found
 
 
-def places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
+def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
     """Where each tensor of a shard lies; BadHeader if header and file disagree."""
     header = _table(text, budget)
     _tensors(header, len(text), file_size)

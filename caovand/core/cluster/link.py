@@ -92,7 +92,7 @@ class Link:
         ))  # fmt: skip
 
 
-def words(token: str) -> tuple[bytes, bytes]:
+def handshake_words(token: str) -> tuple[bytes, bytes]:
     """The connecting side's challenge and the listener's reply; both derive from the token.
 
     Others on the network may read them: they are of use in one check only.
@@ -104,7 +104,7 @@ def words(token: str) -> tuple[bytes, bytes]:
     return asks, answers
 
 
-def shown(link: Link | None) -> dict[str, Any] | None:
+def link_document(link: Link | None) -> dict[str, Any] | None:
     """A link in the document of the op `cluster`; None if it was not checked."""
     if link is None:
         return None

@@ -56,20 +56,20 @@ Outputs = Callable[[Process], Collection[str]]
 
 
 @dataclass(frozen=True)
-class Owners:
+class Ownership:
     """Each process's engine by pid, as its place among the engines; orphans of more than one."""
 
     by_pid: Mapping[int, int]
     unknown: tuple[Process, ...]
 
 
-def owners(
+def assign_owners(
     table: Sequence[Process],
     engines: Sequence[Known],
     us: int,
     session: int,
     outputs: Outputs,
-) -> Owners:
+) -> Ownership:
     """Whose each process of `table` is.
 
     `us` is the daemon's pid and `session` its own; `outputs` asks what a process writes to.
@@ -92,7 +92,7 @@ def owners(
         if place is not None:
             found[process.pid] = place
     _add_descendants(found, table, us)
-    return Owners(found, tuple(unknown))
+    return Ownership(found, tuple(unknown))
 
 
 def _place(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.core.figures.track import RECENT_S, rounded
+from caovand.core.figures.track import RECENT_S, round_figure
 from caovand.core.health.observation import GpuSample
 
 STEP_S = 4.0
@@ -29,7 +29,7 @@ def follow(rounds: tuple[Round, ...], samples: Iterable[GpuSample]) -> tuple[Rou
     if not found or (rounds and at < rounds[-1].at + STEP_S):
         return rounds
     one = Round(
-        at, {s.index: tuple(rounded(getattr(s, name), 1) for name in FIGURES) for s in found}
+        at, {s.index: tuple(round_figure(getattr(s, name), 1) for name in FIGURES) for s in found}
     )
     return (*(before for before in rounds if before.at > at - RECENT_S), one)
 

@@ -44,7 +44,7 @@ def by_card(
     return found
 
 
-def strange(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
+def foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
     """The cards whose processes have pids of another host, from what `by_card` found.
 
     In a container the driver reports the host's: none is the engine's though it serves, and here

@@ -78,7 +78,7 @@ class Naming:
         return Meant(found.model, effort) if found else None
 
 
-def rewritten(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
+def rewrite_body(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
     """The body with the served model's name, and with defaults for what it does not set."""
     name = fields.model
     meant = naming.meant(name) if name is not None else None

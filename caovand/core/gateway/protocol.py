@@ -62,7 +62,7 @@ def document(form: Form, fault: Fault) -> dict[str, Any]:
     return {"error": error}
 
 
-def event(form: Form, fault: Fault) -> bytes:
+def error_event(form: Form, fault: Fault) -> bytes:
     """The error as the last event of a stream."""
     body = document(form, fault)
     if form is Form.OPENAI:
@@ -72,7 +72,7 @@ def event(form: Form, fault: Fault) -> bytes:
     return b"event: error\n" + _data(body)
 
 
-def wrapped(form: Form, error: Mapping[str, Any]) -> bytes:
+def wrap_error(form: Form, error: Mapping[str, Any]) -> bytes:
     """An engine's own error, which it answered with instead of a stream."""
     return (b"" if form is Form.OPENAI else b"event: error\n") + _data(error)
 

@@ -84,7 +84,7 @@ class Totals:
         }  # fmt: skip
 
 
-def grown(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+def add_growth(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
     """The `total` of several gateways, of which the last one counted `before`, and counts `now`.
 
     One that counts less is another.
@@ -97,7 +97,7 @@ def grown(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str,
     return {"ended": dict(ended), **more}
 
 
-def usable(row: Any) -> bool:
+def is_row(row: Any) -> bool:
     """Whether this is a row of a record."""
     return (
         isinstance(row, dict)

@@ -35,7 +35,7 @@ class Used:
         return self.read + self.written
 
 
-def expected(body_bytes: int, max_tokens: int | None) -> float:
+def expected_tokens(body_bytes: int, max_tokens: int | None) -> float:
     """The tokens that a request with such a body is expected to cost."""
     assumed = ASSUMED_ANSWER_TOKENS
     written = assumed if max_tokens is None else min(max_tokens, assumed)

@@ -83,7 +83,7 @@ def read(body: str, most: int = TOKENS) -> Greedy | None:
     return Greedy(tokens, margins) if 0 < len(tokens) == len(margins) <= most else None
 
 
-def changed(first: Greedy, now: Greedy, margin: float) -> str:
+def find_change(first: Greedy, now: Greedy, margin: float) -> str:
     """How `now` differs from `first` by more than rounding explains; empty if it does not.
 
     Raises Degenerate.
@@ -98,7 +98,7 @@ def changed(first: Greedy, now: Greedy, margin: float) -> str:
     return ""
 
 
-def alone(before: Progress | None, after: Progress | None) -> bool:
+def was_alone(before: Progress | None, after: Progress | None) -> bool:
     """Whether nobody else was served between these readings, while one answer was made."""
     if before is None or after is None:
         return False

@@ -12,7 +12,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
-from caovand.core.reporting.report import compare, foreseen
+from caovand.core.reporting.report import compare, forecast_figures
 
 # States that last until someone acts, or that are fine.
 SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
@@ -122,7 +122,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "engine_pid": facts.engine_pid,
         "log_bytes_lost": facts.log_bytes_lost,
         "reported": dict(facts.reported),
-        "forecast": compare(foreseen(facts.forecast), facts.reported) if lives else {},
+        "forecast": compare(forecast_figures(facts.forecast), facts.reported) if lives else {},
         "figures": dict(facts.figures),
         "failed": dict(facts.failed),
         "gpus": [asdict(sample) for sample in facts.gpus],

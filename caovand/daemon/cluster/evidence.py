@@ -78,7 +78,7 @@ class Collection:
             await self._changed.within(self._until - now())
         for name in sorted(self._lacking):
             why = self._lost(name)
-            await self._add(incident, name, evidence.missing(name, self._ranks[name], why))
+            await self._add(incident, name, evidence.missing_evidence(name, self._ranks[name], why))
             lacks.append(f"nothing came of {name}: {why}")
         has = [f"the evidence of {', '.join(sorted(came))} came"] if came else []
         return f"incident {incident}: {'; '.join([*has, *lacks])}"
@@ -89,7 +89,7 @@ class Collection:
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
         except (NoIncident, OSError, RuntimeError) as problem:
-            return f"cannot keep what {name} has of it: {limits.reached(problem) or problem}"
+            return f"cannot keep what {name} has of it: {limits.limit_reached(problem) or problem}"
         return ""
 
 
@@ -171,4 +171,6 @@ class Witness:
         ran = start == self._ran
         lacks = "; ".join(filter(None, [gathered.problem, "" if ran else NOT_RUN]))
         files = gathered.files if ran else {**gathered.files, "log.txt": ""}
-        self._found = evidence.gathered(start, gathered.report, files, failed=failed, lacks=lacks)
+        self._found = evidence.select_evidence(
+            start, gathered.report, files, failed=failed, lacks=lacks
+        )

@@ -11,9 +11,9 @@ from typing import Any
 from caovand.adapters import node_facts
 from caovand.adapters.system import processes
 from caovand.core.cluster.link import Link
-from caovand.core.cluster.link import shown as shown_link
+from caovand.core.cluster.link import link_document as shown_link
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.cluster.node_document import shown
+from caovand.core.cluster.node_document import public_facts
 from caovand.core.engine.log import TRANSPORT
 from caovand.core.engine.record import UNTITLED
 from caovand.core.facts.inventory import Inventory
@@ -70,7 +70,7 @@ def entry(
         "address": address or (facts.address if facts else ""),
         "state": state,
         "since_s": round(since_s, 1),
-        "facts": shown(facts),
+        "facts": public_facts(facts),
         "link": shown_link(link),
         "ranks": [{"rank": rank, "pid": pid} for rank, pid, _ in ranks],
         "gpus": gpus if any(gpu is not None for gpu in gpus) else [],

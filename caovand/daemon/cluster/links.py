@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from caovand.adapters.network.port_check import Connection, connect, listening, reason
+from caovand.adapters.network.port_check import Connection, connect, kernel_reason, listening
 from caovand.core.cluster import checks
-from caovand.core.cluster.link import MEETING, Link, Probe, Reached, words
+from caovand.core.cluster.link import MEETING, Link, Probe, Reached, handshake_words
 from caovand.core.cluster.link_checks import pair_checks, slowest_bytes_s
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import no_rdma
@@ -116,15 +116,15 @@ class Links:
         async with contextlib.AsyncExitStack() as stack:
             targets = {MEETING: (self._host, self._port)}
             try:
-                meeting = listening(self._host, self._port, *words(token))
+                meeting = listening(self._host, self._port, *handshake_words(token))
                 at = replace(at, meets=(await stack.enter_async_context(meeting))[0])
             except OSError as problem:
-                at = replace(at, head_deaf=reason(problem))
+                at = replace(at, head_deaf=kernel_reason(problem))
             try:
-                listener = listening(own, 0, *words(token))
+                listener = listening(own, 0, *handshake_words(token))
                 targets[self._head] = await stack.enter_async_context(listener)
             except OSError as problem:
-                at = replace(at, own_deaf=reason(problem))
+                at = replace(at, own_deaf=kernel_reason(problem))
             if at.works:
                 await self._exchange(Probe(token), targets, at, peers)
                 return
@@ -145,7 +145,9 @@ class Links:
             known = [peer for peer in peers if peer.name in ports]
             targets.update((peer.name, (peer.address, ports[peer.name])) for peer in known)
             probe = replace(probe, targets=targets)
-            connecting = [connect(*targets[one.name], *words(probe.token)) for one in known]
+            connecting = [
+                connect(*targets[one.name], *handshake_words(probe.token)) for one in known
+            ]
             made, _ = await asyncio.gather(
                 asyncio.gather(*connecting), self._reported(probe, lambda one: one.failures)
             )

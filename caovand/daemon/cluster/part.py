@@ -180,7 +180,7 @@ class Notices:
             self._notice("cluster", text)
 
 
-async def linked(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
+async def link_when_possible(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
     """Make the link, as soon as that is possible; publish the ProblemError of an attempt."""
     while True:
         try:

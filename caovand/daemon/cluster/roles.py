@@ -23,7 +23,7 @@ def part_of(slot: Slot) -> Part:
         fact = f"{slot.engine.title} serves from one machine"
         raise ConfigError([f"[cluster] role is {section.role}, and {fact}; use vLLM, or remove it"])
     try:
-        pairs = cluster_key.pairs(cluster_key.read(Path(section.key_file)))
+        pairs = cluster_key.derive_pairs(cluster_key.read(Path(section.key_file)))
     except ProblemError as problem:
         raise ConfigError([f"[cluster] key_file: {problem}"]) from None
     name = section.name or socket.gethostname()

@@ -73,7 +73,7 @@ class Peers:
         return self._has(inode)
 
     def _has(self, inode: int) -> bool:
-        found = ports.holder(self._pids, inode)
+        found = ports.process_with_socket(self._pids, inode)
         if found is None:
             return False
         self._pids = (found, *(other for other in self._pids if other != found))
@@ -81,7 +81,7 @@ class Peers:
 
 
 def _stranger(port: int, sockets: Collection[Listener]) -> Stranger:
-    who = ", ".join(map(str, ports.named(sockets)))
+    who = ", ".join(map(str, ports.with_owners(sockets)))
     return Stranger(
         f"cannot share port {port} with {who}: stop it, or choose another [server] port"
     )

@@ -33,7 +33,7 @@ async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
     except Stranger:
         raise
     except Unanswered as problem:
-        if limits.reached(problem):
+        if limits.limit_reached(problem):
             raise  # we could not ask: not the engine's fault
         return None
 
@@ -57,7 +57,7 @@ def _load(endpoint: Endpoint, api: Api) -> int | None:
     try:
         if not api.pending:
             return None
-        return http.counted(endpoint, api.pending, api.pending_key, ANSWER_S)
+        return http.read_count(endpoint, api.pending, api.pending_key, ANSWER_S)
     except Stranger:
         raise
     except Unanswered:

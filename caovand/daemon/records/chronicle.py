@@ -117,7 +117,7 @@ class Recorder:
             thread.start()
         except RuntimeError as problem:  # no more threads
             taken.set()
-            done(Gathered(problem=limits.reached(problem) or str(problem)))
+            done(Gathered(problem=limits.limit_reached(problem) or str(problem)))
         else:
             self._threads[name] = thread
 

@@ -51,7 +51,7 @@ class FailureRecords:
         """Begin an incident for the failure in `snapshot`; `describe` makes the status document."""
         run, plan = self._run, snapshot.plan
         assert snapshot.finding is not None
-        last, self._last_mark = self._last_mark, incident.mark(snapshot)
+        last, self._last_mark = self._last_mark, incident.dedup_mark(snapshot)
         if snapshot.failures > 1 and last and last == self._last_mark:
             again = f"the same failure, {snapshot.failures} in a row now"
             self._machine.notice(

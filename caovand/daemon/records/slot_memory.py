@@ -77,7 +77,7 @@ class SlotMemory:
             if not self.starts.follow(before, after, event, watching.reported if watching else {}):
                 return
             assert self.starts.latest is not None
-            sentence = starts.sentence(*self.starts.latest)
+            sentence = starts.start_text(*self.starts.latest)
             self._notice("start", sentence, start=self.starts.describe())
             self.make_folder()
             self.starts.remember()

@@ -42,7 +42,7 @@ async def check_all_reduce(
     key = key_of(task, gpus, inventory.engine)
 
     async def settled() -> bool:
-        sums = await asyncio.to_thread(all_reduce.known, cache, key)
+        sums = await asyncio.to_thread(all_reduce.read_result, cache, key)
         return sums is not None and sums.settled
 
     try:
@@ -58,9 +58,9 @@ async def check_all_reduce(
             text = f"checking all-reduce over {task.ranks} cards, once for these settings"
             notice("noticed", text)
             sums = await _checked(inventory.engine.python, task, env)
-            await asyncio.to_thread(all_reduce.keep, cache, key, sums)
+            await asyncio.to_thread(all_reduce.save_result, cache, key, sums)
     except Exception as problem:
-        if not isinstance(problem, OSError) and not limits.reached(problem):
+        if not isinstance(problem, OSError) and not limits.limit_reached(problem):
             raise
         notice("noticed", f"cannot check all-reduce: {problem}")
         return None

@@ -108,7 +108,7 @@ class Inspections:
 
 def _refusal(number: int, problem: Exception) -> Refused:
     """Why an inspection found that no engine can start."""
-    limit = limits.reached(problem)
+    limit = limits.limit_reached(problem)
     if isinstance(problem, inspection.Obstacle):
         finding, hold = problem.finding, problem.hold or bool(limit)
     elif isinstance(problem, ConfigError):

@@ -130,7 +130,7 @@ class SlotPlanner:
     def used(self, config: Config) -> occupancy.Used:
         """Memory in use on the engine's cards before it started."""
         gpus, cards = self.inventory.gpus if self.inventory else (), self.cards(config)
-        return occupancy.used([gpu for gpu in gpus if gpu.index in cards])
+        return occupancy.used_by_card([gpu for gpu in gpus if gpu.index in cards])
 
     def cards(self, config: Config) -> frozenset[int]:
         """The cards the engine may use, by NVML's index; for a plan from another node, `config`

@@ -39,8 +39,8 @@ class Starts:
         self._course = None
         plan = after.plan.identity
         self._remind()
-        start = starts.finished(course, plan, wall_clock.now(), figures)
-        self.latest = start, starts.earlier(self._kept, plan)
+        start = starts.finish_start(course, plan, wall_clock.now(), figures)
+        self.latest = start, starts.earlier_start(self._kept, plan)
         self._kept = (*self._kept, start)[-starts.KEPT :]
         return True
 

@@ -84,7 +84,7 @@ def idle_keys(
                 yield f"[{section}] {key.name} has no effect on {title}: {reason}"
 
 
-def misfit(memory: MemoryEstimate) -> tuple[str, ...]:
+def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
     """The warning that a plan does not fit; nothing if it does, or if that is unknown."""
     if memory.fits is not False:
         return ()

@@ -25,7 +25,7 @@ from caovand.cli.common.survey import (
 )
 from caovand.cli.common.verb import Verb
 from caovand.core.config.schema import Config
-from caovand.lab.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collected, take
+from caovand.lab.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collect, take
 from caovand.lab.fieldtest.work import STOPPED, Work, keep
 
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         subject = Subject(config, machine, source, order)
         work = Work(folder, subject.described(), again=args.again)
         take(subject, work, screen)
-    contents = collected(subject, work)
+    contents = collect(subject, work)
     archive.write(target, target.name.partition(".")[0], contents)
     work.end()
     print(contents[REPORT].decode(errors="replace"), end="")

@@ -219,10 +219,10 @@ def _doctor(source: Path) -> dict[str, Any]:
 def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:
     if subject.no_kernels or subject.card is None:
         return {"why": subject.no_kernels, "parts": []}
-    return kernels.measured(subject.machine.engine, subject.card, screen.say)
+    return kernels.measure(subject.machine.engine, subject.card, screen.say)
 
 
-def collected(subject: Subject, work: Work) -> dict[str, bytes]:
+def collect(subject: Subject, work: Work) -> dict[str, bytes]:
     """The files of the archive, without secrets."""
     todo, config = _trials(subject), subject.config
     found = {name: work.of(name) for name in ("facts", KERNELS, *(one.name for one in todo))}

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"kept in {path}")
     if failed is not None:
         raise CommandError(Exit.FAILED, failed.message, failed.remedy)
-    return Exit.DONE if verdict.passed(checks) else Exit.FAILED
+    return Exit.DONE if verdict.has_passed(checks) else Exit.FAILED
 
 
 def _explained(problem: Exception) -> CommandError:

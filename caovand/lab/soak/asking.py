@@ -76,7 +76,7 @@ class Asking:
         api = self.target.api
         document = self._whole(prompt, KNOWN_TOKENS, **({"logprobs": 2} if api.logprobs else {}))
         found = canary.read(json.dumps(document), KNOWN_TOKENS) if api.logprobs else None
-        return found or known.worded(choice(document)[0])
+        return found or known.as_words(choice(document)[0])
 
     def learn(self, limits: Limits) -> list[Known]:
         """Ask all known prompts; raises as `greedy` does."""

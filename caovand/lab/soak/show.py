@@ -9,7 +9,7 @@ from typing import Any
 from caovand.lab.core.soak.judged import Check, Outcome
 from caovand.lab.core.soak.schedule import Kind
 from caovand.lab.core.soak.seen import Seen
-from caovand.lab.core.soak.verdict import clock, passed
+from caovand.lab.core.soak.verdict import clock, has_passed
 
 MAX_ERRORS = 200
 WORDS = {
@@ -35,7 +35,7 @@ def document(seen: Seen, checks: Sequence[Check]) -> dict[str, Any]:
     found["known_asked"] = len(seen.compared)
     found["errors"] = found["errors"][:MAX_ERRORS]
     found["error_count"] = len(seen.errors)
-    return {"passed": passed(checks), "checks": [asdict(one) for one in checks], **found}
+    return {"passed": has_passed(checks), "checks": [asdict(one) for one in checks], **found}
 
 
 def lines(document: Mapping[str, Any], checks: Sequence[Check], seen: Seen) -> Iterator[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.gateway.body import fields
-from caovand.core.gateway.naming import CHAT, MESSAGES, Defaults, Meant, Naming, rewritten
+from caovand.core.gateway.naming import CHAT, MESSAGES, Defaults, Meant, Naming, rewrite_body
 from tests.core.gateway.test_protocol import names, values
 
 NAMING = Naming(("tiny", "qwen3:8b"), {"gpt-4o": "tiny", "deep": "tiny:high", "gone": "other"})
@@ -41,7 +41,7 @@ def test_a_name_means_one_model_or_none(name: str, meant: Meant | None) -> None:
 
 def sent(body: Any, path: str = CHAT, naming: Naming = NAMING) -> Any:
     raw = json.dumps(body).encode()
-    return json.loads(rewritten(raw, [*fields(raw)][-1], f"/v1/{path}", naming))
+    return json.loads(rewrite_body(raw, [*fields(raw)][-1], f"/v1/{path}", naming))
 
 
 @given(st.dictionaries(names, values))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from caovand.core.gateway.keys import (
     MAX_KEYS,
     ClientKey,
-    checked,
+    check_new_key,
     digest_of,
     from_document,
     to_document,
@@ -112,9 +112,9 @@ def test_a_key_is_kept_without_its_secret() -> None:
 )
 def test_a_key_that_makes_no_sense_is_refused(key: ClientKey) -> None:
     with pytest.raises(ProblemError):
-        checked(key, ["taken"])
+        check_new_key(key, ["taken"])
 
 
 def test_there_are_only_so_many_keys() -> None:
     with pytest.raises(ProblemError, match="revoke"):
-        checked(ClientKey("a", ""), [str(n) for n in range(MAX_KEYS)])
+        check_new_key(ClientKey("a", ""), [str(n) for n in range(MAX_KEYS)])

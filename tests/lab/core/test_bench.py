@@ -93,7 +93,7 @@ def test_too_few_rounds_have_no_verdict_and_other_cells_no_row() -> None:
     other = result(SLOW, FAST)
     other["cells"][0]["prompt"] = 4096
     assert not list(compare.rows(few, other))
-    assert compare.differing(few, {**other, "mtp": 3}) == {"mtp": ("mtp", 3)}
+    assert compare.differing_circumstances(few, {**other, "mtp": 3}) == {"mtp": ("mtp", 3)}
 
 
 # -- prompts ----------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_prompt_has_the_tokens_asked_for_and_never_more(tokens: int, density: 
 
     if tokens < 3:
         return
-    found, many = prompts.fitted(text, tokens, count)
+    found, many = prompts.fit(text, tokens, count)
     assert many == count(found) <= tokens
     assert many >= tokens * (1 - prompts.CLOSE) - 1
 
@@ -140,12 +140,12 @@ def test_uneven_text_is_fitted_too_and_too_little_is_refused() -> None:
     def count(part: str) -> int:
         return part.count("語") * 2 + part.count("ab") // 2
 
-    found, many = prompts.fitted(text, 5000, count)
+    found, many = prompts.fit(text, 5000, count)
     assert 4950 <= many == count(found) <= 5000
     with pytest.raises(TooLittleText, match="all texts together have"):
-        prompts.fitted(text, 10**6, count)
+        prompts.fit(text, 10**6, count)
     with pytest.raises(TooLittleText, match="its beginning alone has more"):
-        prompts.fitted(text, 3, lambda part: 50 + len(part))
+        prompts.fit(text, 3, lambda part: 50 + len(part))
 
 
 # -- figures ----------------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def test_a_difference_is_the_first_token_after_the_longest_agreement(
 
 
 def test_without_logprobs_words_are_compared() -> None:
-    found = known.difference([known.worded("one two  three")], known.worded("one two four"))
+    found = known.difference([known.as_words("one two  three")], known.as_words("one two four"))
     assert found is not None
     assert found.text == "token 2 is 'two ' instead of 'two  '"
 

@@ -58,7 +58,7 @@ def offer_gguf(
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
     load = Load(0, filled=sizing.FILLED["chat"])
-    found = sizing.longest(in_gguf, host, load, cards, rooms, "chat")
+    found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
     timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
         return ()

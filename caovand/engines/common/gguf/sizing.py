@@ -53,7 +53,7 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
     ]
 
 
-def fixed(
+def place_fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
 ) -> Sized:
     """The best placement of one load."""
@@ -67,7 +67,7 @@ def fixed(
     return Sized(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
 
 
-def longest(
+def find_longest(
     model: ModelCard,
     host: Host,
     load: Load,
@@ -85,7 +85,7 @@ def longest(
     top = limit if gpus else min(limit, max(MAX_ON_HOST, enough))
 
     def at(context: int) -> Sized:
-        return fixed(model, host, replace(load, context=context), gpus, rooms)
+        return place_fixed(model, host, replace(load, context=context), gpus, rooms)
 
     least = at(min(MIN_CONTEXT, limit))
     goal = at(enough)

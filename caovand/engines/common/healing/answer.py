@@ -27,7 +27,7 @@ def answer_of(
     """The answer for an engine; None stands for the kernel's log and for an uncertain writer."""
     kinds = {**_OF_KERNEL, **(engine.log.kinds if engine else {})}
     rules = rules or LadderRules(engine.healing if engine else _NOBODYS)
-    reports = resembling(engine.name if engine else "", finding)
+    reports = similar_reports(engine.name if engine else "", finding)
     kind = kinds.get(finding.signature, "")
     found = answers.answer(finding, kind, plan, rules, reports)
     if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
@@ -35,7 +35,7 @@ def answer_of(
     return found
 
 
-def resembling(engine: str, finding: Finding) -> tuple[str, ...]:
+def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:
     """Public reports of the same text with the same meaning, those of the same engine first."""
     found = REPORTS.get((finding.failure, finding.signature), {})
     return tuple(found.get(engine) or next(iter(found.values()), ()))

@@ -66,7 +66,7 @@ class Explainer:
         version = figures.pop("version", None)
         finding = self.find_cause(lines, "resolve")
         if finding is not None:
-            finding = public(finding, finding.line + begin)
+            finding = without_secrets(finding, finding.line + begin)
         return Explanation(
             None if version is None else str(version), durations(times), reached, finding,
             self.advise(finding) if finding else (), figures, {}, harmless,
@@ -78,7 +78,7 @@ def lines_of(text: str) -> list[str]:
     return [unwrap(line) for line in re.split(r"\r?\n", without_colours(text))]
 
 
-def public(finding: Finding, line: int) -> Finding:
+def without_secrets(finding: Finding, line: int) -> Finding:
     """The finding at this line of the file, without anything that looks like a secret."""
     return replace(
         finding,

@@ -219,16 +219,16 @@ def _context(
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
         loads = [replace(load, context=typed) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
         return sized, Setting(typed, "user", source)
     if whole := texts.step(config, model, verbatim):
         loads = [replace(load, context=whole.value) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
         return sized, whole
     workload = config.policy.workload
 
     def longest(load: Load) -> sizing.Sized:
-        return sizing.longest(model, host, load, gpus, rooms, workload)
+        return sizing.find_longest(model, host, load, gpus, rooms, workload)
 
     enough = min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len)
     sized = requests.grow(sizing.best(loads, longest, enough), longest, most, workload)

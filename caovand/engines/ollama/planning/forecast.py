@@ -78,4 +78,4 @@ def _size(plan: Plan, inventory: Inventory) -> sizing.Sized:
     gpus = cards_of(plan, inventory)
     rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
     model = inventory.model
-    return sizing.fixed(model, inventory.host, load_of(plan), gpus, rooms)
+    return sizing.place_fixed(model, inventory.host, load_of(plan), gpus, rooms)

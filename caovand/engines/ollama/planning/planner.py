@@ -22,7 +22,7 @@ from caovand.engines.common.plans import (
     device,
     idle_keys,
     keep_steps,
-    misfit,
+    misfit_warnings,
     refuse_other_tasks,
 )
 from caovand.engines.ollama import command, names
@@ -186,12 +186,12 @@ def _size_load(
     rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
     if wanted is not None:
         loads = [replace(one, context=wanted) for one in loads]
-        sized = sizing.best(loads, lambda one: sizing.fixed(model, host, one, gpus, rooms))
+        sized = sizing.best(loads, lambda one: sizing.place_fixed(model, host, one, gpus, rooms))
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
 
         def longest(one: Load) -> sizing.Sized:
-            return sizing.longest(model, host, one, gpus, rooms, workload)
+            return sizing.find_longest(model, host, one, gpus, rooms, workload)
 
         most = load.slots
         if slots.origin == "policy":
@@ -285,7 +285,7 @@ def _with_warnings(plan: Plan, config: Config, inventory: Inventory, gpus: tuple
         )
     found += map(str, conflicts(plan, inventory))
     memory = forecast(plan, inventory)
-    found += misfit(memory)
+    found += misfit_warnings(memory)
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 

@@ -136,7 +136,7 @@ def find_cause(
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], row[1])
             elif trace.raised_by_reader or trace.is_building(message):
-                row = (python.sure(row[0]), row[1])
+                row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase
             if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:
                 trace.files = []

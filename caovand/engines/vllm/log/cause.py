@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.hit import explain_lost_process
-from caovand.engines.common.logs.rows.python import UNSURE_ROWS, sure
+from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of
 from caovand.engines.vllm.log.component import (
     Hit,
@@ -25,7 +25,7 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.lost import SILENT, says_nothing
+from caovand.engines.vllm.log.lost import SILENT, is_unexplained
 from caovand.engines.vllm.log.search import UNEVEN, Search
 from caovand.engines.vllm.log.signatures import BY_ID
 
@@ -154,11 +154,11 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
     blamed = "drafter" if row is UNEVEN else component_of(hit)
     if blamed:
         captures["component"] = blamed
-    silent = row is not None and says_nothing(row.id, captures, hit.phase, rows, lines)
+    silent = row is not None and is_unexplained(row.id, captures, hit.phase, rows, lines)
     silent = silent or "silent" in captures
     if silent:
         captures["silent"] = "yes"
-    read = row and sure(row) if raised_by_reader(hit) else row
+    read = row and as_raised_by_reader(row) if raised_by_reader(hit) else row
     failure = read.means(hit.phase) if read else "unknown"
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
         failure = failure_of_unnamed(hit, blamed)
@@ -168,7 +168,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
         if family is not None and row is None:
             row, failure = family, family.means(hit.phase)
         elif family is not None and row is not None and family.id in BUILDING:
-            failure = sure(row).means(hit.phase)
+            failure = as_raised_by_reader(row).means(hit.phase)
     if row and row.id in _OPERATORS and hit.phase != "serving":
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:

@@ -104,7 +104,7 @@ class Hit:
         return self.signature is not None and self.signature.kind in kinds
 
 
-def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
+def raised_where(index: int, whose: Parts, lines: Sequence[str]) -> str:
     """Where an exception without a message was raised, and by which code; else it tells nothing."""
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
     mine = (whose.process, whose.pid)

@@ -27,7 +27,7 @@ def is_wrapper(message: str) -> bool:
     return any(row.pattern.match(message) for row in WRAPPERS)
 
 
-class Aside:
+class HandledErrors:
     """Knows which lines belong to a handled error.
 
     A record of vLLM's logger has the same process, time and file on all its lines. Raw output ends

@@ -12,7 +12,7 @@ _REPORTED = "engine.dead"
 _CORE = "(EngineCore"
 
 
-def says_nothing(
+def is_unexplained(
     row: str, captures: Mapping[str, str], phase: str, rows: Collection[str], lines: Sequence[str]
 ) -> bool:
     """Whether nothing explains this row, neither another one of `rows` nor the status."""

@@ -15,9 +15,9 @@ from caovand.engines.vllm.log.component import (
     Traces,
     keeps_drafted_states,
     phase_behind,
-    place,
+    raised_where,
 )
-from caovand.engines.vllm.log.handled import CALL_FAILED, Aside
+from caovand.engines.vllm.log.handled import CALL_FAILED, HandledErrors
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.phases import figures, phase_of
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
@@ -49,7 +49,7 @@ class Search:
         self.hits: list[Hit] = []
         self.stopped = False
         self._phase, self._shown_phase = phase, ""
-        self._aside, self._traces, self._texts = Aside(), Traces(), _Texts(lines)
+        self._aside, self._traces, self._texts = HandledErrors(), Traces(), _Texts(lines)
         self._last_message = self._called = ""
         self._generating, self._answered = 0, True
         for index, line in enumerate(lines):
@@ -120,7 +120,7 @@ class _Texts:
         if _STOPPED.match(text):
             return None
         if text.isidentifier():  # alone it tells nothing
-            text = f"{text}{place(index, parts, self._lines)}"
+            text = f"{text}{raised_where(index, parts, self._lines)}"
         if text not in self._known:
             self._known[text] = match_text(text)
         found = self._known[text]

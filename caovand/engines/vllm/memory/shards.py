@@ -79,7 +79,7 @@ def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple
 
 
 @lru_cache(maxsize=8)
-def models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
+def stage_models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
     """The model as each stage has it."""
     return tuple(stage_model(model, start, end, drafting=drafting) for start, end in ranges(dealt))
 

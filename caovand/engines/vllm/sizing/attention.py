@@ -41,7 +41,7 @@ TRITON = {
 FLASHINFER = Reached(0.26, 0.26, 0.4)
 
 
-def reached(candidate: Candidate) -> Reached:
+def reached_shares(candidate: Candidate) -> Reached:
     """What the attention of this candidate reaches on a Turing card."""
     if candidate.flashinfer:
         return FLASHINFER
@@ -64,7 +64,7 @@ class Attention:
         read = _bytes_read(model, candidate, held)
         if not candidate.turing:  # elsewhere a prompt's products are within the weights' low rate
             return cls(read, 0)
-        shares = reached(candidate)
+        shares = reached_shares(candidate)
         share = shares.verifying if candidate.mtp else shares.decoding
         heads = model.heads * model.head_dim * model.cached_layers.count(FULL)
         flops = 4 * heads / candidate.tensor_parallel / shares.prompts

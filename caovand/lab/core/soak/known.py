@@ -52,7 +52,7 @@ class Difference:
         return f"token {self.place} is {self.token!r} instead of {self.known!r}{led}"
 
 
-def worded(text: str) -> Greedy:
+def as_words(text: str) -> Greedy:
     """An answer without logprobs, as words with unknown margins."""
     return Greedy(tuple(WORD.findall(text)), ())
 

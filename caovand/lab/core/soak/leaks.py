@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caovand.lab.core.soak import trends
-from caovand.lab.core.soak.judged import Check, Outcome, settled
+from caovand.lab.core.soak.judged import Check, Outcome, settled_samples
 from caovand.lab.core.soak.seen import Sample, Seen
 
 WARM_UP = 0.25
@@ -37,7 +37,7 @@ WATCHED = (
 
 def checks(seen: Seen) -> Iterator[Check]:
     """One check for each thing that could be watched."""
-    kept = settled(seen.samples, seen.seconds, WARM_UP)
+    kept = settled_samples(seen.samples, seen.seconds, WARM_UP)
     for one in WATCHED:
         points = [
             (sample.at_s, value)

@@ -37,7 +37,7 @@ def checks(seen: Seen) -> tuple[Check, ...]:
     )
 
 
-def passed(found: Sequence[Check]) -> bool:
+def has_passed(found: Sequence[Check]) -> bool:
     """Whether no check failed."""
     return all(check.outcome is not Outcome.FAILED for check in found)
 

@@ -249,7 +249,7 @@ _RAW = re.compile(
 )
 
 
-def sure(row: Signature) -> Signature:
+def as_raised_by_reader(row: Signature) -> Signature:
     """A row as it reads what code that handles arguments or model files raised."""
     return replace(row, by_phase=SERVED) if row.id in UNSURE_ROWS else row
 
