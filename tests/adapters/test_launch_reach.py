@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import launch
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 
 pytestmark = pytest.mark.skipif(launch.landlock_abi() < launch.MIN_ABI, reason="no Landlock")
 
@@ -27,7 +27,7 @@ for path in sys.argv[2:]:
 def opened(paths: Iterable[str], flags: int, confined: Confinement | None) -> tuple[set[str], str]:
     """Those of these paths that a program in an engine's place can open, and what is printed."""
     words = [sys.executable, "-S", "-c", OPEN, str(flags), *paths]
-    with launching(words, {}, confined) as started:
+    with popen_arguments(words, {}, confined) as started:
         done = subprocess.run(**started, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()), done.stderr
 
@@ -48,7 +48,7 @@ def test_of_the_devices_an_engine_has_those_that_it_needs() -> None:
 
 def test_an_engine_of_root_reads_neither_the_machines_memory_nor_its_log() -> None:
     words = ["/bin/grep", "CapEff", "/proc/self/status"]
-    with launching(words, {}, Confinement((), (), ())) as started:
+    with popen_arguments(words, {}, Confinement((), (), ())) as started:
         done = subprocess.run(**started, capture_output=True, text=True, check=True)
     rights = int(done.stdout.split()[1], 16)
     assert not rights & (1 << launch.CAP_SYS_RAWIO | 1 << launch.CAP_SYSLOG)

@@ -71,7 +71,7 @@ def of_a_server(config: Config, places: Directories, readable: str = "") -> Conf
     keys = (key for key in _hidden_keys(config) if os.path.exists(key) and key != readable)
     hidden = (*map(str, (places.runtime, places.state, places.cache, places.logs)), *keys)
     # Who is sooner chosen when memory runs out: a number that it writes of itself.
-    return Confinement(hidden, (readable,) if readable else (), ("/proc/self",))
+    return Confinement(hidden, (readable,) if readable else (), ("/proc/self",), alone=True)
 
 
 def _hidden_keys(config: Config) -> Iterator[str]:
