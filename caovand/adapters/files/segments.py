@@ -14,7 +14,7 @@ IPC_RMID = 0
 def remove_unused(listing: str = LISTING) -> None:
     """Remove our user's segments that no process is attached to and whose maker has ended.
 
-    For a user of engines' alone: what another program keeps that way is not told from an engine's.
+    For a user of engines' alone: nothing tells what another program keeps from an engine's.
     """
     libc = ctypes.CDLL(None)
     with limits.absent(), open(listing, encoding="ascii") as lines:
