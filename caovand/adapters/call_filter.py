@@ -25,9 +25,14 @@ NUMBERS: Mapping[str, tuple[int, int]] = {
     "acct": (163, 89), "add_key": (248, 217), "bpf": (321, 280), "delete_module": (176, 106),
     "fcntl": (72, 25), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "ioctl": (16, 29),
-    "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
-    "kill": (62, 129), "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429),
-    "open_by_handle_at": (304, 265), "open_tree": (428, 428), "open_tree_attr": (467, 467),
+    "ioprio_set": (251, 30), "kcmp": (312, 272), "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104), "keyctl": (250, 219), "kill": (62, 129),
+    "migrate_pages": (256, 238), "mount": (165, 40), "mount_setattr": (442, 442),
+    "move_mount": (429, 429), "move_pages": (279, 239),
+    "open_by_handle_at": (304, 265), "perf_event_open": (298, 241), "process_madvise": (440, 440),
+    "process_mrelease": (448, 448), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "setpriority": (141, 140),
+    "open_tree": (428, 428), "open_tree_attr": (467, 467),
     "pidfd_send_signal": (424, 424), "pivot_root": (155, 41), "prlimit64": (302, 261),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
     "reboot": (169, 142), "request_key": (249, 218), "rt_sigqueueinfo": (129, 138),
@@ -41,6 +46,7 @@ DENIED = (
     "init_module", "finit_module", "delete_module", "mount", "umount2", "pivot_root", "open_tree",
     "open_tree_attr", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr",
     "keyctl", "add_key", "request_key", "open_by_handle_at", "swapon", "swapoff", "reboot", "acct",
+    "process_madvise", "process_mrelease",
 )  # fmt: skip
 SIGNALS = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 """Their first argument names the process."""
@@ -48,8 +54,19 @@ UNNAMED = ("tkill", "pidfd_send_signal")
 """Their arguments do not name the process."""
 OWNERS = {"fcntl": (8, 15), "ioctl": (0x8901, 0x8902)}
 """F_SETOWN and the like: who gets a signal when a descriptor is ready."""
+SCHEDULING = ("sched_setaffinity", "sched_setparam", "sched_setscheduler")
+"""Their first argument names a thread. OpenMP and ZeroMQ name each of theirs, not only 0."""
+OBSERVING: Mapping[str, Sequence[int]] = {
+    "migrate_pages": (ARG0_OFFSET,), "move_pages": (ARG0_OFFSET,),
+    "perf_event_open": (ARG1_OFFSET,), "kcmp": (ARG0_OFFSET, ARG1_OFFSET),
+}  # fmt: skip
+"""Which of their arguments name processes; who may do this to others may trace them."""
+LIMITING = ("prlimit64", "sched_setattr")
+"""Their first argument names the process."""
+PRIORITIES = {"setpriority": 0, "ioprio_set": 1}
+"""Their second argument names a process if the first is PRIO_PROCESS or IOPRIO_WHO_PROCESS."""
 ALL = -1
-"""As a pid: every process that one may signal."""
+"""As a pid: every process that one may signal or observe."""
 
 Instruction = tuple[int, int, int, int]
 Values = Mapping[int, Sequence[int]]
@@ -71,13 +88,18 @@ def program(
 ) -> bytes:
     """The filter of system calls, which fail with EPERM.
 
-    Those in DENIED do, and setting the limits of another process, which needs no more than its
-    user. Where Landlock does not restrict `truncation` and `signals`, so do truncating by name,
-    and signals for the processes `keepers` and their groups. One that is `alone` may signal no
-    other process at all: a pid may be that of any thread, and those come and go.
+    Those in DENIED do; setting priorities and limits of another process than this one, which needs
+    no more than its user; and scheduling or observing the processes `keepers`. Where Landlock does
+    not restrict `truncation` and `signals`, so do truncating by name, and signals for the keepers
+    and their groups. One that is `alone` may signal and schedule no other process at all: a pid may
+    be that of any thread, and those come and go.
     """
-    own, denied, refused = os.getpid(), [*DENIED], dict[str, Values]()
-    allowed: dict[str, Values] = {"prlimit64": {ARG0_OFFSET: (0, own)}}
+    own, denied = os.getpid(), [*DENIED]
+    itself, kept = (0, own), sorted({*keepers, ALL})
+    refused: dict[str, Values] = {name: dict.fromkeys(at, kept) for name, at in OBSERVING.items()}
+    allowed: dict[str, Values] = {name: {ARG0_OFFSET: itself} for name in LIMITING}
+    for name, kind in PRIORITIES.items():
+        allowed[name] = {ARG0_OFFSET: (kind,), ARG1_OFFSET: itself}
     if not truncation:
         denied.append("truncate")
     if alone or not signals:
@@ -85,9 +107,11 @@ def program(
         refused |= {name: {ARG1_OFFSET: values} for name, values in OWNERS.items()}
     if alone:
         allowed |= {name: {ARG0_OFFSET: (own,)} for name in SIGNALS}
-    elif not signals:
-        pids = sorted({*keepers, *_groups(keepers), ALL})
-        refused |= {name: {ARG0_OFFSET: pids} for name in SIGNALS}
+        allowed |= {name: {ARG0_OFFSET: itself} for name in SCHEDULING}
+    else:
+        refused |= {name: {ARG0_OFFSET: kept} for name in SCHEDULING}
+        pids = sorted({*kept, *_groups(keepers)})
+        refused |= {name: {ARG0_OFFSET: pids} for name in SIGNALS if not signals}
     code = [
         (BPF_LOAD, 0, 0, ARCH_OFFSET),
         (BPF_JEQ, 1, 0, AUDIT_ARCH[machine]),

@@ -69,10 +69,10 @@ def test_the_filter_refuses_what_is_denied_and_nothing_else(
 ) -> None:
     code, arch = call_filter.program(machine, ()), call_filter.AUDIT_ARCH[machine]
     denied = {call_filter.number(name, machine) for name in call_filter.DENIED}
-    limits = call_filter.number("prlimit64", machine)
-    for one in (number, *denied, limits):
+    argued = {*call_filter.LIMITING, *call_filter.PRIORITIES, *call_filter.OBSERVING}
+    argued |= {*call_filter.SCHEDULING}
+    for one in {number, *denied} - {call_filter.number(name, machine) for name in argued}:
         refused = one in denied or one >= call_filter.X32
-        refused = refused or (one == limits and first not in (0, os.getpid()))
         expected = call_filter.REFUSE if refused else call_filter.ALLOW
         assert verdict(code, nr=one, arch=arch, first=first) == expected
         assert verdict(code, nr=one, arch=arch + 1, first=first) == call_filter.REFUSE
@@ -99,6 +99,56 @@ def test_where_landlock_knows_no_signals_the_filter_keeps_them_from_the_keepers(
     for name in ("tkill", "pidfd_send_signal", "truncate"):
         assert refused(machine, name, landlock=False)
         assert not refused(machine, name)
+
+
+@machines
+@pytest.mark.parametrize("landlock", [True, False])
+def test_no_other_process_gets_priorities_or_limits(machine: str, landlock: bool) -> None:
+    own, others = os.getpid(), (1, os.getppid(), -1)
+    for name in call_filter.LIMITING:
+        for pid in (0, own):
+            assert not refused(machine, name, landlock=landlock, first=pid)
+        for pid in others:
+            assert refused(machine, name, landlock=landlock, first=pid), name
+    for name, kind in {"setpriority": os.PRIO_PROCESS, "ioprio_set": 1}.items():
+        for pid in (0, own):
+            assert not refused(machine, name, landlock=landlock, first=kind, second=pid)
+            for others_kind in {0, 1, 2, 3} - {kind}:  # of a group, of a user
+                assert refused(machine, name, landlock=landlock, first=others_kind, second=pid)
+        for pid in others:
+            assert refused(machine, name, landlock=landlock, first=kind, second=pid), name
+
+
+@machines
+def test_the_keepers_are_neither_scheduled_nor_observed(machine: str, other: int) -> None:
+    """All others may be: OpenMP and ZeroMQ name threads, and would abort."""
+    keepers = {os.getppid(), other}
+    for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam"):
+        for pid in (0, os.getpid(), other + 1):
+            assert not refused(machine, name, keepers, first=pid), name
+            assert refused(machine, name, keepers, alone=True, first=other + 1)
+        for pid in keepers:
+            for alone in (True, False):
+                assert refused(machine, name, keepers, alone=alone, first=pid), name
+    for pid in keepers:
+        for name in ("migrate_pages", "move_pages", "kcmp"):
+            assert refused(machine, name, keepers, first=pid), name
+        for name in ("perf_event_open", "kcmp"):
+            assert refused(machine, name, keepers, second=pid), name
+    assert refused(machine, "perf_event_open", second=-1), "all processes"
+    for name in ("migrate_pages", "move_pages", "kcmp", "perf_event_open"):
+        assert not refused(machine, name, keepers, first=os.getpid(), second=other + 1), name
+    for name in ("process_madvise", "process_mrelease"):
+        assert refused(machine, name), "a descriptor does not say whose it is"
+
+
+@machines
+def test_memory_is_bound_to_nodes_freely(machine: str) -> None:
+    for name, numbers in {"set_mempolicy": (238, 237), "mbind": (237, 235)}.items():
+        code = call_filter.program(machine, {1}, truncation=False, signals=False, alone=True)
+        call = numbers[call_filter.MACHINES.index(machine)]
+        found = verdict(code, nr=call, arch=call_filter.AUDIT_ARCH[machine], first=1)
+        assert found == call_filter.ALLOW, name
 
 
 @machines
