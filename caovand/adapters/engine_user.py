@@ -107,6 +107,11 @@ class EngineUser:
         self._link.abandon(pid)
 
     @property
+    def spawner(self) -> int:
+        """The spawner's pid."""
+        return self._process.pid
+
+    @property
     def why_ended(self) -> str:
         """Why no program can be started or signalled, once that is so."""
         return self._link.why_ended

@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         nonlocal effects
         args = parser(words).parse_args(words)
+        args.own_process = argv is None
         effects = args.effects
         return _run(args)
 

@@ -1,6 +1,6 @@
 """Remove files and folders that an engine may replace while we remove them.
 
-An engine that runs as our user may replace any folder it can write to by a link to ours. So
+An engine of our user may replace any folder that it can write to by a link to one of ours. So
 each step names a single entry of a folder that is open and was no link. Folders at any depth are
 moved to the top one at a time: a thousand levels take neither a thousand descriptors nor a stack,
 and the kernel refuses to move a mount point, whose contents stay.

@@ -4,6 +4,7 @@ vLLM and its libraries put sockets and scratch files into the temporary folder a
 into /dev/shm; a killed process removes neither. So the engine gets its own temporary folder, which
 is emptied after each end. Shared memory that its processes use and that is newer than they are is
 recorded in a ledger while they live, for the next daemon too, and removed once no process uses it.
+Segments of System V's go as well where engines have a user of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from caovand.adapters import engine_user
 from caovand.adapters.engine_user import as_engine
-from caovand.adapters.files import emptying, state_file
+from caovand.adapters.files import emptying, segments, state_file
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")
@@ -109,6 +110,9 @@ class StaleFiles:
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 left += as_engine(emptying.empty, str(self.folder))
+        if engine_user.current() is not None:
+            with contextlib.suppress(OSError):
+                as_engine(segments.remove_unused)
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)

@@ -63,7 +63,8 @@ def _weights_of_part(part: Part, way: Sharding, sizes: list[int], bits: float | 
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:
         return Weights(part, way, "BF16", count * BYTES, layers)
-    return Weights(part, way, "U8", int(count * bits / 8), layers)
+    stored = "F8_E4M3" if bits >= 8 else "U8"  # which packs several weights
+    return Weights(part, way, stored, int(count * bits / 8), layers)
 
 
 def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:

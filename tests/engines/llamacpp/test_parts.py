@@ -171,7 +171,7 @@ def test_memory_is_found_in_the_cheapest_place_first() -> None:
     host = machine(QWEN_27B_MTP)
     taken = descend(plan(host), host, "host-oom")
     assert taken[:3] == ["prompts-off 0", "cache q8_0", "slots 1"]
-    assert "context 16384" in taken
+    assert "context 4096" in taken
     card = machine(LLAMA_70B, 8192)
     loaded = descend(plan(card), card, "device-oom-load")
     assert loaded[0].startswith("layers ")

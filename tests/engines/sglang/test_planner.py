@@ -158,7 +158,7 @@ def test_linked_cards_share_the_model_and_others_where_that_finishes_far_more() 
     assert plan(machine(linked)).value("tp_size") == 2
     apart = plan(machine(one(A100, 2)))
     assert apart.value("tp_size") == 2
-    assert "times the requests of fewer, although" in apart.settings["tp_size"].reason
+    assert "times the requests of a smaller split, although" in apart.settings["tp_size"].reason
     narrow = tuple(replace(gpu, pcie=(3, 4)) for gpu in one(A100, 2))
     alone = plan(machine(narrow)).settings["tp_size"]
     assert (alone.value, "hardly more requests over PCIe 3.0 x4" in alone.reason) == (1, True)
@@ -169,6 +169,40 @@ def test_linked_cards_share_the_model_and_others_where_that_finishes_far_more() 
     assert plan(machine(one(A100, 2)), engine={"gpus": [1]}).cards == ("1",)
     with pytest.raises(Unplannable, match="there are 2 cards"):
         plan(machine(one(A100, 2)), policy={"tensor_parallel_size": 4})
+
+
+def test_a_batch_is_served_by_replicas_that_take_all_cards() -> None:
+    cards = tuple(replace(gpu, pcie=(3, 8)) for gpu in one(named("RTX 4090"), 3))
+    inventory = machine(cards)
+    found = plan(inventory, policy={"workload": "batch"})
+    assert (found.value("tp_size"), found.value("dp_size")) == (1, 3)
+    assert (found.cards, parsed(found, inventory).dp_size) == (("0", "1", "2"), 3)
+    assert ENGINE.planning.at_once(found) == 3 * found.value("max_running_requests")
+    assert ENGINE.planning.forecast(found, inventory).fits
+    assert plan(inventory).value("dp_size") is None
+    linked = tuple(replace(gpu, nvlink=tuple({0, 1} - {gpu.index})) for gpu in one(H200, 2))
+    assert plan(machine(linked), policy={"workload": "batch"}).value("dp_size") == 2
+    split = plan(inventory, policy={"workload": "batch", "tensor_parallel_size": 1})
+    assert (split.value("dp_size"), split.cards) == (None, ("0",))
+    typed = plan(inventory, engine={"extra_args": ["--data-parallel-size", "2", "--tp-size", "1"]})
+    assert typed.cards == ("0", "1")
+    with pytest.raises(Unplannable, match="whole number of at least 1"):
+        plan(inventory, engine={"extra_args": ["--dp-size", "no"]})
+    old = replace(REAL, flags=REAL.flags - {"--dp-size"})
+    assert plan(machine(cards, engine=old), policy={"workload": "batch"}).value("dp_size") is None
+
+
+def test_cards_that_stay_idle_are_named_with_the_reason() -> None:
+    for many, linked in ((3, False), (3, True), (6, True)):
+        every = set(range(many))
+        links = tuple(
+            replace(gpu, nvlink=tuple(every - {gpu.index}) if linked else ())
+            for gpu in one(A100, many)
+        )
+        reason = plan(machine(links)).settings["tp_size"].reason
+        sizes, idle = ("1, 2 or 4", "2 stay") if many == 6 else ("1 or 2", "1 stays")
+        assert f"; {idle} idle: the model can be split over {sizes} only" in reason
+    assert "idle" not in plan(machine(one(A100, 2))).settings["tp_size"].reason
 
 
 def test_a_small_card_gets_the_longest_context_that_fits() -> None:

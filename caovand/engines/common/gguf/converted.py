@@ -101,6 +101,8 @@ def _layer(model: ModelCard, kind: str, size: int, experts: int) -> GgufLayer:
         return GgufLayer(size, experts, state_size=state)
     if model.latent:
         return GgufLayer(size, experts, keys=model.latent)
+    if kind == "encoder_attention":
+        return GgufLayer(size, experts)
     windowed = kind == "sliding_attention"
     width = model.kv_heads * model.head_dim
     if not windowed and model.global_head_dim:

@@ -24,6 +24,8 @@ CONTEXT_MIB = 350
 """Memory of each card for CUDA's context and its kernels' pools."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
 """The part of host memory that is left to everything else, as a denominator, and its minimum."""
+PREFERRED = 1.15
+"""How many times as long as the quickest placement one with all attention on the cards may take."""
 HANDOVER_S = 60e-6
 """Seconds to hand a token over to host memory and back, for a layer that is computed in both."""
 DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
@@ -172,18 +174,18 @@ def place(
 ) -> Placement:
     """The quickest placement that fits the cards; host memory takes the rest.
 
-    Experts leave the cards before whole layers do: a token reads few of them.
+    Experts leave the cards before whole layers do: a token reads few of them, and the cards compute
+    all attention. That holds even if a token is a little slower, since prompts are read far faster.
     """
     if not gpus:
         return Placement()
     units = len(_gguf(model).layers) + 1
-    best: tuple[float, Placement] | None = None
-    for placement in _candidates(model, load, rooms, units):
-        found = devices(model, load, placement)
-        seconds = step_seconds(found, gpus, host)
-        if best is None or seconds < best[0]:
-            best = (seconds, placement)
-    return best[1] if best else Placement()
+    found = _candidates(model, load, rooms, units)
+    times = [step_seconds(devices(model, load, one), gpus, host) for one in found]
+    return next(
+        (one for one, time in zip(found, times, strict=True) if time <= min(times) * PREFERRED),
+        Placement(),
+    )
 
 
 def _candidates(

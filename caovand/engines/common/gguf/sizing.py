@@ -17,6 +17,7 @@ from caovand.engines.common.gguf.placement import (
     step_seconds,
 )
 from caovand.engines.common.gguf.sizes import CELLS, Load
+from caovand.engines.common.gguf.weights import tokens_computed
 
 FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
 """Tokens of context for which a workload's time is modelled."""
@@ -31,7 +32,9 @@ FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the
 requests."""
 MAX_ON_HOST = 32768
-"""The longest context chosen without a card: longer prompts take minutes there."""
+"""The longest context chosen without a card, but for a workload that needs more."""
+READING_S = 3600
+"""Modelled seconds in which a processor reads the longest prompt; most are twice as quick."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ def find_longest(
     """
     limit = model.max_model_len or MAX_ON_HOST
     enough = min(SUFFICIENT_CONTEXT[workload], limit)
-    top = limit if gpus else min(limit, max(MAX_ON_HOST, enough))
+    if not gpus:
+        enough = min(enough, longest_on_host(model, host, enough))
+    top = limit if gpus else longest_on_host(model, host, enough)
 
     def at(context: int) -> SizedLoad:
         return place_fixed(model, host, replace(load, context=context), gpus, rooms)
@@ -94,13 +99,18 @@ def find_longest(
     useful = at(min(USEFUL, enough))
     if gpus and useful.whole and useful.fits:
         return _most(at, useful.load.context, enough, lambda one: one.fits and one.whole)
-    if goal.fits and goal.placement.experts_in_ram:
-        return _cheap(at, goal, top)
     if goal.fits:
-        return goal if gpus else _most(at, enough, top, lambda one: one.fits)
+        return goal if gpus or top <= enough else _most(at, enough, top, lambda one: one.fits)
     if not least.fits:
         return least
     return _most(at, least.load.context, enough, lambda one: one.fits)
+
+
+def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
+    """The longest context without a card: one that its cores read in READING_S."""
+    limit = model.max_model_len or MAX_ON_HOST
+    read = tokens_computed(model, host) * READING_S // CELLS * CELLS
+    return int(min(limit, max(USEFUL, min(read, max(MAX_ON_HOST, enough)))))
 
 
 def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int = 0) -> SizedLoad:
@@ -122,18 +132,6 @@ def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int =
         return longest
     quickest = min((sized.seconds for sized in fitting), default=0.0)
     return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
-
-
-def _cheap(at: Callable[[int], SizedLoad], goal: SizedLoad, top: int) -> SizedLoad:
-    """The longest context, by doubling, that costs hardly more time than the goal: windowed and
-    recurrent layers make it cheap."""
-    found = goal
-    while found.load.context < top:
-        longer = at(min(found.load.context * 2, top))
-        if not longer.fits or longer.seconds > goal.seconds * NEARLY:
-            break
-        found = longer
-    return found
 
 
 def _most(

@@ -9,21 +9,24 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.placement import part_of_experts
 from caovand.engines.common.gguf.sizes import Load
-from caovand.engines.common.gguf.sizing import SUFFICIENT_CONTEXT, SizedLoad
-from caovand.engines.common.processors import core_of, read_seconds
+from caovand.engines.common.gguf.sizing import (
+    NEARLY,
+    SUFFICIENT_CONTEXT,
+    SizedLoad,
+    best,
+    find_longest,
+    place_fixed,
+)
+from caovand.engines.common.gguf.weights import active_weights, tokens_computed
+from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, RATE_REACHED, card_speed
 
 BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""
 MAX = {"chat": 8, "long": 4, "batch": 32}
 """The same where memory is left over."""
-MIN_OF_BATCH = 2
+MIN_OF_BATCH = 4
 """Requests of a batch on a processor, however slowly it computes."""
-BITS = {
-    "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K": 5.5, "Q5_0": 5.5,
-    "Q5_1": 6, "Q4_K": 4.5, "Q4_0": 4.5, "Q4_1": 5, "Q3_K": 3.44, "Q2_K": 2.63, "IQ4_XS": 4.25,
-    "IQ4_NL": 4.5, "MXFP4": 4.25, "IQ3_S": 3.44, "IQ3_XXS": 3.06, "IQ2_XXS": 2.06,
-}  # fmt: skip
 
 
 def wanted(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> int:
@@ -48,8 +51,8 @@ def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
     """The tokens that are multiplied with the weights in the time that reading them takes: more at
     once take longer in proportion."""
     assert model.gguf is not None
-    multiplied = max(2 * active_weights(model), 1.0)
     if gpus:
+        multiplied = max(2 * active_weights(model), 1.0)
         speeds = [card_speed(gpu) for gpu in gpus]
         read = model.gguf.size / BANDWIDTH_REACHED
         many = min(
@@ -59,7 +62,7 @@ def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
     else:
         experts = sum(layer.expert_size for layer in model.gguf.layers)
         seconds = read_seconds(host, model.gguf.size - experts, experts * part_of_experts(model))
-        many = seconds * host.cpus * core_of(host).gflop_s * 1e9 / multiplied
+        many = seconds * tokens_computed(model, host)
     return ceil(many)
 
 
@@ -70,7 +73,42 @@ def fewer(load: Load) -> Iterator[Load]:
         yield load
 
 
-def grow(
+def choose(
+    model: ModelCard,
+    host: Host,
+    loads: Sequence[Load],
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    workload: str,
+    most: int,
+) -> SizedLoad:
+    """The best of the loads with the longest context that is worth its price, and more requests at
+    once, up to `most`, where memory is left over."""
+    limit = model.max_model_len or SUFFICIENT_CONTEXT[workload]
+    enough = min(SUFFICIENT_CONTEXT[workload], limit)
+
+    def size(load: Load) -> SizedLoad:
+        return find_longest(model, host, load, gpus, rooms, workload)
+
+    found = best(loads, size, enough)
+    if found.fits and found.placement.experts_in_ram and found.load.context >= enough:
+        return _lengthen(found, lambda load: place_fixed(model, host, load, gpus, rooms), limit)
+    return _grow(found, size, most, workload)
+
+
+def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
+    """The longest context, by doubling, that costs hardly more time: windowed and recurrent layers
+    make it cheap."""
+    found = sized
+    while found.load.context < limit:
+        longer = size(replace(found.load, context=min(found.load.context * 2, limit)))
+        if not longer.fits or longer.seconds > sized.seconds * NEARLY:
+            break
+        found = longer
+    return found
+
+
+def _grow(
     sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int, workload: str
 ) -> SizedLoad:
     """Twice as many requests, and again, as long as everything stays on the cards: of a batch if
@@ -83,21 +121,3 @@ def grow(
             break
         found = more
     return found
-
-
-def active_weights(model: ModelCard) -> float:
-    """Weights that a token multiplies with."""
-    if model.gguf is None:
-        return 0.0
-    bits = 8 * model.gguf.size / max(_weights(model), 1)
-    rest = 1 - part_of_experts(model)
-    size = sum(
-        layer.size - layer.expert_size * rest for layer in model.gguf.layers if not layer.mtp
-    )
-    return (size + model.gguf.output) * 8 / max(bits, 1.0)
-
-
-def _weights(model: ModelCard) -> float:
-    """The number of weights, by the bits of each type."""
-    assert model.gguf is not None
-    return sum(size * 8 / BITS.get(name, 4.5) for name, size in model.gguf.types)

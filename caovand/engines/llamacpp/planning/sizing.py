@@ -13,6 +13,7 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf import slots as requests
+from caovand.engines.common.gguf.placement import devices
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import drafting, steps, texts
@@ -74,7 +75,7 @@ def settings(
         "cache_type_k": kinds[0],
         "cache_type_v": kinds[1],
         "load_mode": _load_mode(sized, gpus),
-        "cache_ram": _cache_ram(inventory, gpus),
+        "cache_ram": _cache_ram(inventory, gpus, sized),
         **_on_cards(sized, gpus),
     }
 
@@ -84,15 +85,17 @@ def _worth_its_buffers(
 ) -> str:
     """Why the load with a larger step is better than the one of today; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
-    alike = replace(larger.load, batch=sized.load.batch, context=context) == sized.load
-    if not (alike and larger.fits):
+    enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
+    if not (larger.fits and larger.load.slots == sized.load.slots):
         return ""
     if sized.placement.experts_in_ram:
         quick = larger.seconds <= sized.seconds * sizing.NEARLY
-        return "experts in host memory are sent to the card once for each of these" if quick else ""
+        worth = quick and larger.load.context >= enough
+        return "experts in host memory are sent to the card once for each of these" if worth else ""
     if not (sized.whole and larger.whole and sized.placement.layers):
         return ""
-    enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
+    if larger.load.keys != sized.load.keys:
+        return ""
     kept = context if context == limit else max(enough, KEPT_CONTEXT * context)
     roomy = larger.load.context >= kept
     return "the cards have room for the compute buffers, and read prompts faster" if roomy else ""
@@ -226,12 +229,7 @@ def _context(
         sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
         return sized, whole
     workload = config.policy.workload
-
-    def longest(load: Load) -> sizing.SizedLoad:
-        return sizing.find_longest(model, host, load, gpus, rooms, workload)
-
-    enough = min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len)
-    sized = requests.grow(sizing.best(loads, longest, enough), longest, most, workload)
+    sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
     context = sized.load.context
     if context == model.max_model_len:
         reason = "the model's own limit"
@@ -241,8 +239,8 @@ def _context(
         reason = "the longest with every layer on the cards"
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
-    elif context == max(sizing.MAX_ON_HOST, sizing.SUFFICIENT_CONTEXT[workload]):
-        reason = "a longer prompt takes minutes to read on a processor"
+    elif context == sizing.longest_on_host(model, host, sizing.SUFFICIENT_CONTEXT[workload]):
+        reason = "a longer prompt takes many minutes to read on a processor"
     else:
         reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"
     return sized, Setting(context, "policy", reason)
@@ -273,13 +271,13 @@ def _on_cards(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> dict[str, Setting
     return found
 
 
-def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu]) -> Setting:
+def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> Setting:
     # Based on total memory: free memory changes from start to start, and the plan with it.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
         reason = "MiB for prompts seen before: an eighth of the host's reserve"
         return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
-    weights = inventory.model.gguf.size if inventory.model.gguf else 0
+    weights = devices(inventory.model, sized.load, sized.placement)[-1].weights
     spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
     if spare >= CACHE_RAM_MIB:
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")

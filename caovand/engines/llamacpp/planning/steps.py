@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from caovand.core.facts.inventory import Host, ModelCard
-from caovand.engines.common.gguf.slots import active_weights
-from caovand.engines.common.processors import core_of
+from caovand.engines.common.gguf.weights import tokens_computed
 
 STEP_S = 5.0
 ON_CARDS, MAX_ON_CARDS = 512, 2048
@@ -16,7 +15,7 @@ MIN_STEP, MAX_STEP = 32, 512
 
 def on_processor(model: ModelCard, host: Host) -> int:
     """Tokens of a step on these cores: a power of two that takes STEP_S seconds at most."""
-    rate = host.cpus * core_of(host).gflop_s * 1e9 / max(2 * active_weights(model), 1.0)
+    rate = tokens_computed(model, host)
     tokens = MIN_STEP
     while tokens * 2 <= min(rate * STEP_S, MAX_STEP):
         tokens *= 2

@@ -189,15 +189,10 @@ def _size_load(
         sized = sizing.best(loads, lambda one: sizing.place_fixed(model, host, one, gpus, rooms))
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
-
-        def longest(one: Load) -> sizing.SizedLoad:
-            return sizing.find_longest(model, host, one, gpus, rooms, workload)
-
         most = load.slots
         if slots.origin == "policy":
             most = requests.most(model, gpus, host, workload)
-        enough = min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len)
-        sized = requests.grow(sizing.best(loads, longest, enough), longest, most, workload)
+        sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load
     if chosen.keys != kind.value:

@@ -28,7 +28,7 @@ from caovand.engines.sglang.memory.steps import (
 from caovand.engines.sglang.planning import options
 
 UNMODELLED = (
-    "cpu_offload_gb", "dp_size", "data_parallel_size", "pp_size",
+    "cpu_offload_gb", "pp_size",
     "pipeline_parallel_size", "nnodes", "speculative_draft_model_path", "max_total_tokens",
     "enable_dp_attention", "enable_hierarchical_cache", "load_format", "swa_full_tokens_ratio",
     "disable_hybrid_swa_memory",

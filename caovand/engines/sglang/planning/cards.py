@@ -102,6 +102,6 @@ def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> S
     if len(gpus) == 1:
         return Setting(1, "policy", "one card")
     able = splits(model, gpus)
-    if all_linked(gpus):
+    if all_linked(gpus) and config.policy.workload != "batch":
         return Setting(able[-1], "policy", f"{able[-1]} cards, {link_text(gpus)}")
     return None

@@ -55,6 +55,7 @@ class SizedLoad:
     share: Callable[[Load], float]
     gain: float = 0.0
     """How many times the requests a second of fewer cards with room for it; 0 if none have room."""
+    replicas: int = 1
 
 
 def eight_bits(gpus: Sequence[Gpu]) -> str:
@@ -72,10 +73,12 @@ def choose(
     *,
     smaller_cache: bool,
     old: bool,
+    replicated: bool,
 ) -> SizedLoad:
     """The load over the fewest of `splits` with room for a generous request in the model's own
     type, or over more that finish far more requests; else over the fewest with room for a
-    sufficient one in 8 bits, and last with weights rounded to 8 bits too."""
+    sufficient one in 8 bits, and last with weights rounded to 8 bits too. `replicated` loads are
+    served by as many replicas as the cards hold."""
     workload, limit = config.policy.workload, model.max_model_len
 
     def best(ranks: int, *, rounded: bool, small: bool) -> SizedLoad:
@@ -86,20 +89,16 @@ def choose(
         enough = config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
-    roomy: SizedLoad | None = None
-    fewest, gain = 0.0, 1.0
-    for ranks in splits:
-        if not holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
-            continue
-        sized = best(ranks, rounded=False, small=smaller_cache)
-        rate = requests_a_second(model, sized.load, sized.tokens, gpus, workload)
-        if roomy is None:
-            roomy, fewest = sized, rate
-        elif rate > fewest * gain * FAR_MORE:
-            gain = rate / fewest
-            roomy = replace(sized, gain=gain)
-    if roomy:
-        return roomy
+    def in_replicas(sized: SizedLoad) -> SizedLoad:
+        return replace(sized, replicas=len(gpus) // sized.load.ranks if replicated else 1)
+
+    def generous() -> Iterator[SizedLoad]:
+        for ranks in splits:
+            if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
+                yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
+
+    if roomy := tuple(generous()):
+        return _most_requests(model, roomy, gpus, workload)
     found: list[SizedLoad] = []
     for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
         for ranks in splits:
@@ -107,8 +106,23 @@ def choose(
                 continue
             found.append(best(ranks, rounded=rounded, small=smaller_cache))
             if holds(found[-1], SUFFICIENT_CONTEXT[workload]):
-                return found[-1]
+                return in_replicas(found[-1])
     return max(found, key=lambda sized: (sized.tokens, sized.load.ranks))
+
+
+def _most_requests(
+    model: ModelCard, roomy: Sequence[SizedLoad], gpus: tuple[Gpu, ...], workload: str
+) -> SizedLoad:
+    """The load over the fewest cards, or one that finishes far more requests than over fewer; of
+    those whose replicas take all cards, the one that finishes most."""
+    chosen, fewest, most = roomy[0], 0.0, 0.0
+    for sized in roomy:
+        rate = requests_a_second(model, sized.load, sized.tokens, gpus, workload) * sized.replicas
+        fewest = fewest or rate
+        if rate > most * (1.0 if roomy[0].replicas > 1 else FAR_MORE):
+            most = rate
+            chosen = replace(sized, gain=0.0 if rate == fewest else rate / fewest)
+    return chosen
 
 
 def may_round(model: ModelCard, gpus: Sequence[Gpu], typed: Mapping[str, Any]) -> bool:

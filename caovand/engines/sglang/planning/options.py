@@ -15,6 +15,8 @@ REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv
 ATTENTION, DRAFTING = "attention_backend", "speculative_config"
 WHOLE_EXPERTS, QUANTIZATION, TEXT_ONLY = "ep_size", "quantization", "language_model_only"
 SLOTS = "max_mamba_cache_size"
+REPLICAS = "dp_size"
+"""Engines side by side, each with a model and a cache of its own, and `tp_size` cards."""
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
@@ -23,12 +25,13 @@ REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
-    "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
+    "data_parallel_size": REPLICAS, "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
     "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 TYPES: Mapping[str, type] = {
-    CONTEXT: int, SHARE: float, RANKS: int, REQUESTS: int, STEP: int, CACHE_TYPE: str,
-    ATTENTION: str, DECODE_GRAPHS: str, PREFILL_GRAPHS: str, "port": int, "host": str,
+    CONTEXT: int, SHARE: float, RANKS: int, REQUESTS: int, STEP: int, REPLICAS: int,
+    CACHE_TYPE: str, ATTENTION: str, DECODE_GRAPHS: str, PREFILL_GRAPHS: str,
+    "port": int, "host": str,
     "served_model_name": str,
 }  # fmt: skip
 

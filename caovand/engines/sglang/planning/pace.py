@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.common.speeds import UNLINKED_S, host_link, slowest
+from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, all_linked, host_link, slowest
 from caovand.engines.common.tensors import weights_of
 from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
+from caovand.engines.sglang.memory.steps import usual_step
 
+LINKED_GB_S = 150.0
+"""What NVLink carries of an all-reduce, about: an A100's reaches 230, an A6000's bridge 50."""
 ALL_REDUCES = 2
 """All-reduces of a layer: after attention, and after the MLP or the experts."""
 
@@ -31,10 +34,13 @@ USUAL = {
 def requests_a_second(
     model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
 ) -> float:
-    """Usual requests finished in a second by cards without links, whose cache holds `tokens`."""
+    """Usual requests finished in a second by cards whose cache holds `tokens`."""
     usual = USUAL[workload]
     each = usual.prompt + usual.answer // 2
-    at_once = max(min(tokens // each, usual.users), 1)
+    users = usual.users
+    if workload == "batch":
+        users = max(users, usual_step(gpus, load.ranks)[1])
+    at_once = max(min(tokens // each, users), 1)
     speed, active = slowest(gpus), _active(model)
     read = weights_bytes(model, load, "layers", "head")
     read += weights_bytes(model, load, "experts") * (1 - (1 - active) ** at_once)
@@ -55,10 +61,13 @@ def _active(model: ModelCard) -> float:
 
 
 def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) -> float:
-    """Seconds of a step's all-reduces through the host's memory."""
+    """Seconds of a step's all-reduces, through the host's memory where NVLink does not join all."""
     ranks = load.ranks
     if ranks == 1:
         return 0.0
     sent = 2 * (ranks - 1) / ranks * tokens * model.hidden_size * load.activation
-    each = UNLINKED_S + sent / (host_link(gpus)[2] * 1e9)
+    waits, gb_s = UNLINKED_S, host_link(gpus)[2]
+    if all_linked(gpus):
+        waits, gb_s = LINKED_S, LINKED_GB_S
+    each = waits + sent / (gb_s * 1e9)
     return ALL_REDUCES * len(model.layer_types) * each

@@ -22,7 +22,7 @@ from caovand.engines.common.plans import (
 )
 from caovand.engines.sglang.memory.forecast import forecast, unmodelled
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
-from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS
+from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
 from caovand.engines.sglang.probe import HOW, OLDEST
 
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
@@ -75,7 +75,8 @@ def make_plan(
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):
         settings[options.WHOLE_EXPERTS] = whole
-    used = _freest(gpus, settings[RANKS].value)
+    many = Setting(typed.get(REPLICAS, 1), "user", "")
+    used = _freest(gpus, settings[RANKS].value, settings.get(REPLICAS, many).value)
     rest = {
         name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
         for name, value in typed.items()
@@ -120,7 +121,7 @@ def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> No
         raise Unplannable(
             "cannot use CUDA_VISIBLE_DEVICES of [engine] env: set [engine] gpus instead"
         )
-    for name in (CONTEXT, options.REQUESTS, RANKS):
+    for name in (CONTEXT, options.REQUESTS, RANKS, REPLICAS):
         if name in typed and count(typed[name]) is None:
             raise Unplannable(
                 f"cannot use {options.option(name)} {typed[name]} of [engine] extra_args: it is not"
@@ -199,9 +200,10 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     return found
 
 
-def _freest(gpus: tuple[Gpu, ...], ranks: Any) -> tuple[Gpu, ...]:
-    """As many as the model is split over, those with the most free memory."""
-    wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[: count(ranks) or 1]
+def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: Any) -> tuple[Gpu, ...]:
+    """As many as all replicas of the model are split over, those with the most free memory."""
+    many = (count(ranks) or 1) * (count(replicas) or 1)
+    wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
 
 
@@ -295,7 +297,8 @@ def _with_warnings(
 
 def at_once(plan: Plan) -> int | None:
     """How many requests it answers at a time."""
-    return count(plan.value(options.REQUESTS))
+    each = count(plan.value(options.REQUESTS))
+    return each and each * (count(plan.value(REPLICAS)) or 1)
 
 
 def context_of(plan: Plan) -> int | None:

@@ -10,7 +10,7 @@ from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
-from caovand.engines.common.speeds import host_link
+from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import usual_share, usual_step
@@ -21,10 +21,12 @@ from caovand.engines.sglang.planning.options import (
     CONTEXT,
     QUANTIZATION,
     RANKS,
+    REPLICAS,
     REQUESTS,
     SHARE,
     SLOTS,
     STEP,
+    option,
 )
 
 REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
@@ -65,18 +67,28 @@ def settings(
         slots=count(typed.get(SLOTS)) or 0,
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
-    tokens, gain = None, 0.0
+    tokens, gain, replicas = None, 0.0, 1
     if unmodelled(model):
         chosen = loads.of_sglang(config, replace(load, ranks=able[-1]), gpus, typed)
     else:
         smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
-        sized = loads.choose(config, model, load, gpus, typed, able, smaller_cache=smaller, old=old)
-        gain = sized.gain
+        batch = policy.workload == "batch" and ranks is None and REPLICAS not in typed
+        sized = loads.choose(
+            config, model, load, gpus, typed, able,
+            smaller_cache=smaller, old=old, replicated=batch and _has_replicas(inventory),
+        )  # fmt: skip
+        replicas, gain = sized.replicas, sized.gain
         if requests.origin == "policy":
             sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
         chosen, tokens = sized.load, sized.tokens
     if ranks is None:
-        ranks = Setting(chosen.ranks, "policy", _why_split(chosen.ranks, able[-1], gain, gpus))
+        why = f"each of {replicas} replicas has room for a long context"
+        if replicas == 1:
+            why = _why_split(chosen.ranks, able[-1], gain, gpus)
+        ranks = Setting(chosen.ranks, "policy", why)
+    if ranks.origin == "policy":
+        idle = _idle(model, gpus, chosen.ranks * replicas)
+        ranks = replace(ranks, reason=ranks.reason + idle)
     if chosen.cache_type != load.cache_type:
         kept = "fewer requests" if policy.workload == "batch" else "a shorter context"
         why = f"a cache of the model's own type would hold {kept}"
@@ -90,6 +102,9 @@ def settings(
         CACHE_TYPE: kind,
         "dtype": dtype,
     }
+    if replicas > 1:
+        why = "a batch: each replica serves requests of its own, and waits for no other's cards"
+        found[REPLICAS] = Setting(replicas, "policy", why)
     if chosen.slots and SLOTS not in typed:
         why = "recurrent states, five for each request: SGLang's own number would cut the cache"
         found[SLOTS] = Setting(chosen.slots, "policy", why)
@@ -97,6 +112,12 @@ def settings(
         why = "16-bit weights leave too little room: SGLang rounds them once they are loaded"
         found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
     return found
+
+
+def _has_replicas(inventory: Inventory) -> bool:
+    """Whether this SGLang serves several replicas; assumed if its options were not probed."""
+    flags = inventory.engine.flags
+    return not flags or option(REPLICAS) in flags
 
 
 def drafts_cost(
@@ -128,10 +149,12 @@ def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
 def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:
     """Why a model is split over so many of cards that are not all linked."""
     generation, lanes, _ = host_link(gpus)
+    if gain and all_linked(gpus):
+        return f"{ranks} cards finish about {gain:.1f} times the requests of a smaller split"
     if gain:
         return (
-            f"{ranks} cards finish about {gain:.1f} times the requests of fewer, although they"
-            f" exchange data over PCIe {generation}.0 x{lanes}"
+            f"{ranks} cards finish about {gain:.1f} times the requests of a smaller split, although"
+            f" they exchange data over PCIe {generation}.0 x{lanes}"
         )
     if ranks == most and ranks > 1:
         return f"{ranks} cards: on fewer there is no room for weights and a long context"
@@ -139,6 +162,16 @@ def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str
         "the fewest cards with room for it: they are not linked by NVLink, and more would finish"
         f" hardly more requests over PCIe {generation}.0 x{lanes}"
     )
+
+
+def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
+    """Why cards stay idle although the model is split over as many as it can; "" if none does."""
+    *fewer, largest = cards.splits(model, gpus)
+    if not largest <= used < len(gpus):
+        return ""
+    sizes = f"{', '.join(map(str, fewer))} or {largest}" if fewer else "one card"
+    idle = "1 stays" if len(gpus) - used == 1 else f"{len(gpus) - used} stay"
+    return f"; {idle} idle: the model can be split over {sizes} only"
 
 
 def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
