@@ -49,7 +49,7 @@ TFLOP/s), and a step of more tokens makes all users wait. Batches have no such b
 PASSAGE = 512
 """Tokens of a text that is embedded or ranked."""
 USUAL_SEQUENCES = 2
-"""Sequences let in even if the cache holds fewer whole contexts: few are as long."""
+"""Sequences allowed even if the cache holds fewer full contexts: few requests are that long."""
 
 
 def sequences_for(
@@ -164,7 +164,7 @@ class Search:
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
-        """Sequences that may be let in, most first."""
+        """Candidate numbers of sequences, largest first."""
         if self._space.sequences:
             return (self._space.sequences,)
         most = sequences_for(self._model, self._gpus, self._space.workload, base)
