@@ -130,6 +130,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "cards for it (or expert parallel for experts); otherwise another quantization, another "
         "backend for the part that the line names, or a newer release.",
     ),
+    "traceback.cut": (
+        "The log ends within a traceback: the line that names the exception comes after it, and is "
+        "missing here. Explain the whole log, or at least the lines that follow.",
+    ),
     "engine.dtype": (
         "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
         "model's own type, or choose another one. Otherwise the engine has no kernel for this "
