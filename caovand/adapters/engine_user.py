@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 from caovand.adapters import rights, spawner
 from caovand.adapters.engine_helper import Helper
 from caovand.adapters.engine_program import Captured, Program
+from caovand.adapters.spawner_link import SpawnerEnded as SpawnerEnded  # noqa: PLC0414
 from caovand.adapters.spawner_link import SpawnerLink
 
 NAME = "caovan-engine"
@@ -36,10 +38,6 @@ END_S = 5.0
 Result = TypeVar("Result")
 
 
-class SpawnerEnded(Exception):
-    """No engine can be started or ended any more."""
-
-
 class EngineUser:
     """The user `name`, whose programs the spawner starts, the program `process` behind `link`."""
 
@@ -47,9 +45,12 @@ class EngineUser:
         self, name: str, uid: int, process: subprocess.Popen[bytes], link: socket.socket
     ) -> None:
         self.name, self.uid = name, uid
-        self.ended = os.pidfd_open(process.pid)
-        """Readable once the spawner has ended."""
-        self._process, self._link = process, SpawnerLink(link)
+        self._process, self._pidfd = process, os.pidfd_open(process.pid)
+        self._link = SpawnerLink(link, self._wake)
+        self.ended = select.epoll()
+        """Readable once the spawner has ended or was abandoned."""
+        self.ended.register(self._pidfd, select.EPOLLIN)
+        self.ended.register(link, 0)  # that it was hung up is reported all the same
         self._helper = Helper(name, self._program)
         self.call = self._helper.call
         """Call a function of caovan's as this user."""
@@ -105,12 +106,25 @@ class EngineUser:
         """KILL a program that nobody can watch, and reap it in time."""
         self._link.abandon(pid)
 
+    @property
+    def why_ended(self) -> str:
+        """Why no program can be started or signalled, once that is so."""
+        return self._link.why_ended
+
     def close(self) -> None:
         """End the spawner and all that it started, so that nothing of us is left when we end."""
         self._helper.close()
         self._link.close()
-        with contextlib.suppress(TimeoutExpired):
+        try:
             self._process.wait(END_S)
+        except TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wake(self) -> None:
+        """Let a spawner that was stopped see that it was abandoned, and end what it started."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def _program(
         self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
@@ -202,8 +216,12 @@ def _begun(name: str) -> EngineUser:
             cwd="/",
         )
     ours.settimeout(BEGIN_S)
-    if ours.recv(spawner.MAX_MESSAGE) != b"{}":
+    try:
+        why = "" if ours.recv(spawner.MAX_MESSAGE) == b"{}" else "it ended"
+    except TimeoutError:
+        why = f"it did not answer for {BEGIN_S:g} s"
+    if why:
+        ours.close()
         process.kill()
-        process.wait()
-        raise OSError(None, f"it ended with status {process.returncode}")
+        raise OSError(None, f"{why} (status {process.wait()})")
     return EngineUser(found.pw_name, found.pw_uid, process, ours)

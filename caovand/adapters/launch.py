@@ -6,6 +6,7 @@ makes it.
 
 A confined process cannot gain privileges (no_new_privs), use the system calls in DENIED, reach
 others by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
+Of /dev it has DEVICES alone, and of root's rights none to the machine's memory and log.
 See `man 7 landlock`: each version of its interface covers more, and this uses the kernel's.
 
 CUDA's driver names its threads in /proc/PID/task/TID/comm and ends with error 304 where it cannot.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import json
 import os
 import platform
@@ -27,7 +29,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 CANNOT_RUN, NOT_FOUND = 126, 127
@@ -104,8 +106,19 @@ OWNERS = {"fcntl": (8, 15), "ioctl": (0x8901, 0x8902)}
 """F_SETOWN and the like: who gets a signal when a descriptor is ready."""
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-RAW = {(1, minor) for minor in (1, 2, 4, 11)}
-"""Numbers of the devices for the machine's memory, its ports, and the kernel's log."""
+# -- devices ------------------------------------------------------------------------------------
+
+DEV = "/dev"
+SHARED_MEMORY = f"{DEV}/shm"
+DEVICES = (
+    "null", "zero", "full", "random", "urandom", "hugepages",
+    "nvidia*", "nvgpu", "nvhost*", "nvmap", "nvsciipc", "dri", "kfd", "accel", "dxg",
+    "infiniband", "gdrdrv",
+)  # fmt: skip
+"""What engines use: cards, also those of boards (nvgpu, nvmap) and of WSL (dxg), and links."""
+PR_CAPBSET_DROP = 24
+CAP_SYS_RAWIO, CAP_SYSLOG = 17, 34
+"""For /proc/kcore and the like, and for the kernel's log: Landlock has no rule for either."""
 NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 
 
@@ -166,6 +179,8 @@ def confine(
 ) -> None:
     """Confine this thread and all that comes of it, as far as the kernel can; OSError."""
     _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for who has no rights to lose
     for folder in writable:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
@@ -224,13 +239,15 @@ def restrict(
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
     ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
     read, write = READ_RIGHTS & handled, (READ_RIGHTS | WRITE_RIGHTS) & handled
+    roots = writable_roots(writable, hidden)
     rules = [
         ("/", READ_DIR),  # names alone: whoever looks for a file may list folders
-        *((path, read) for path in except_for("/", hidden)),
-        *((path, read) for one in readable for path in except_for(os.path.realpath(one), hidden)),
-        *((path, write) for one in writable for path in except_for(os.path.realpath(one), hidden)),
-        *((path, write) for path in devices()),
-    ]
+        *((path, read) for path in except_for("/", (*hidden, DEV))),
+        *((path, read & FILE_RIGHTS | WRITE_FILE | READ_DIR) for path in devices()),
+        *((path, read) for one in readable if not in_one_of(one, roots)
+          for path in except_for(os.path.realpath(one), hidden)),
+        *((path, write) for path in (*roots, SHARED_MEMORY)),
+    ]  # fmt: skip
     for path, rights in rules:
         _allow(libc, ruleset, path, rights)
     _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
@@ -258,20 +275,41 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
         yield from except_for(entry, hidden)
 
 
+def writable_roots(writable: Iterable[str], hidden: Sequence[str]) -> dict[str, None]:
+    """The folders to write to, without links; a path below one of them needs no rule.
+
+    An earlier engine may have made it a link, to the daemon's state: such a link is not followed.
+    """
+    roots: dict[str, None] = {}
+    for one in sorted(writable, key=len):
+        real = os.path.realpath(one)
+        if not in_one_of(one, roots):
+            roots.update(dict.fromkeys(except_for(real, hidden)))
+        elif not in_one_of(os.path.join(real, "."), roots):
+            why = "an engine could have made this link: if you did, add its target to [engine]"
+            print(f"caovan: the engine cannot write to {one}: {why} writable", file=sys.stderr)
+    return roots
+
+
+def in_one_of(path: str, folders: Container[str]) -> bool:
+    """Whether the path lies in one of these folders, or does so through a link on the way to it."""
+    return any(
+        one in folders
+        for folder in folders_above(path)
+        for one in folders_above(os.path.join(os.path.realpath(folder), "."))
+    )
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """The folders that a path lies in, the innermost first."""
+    while (above := os.path.dirname(path)) != path:
+        path = above
+        yield path
+
+
 def devices() -> Iterator[str]:
-    """Devices that may be written: all that a user may, of root's none with the machine's data."""
-    if os.getuid() != 0:
-        yield "/dev"
-        return
-    with os.scandir("/dev") as found:
-        for entry in found:
-            try:
-                node = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # a terminal that was closed
-                continue
-            number = (os.major(node.st_rdev), os.minor(node.st_rdev))
-            if not stat.S_ISBLK(node.st_mode) and not entry.is_symlink() and number not in RAW:
-                yield entry.path
+    """The devices in /dev that an engine may use."""
+    return (path for name in DEVICES for path in glob.iglob(f"{DEV}/{name}"))
 
 
 def program(machine: str, abi: int, keeper: int) -> bytes:

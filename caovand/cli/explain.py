@@ -16,8 +16,8 @@ from caovand.core.engine.log import Explanation
 from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting import answer_text
-from caovand.engines.common.answer import answer_of
-from caovand.engines.common.whole_log import plan_from_log
+from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.common.logs.whole_log import plan_from_log
 from caovand.engines.writer import engines, explain_log, starts
 
 # Figures for people, in this order, with what they are.

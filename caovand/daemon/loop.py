@@ -17,12 +17,14 @@ from caovand.adapters.child import Engines
 from caovand.adapters.files import config_file
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
+from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import GATEWAY, PAGE
 from caovand.adapters.system import processes, wall_clock
 from caovand.adapters.system.notify import Notifier
 from caovand.core import limits
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
+from caovand.core.facts.ownership import Process
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
@@ -92,8 +94,9 @@ class Supervisor:
             all_reduce=asyncio.Lock(),
             several=len(configs) > 1,
         )
-        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)
-        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice)
+        listeners = Listeners(environ, self.notifier)
+        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice, listeners)
+        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice, listeners)
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line
@@ -186,6 +189,12 @@ class Supervisor:
         """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()
+
+    async def kill_engines(self, limit_s: float) -> list[Process]:
+        """KILL the engines as far as our own rights go; return what is left after `limit_s`."""
+        living = [slot.run.child for slot in self.slots.values() if slot.run.child is not None]
+        left = await asyncio.gather(*(child.kill(limit_s) for child in living))
+        return [process for processes in left for process in processes]
 
     # -- what the operator does -------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 Nothing here waits for it, and no trouble of it becomes one of the engine. The socket on which it
 listens is the daemon's, so that clients who come while it is started again wait for it.
+systemd keeps it over the daemon's own end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.confinement import Confinement
-from caovand.adapters.servers import listening
+from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import split
@@ -42,10 +43,12 @@ class OwnServer:
         runtime: Path,
         environ: Mapping[str, str],
         notice: Callable[[str, str], None],
+        listeners: Listeners,
         start: Start = ServerProcess,
     ) -> None:
         self.kind, self.problem = kind, ""
         self._runtime, self._environ, self._notice, self._start = runtime, environ, notice, start
+        self._listeners = listeners
         self._listen, self._words = "", tuple[str, ...]()
         self._confinement = NOTHING
         self._wanted: object = None
@@ -75,13 +78,15 @@ class OwnServer:
         self._end()
         if listen != self._listen:
             self._stop_listening()
+        if not listen:
+            self._listeners.forget(self.kind.name)
         self._listen, self._words = listen, ("--listen", listen, *words)
         self._wanted, self.problem, self._attempts = wanted, "", 0
         if listen:
             self._try()
 
     def close(self) -> None:
-        """End it, and refuse clients from now on."""
+        """End it; where systemd keeps its socket, clients wait for the next daemon."""
         self._end()
         self._stop_listening()
 
@@ -110,7 +115,9 @@ class OwnServer:
         self._timer, self._printed = None, ""
         try:
             if self._listener is None:
-                self._listener = listening.on(self._listen, self.kind.backlog)
+                self._listener = self._listeners.listen(
+                    self.kind.name, self._listen, self.kind.backlog
+                )
         except OSError as problem:
             # Python's own words repeat the address; a resolver's numbers are negative.
             number = problem.errno or 0
@@ -145,6 +152,7 @@ class OwnServer:
         ready_at, self._process, self._ready_at = self._ready_at, None, None
         if ready_at is None:  # perhaps it never will serve
             self._stop_listening()
+            self._listeners.forget(self.kind.name)
         if ready_at is None and self._printed.startswith("cannot "):
             self._failed(self._printed)
             return

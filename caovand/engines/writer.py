@@ -11,14 +11,22 @@ from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines import registry
-from caovand.engines.common import building, exits, host, kernel, python, raised, toolchain
-from caovand.engines.common.advice import sentences
-from caovand.engines.common.advice_texts import GENERAL
-from caovand.engines.common.framing import is_alarming, pieces
-from caovand.engines.common.kernel import find_in_machine, is_of_kernel
-from caovand.engines.common.python import ANY_PROGRAM
-from caovand.engines.common.whole_log import lines_of, public
-from caovand.engines.common.wrapping import join_wrapped, without_label
+from caovand.engines.common.healing.advice import sentences
+from caovand.engines.common.healing.advice_texts import GENERAL
+from caovand.engines.common.logs.excerpts import is_alarming, pieces
+from caovand.engines.common.logs.rows import (
+    building,
+    exits,
+    host,
+    kernel,
+    python,
+    raised,
+    toolchain,
+)
+from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
+from caovand.engines.common.logs.rows.python import ANY_PROGRAM
+from caovand.engines.common.logs.whole_log import lines_of, public
+from caovand.engines.common.logs.wrapping import join_wrapped, without_label
 
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"

@@ -280,6 +280,15 @@ def test_what_a_cgroup_says_it_holds_is_waited_for_and_named() -> None:
     assert kills
 
 
+def test_what_may_not_be_signalled_is_killed_by_its_cgroup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as another user's processes without the spawner, which may signal them."""
+    monkeypatch.setattr(processes, "send", lambda process, number: False)
+    lives = [Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker")]
+    assert asyncio.run(sweeper.sweep(lambda: tuple(lives), 60.0, lives.clear)) == ()
+
+
 def test_a_command_line_that_cannot_be_read_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -196,15 +196,6 @@ def test_siblings_of_what_is_hidden_are_found_once_and_links_are_left_out(tmp_pa
     ]
 
 
-def test_root_gets_no_device_with_the_machines_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    found = set(launch.devices())
-    assert {"/dev/null", "/dev/shm"} <= found
-    assert not found & {"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg"}
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    assert list(launch.devices()) == ["/dev"]
-
-
 class Kernel:
     """Mounts nothing, and refuses to mount one path."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import engine_user
-from caovand.adapters.files import stale_files
+from caovand.adapters.files import emptying, stale_files
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.files.stale_files import MAX_FOLDER, SHARED, StaleFiles
 from caovand.daemon.stale_files import places
@@ -252,7 +252,7 @@ def test_what_an_engine_of_our_own_user_left_is_removed_by_us(
     one, asked = StaleFiles((), tmp_path / "ledger.json", tmp_path), list[object]()
 
     def as_another(function: Callable[..., object], *args: object) -> list[object]:
-        if function is stale_files.remove_all:
+        if function is emptying.remove_all:
             asked.extend(args[0] if isinstance(args[0], list) else ())
         return []
 

@@ -161,6 +161,7 @@ GEMMA_4 = ModelCard(
     global_head_dim=512,
     sliding_window=1024,
     experts=128,
+    experts_per_token=8,
     expert_size=704,
     vision=True,
     weights=weights(layers=3.07, experts=42.54, embedding=1.375, vision=1.02),

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from caovand.adapters.servers import listening
+from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import PAGE, READY
+from caovand.adapters.system.notify import Notifier
 from caovand.daemon import own_server as module
 from caovand.daemon.own_server import OwnServer, url
 from tests.patience import soon, turns
@@ -39,7 +42,12 @@ class World:
         self.told: list[str] = []
         self.error: OSError | None = None
         self.page = OwnServer(
-            PAGE, Path("/run"), {}, lambda _, text: self.told.append(text), self.start
+            PAGE,
+            Path("/run"),
+            {},
+            lambda _, text: self.told.append(text),
+            Listeners({}, Notifier({})),
+            self.start,
         )
 
     def start(self, *args: Any) -> Any:
@@ -56,7 +64,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "delay", lambda attempt, chance: 0.0)
-    monkeypatch.setattr(module.listening, "on", lambda listen, backlog: socket.socket())
+    monkeypatch.setattr(listening, "on", lambda listen, backlog: socket.socket())
 
 
 def run(test: Callable[[World], Awaitable[None]]) -> None:
@@ -183,7 +191,7 @@ def test_an_address_that_is_taken_is_the_problem(monkeypatch: pytest.MonkeyPatch
         await soon(lambda: world.started)
         assert world.told == [TAKEN]
 
-    monkeypatch.setattr(module.listening, "on", on)
+    monkeypatch.setattr(listening, "on", on)
     run(test)
 
 

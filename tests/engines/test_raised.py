@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
-from caovand.engines.common.advice_texts import SPECIAL
-from caovand.engines.common.raised import FAMILIES, ROWS, family_of
+from caovand.engines.common.healing.advice_texts import SPECIAL
+from caovand.engines.common.logs.rows.raised import FAMILIES, ROWS, family_of
 from caovand.engines.sglang.log.cause import find_cause as find_in_sglang
 from caovand.engines.vllm.log.cause import find_cause as find_in_vllm
 

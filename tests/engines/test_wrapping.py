@@ -7,8 +7,8 @@ import json
 import pytest
 
 from caovand.engines import registry
-from caovand.engines.common.whole_log import lines_of
-from caovand.engines.common.wrapping import join_wrapped, unwrap, without_label
+from caovand.engines.common.logs.whole_log import lines_of
+from caovand.engines.common.logs.wrapping import join_wrapped, unwrap, without_label
 from caovand.engines.writer import explain_log
 from tests.daemon_process import ROOT
 

@@ -16,6 +16,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from caovand.adapters import engine_user
@@ -68,6 +69,8 @@ class Child:
         except OSError as problem:
             os.close(read_end)
             forget(ledger)
+            if isinstance(problem, engine_user.SpawnerEnded):  # no fault of this command's
+                raise
             raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
         finally:
             os.close(write_end)
@@ -86,8 +89,7 @@ class Child:
         try:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, read_end)
-                undo.callback(self._process.wait)
-                undo.callback(self._process.kill)
+                undo.callback(_kill, self._process)
                 seen = processes.read(self.pid)
                 start = seen.start if seen else 0
                 self._traces = Traces(self.pid, start, cgroup, output)
@@ -168,14 +170,12 @@ class Child:
         `before_kill` inspects the engine, which may have gone on starting, one last time.
         """
         if not self._ended.is_set():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, engine_user.SpawnerEnded):
                 self._process.send_signal(signal.SIGTERM)
             await self._first_of(grace_s, self._ended, self._kill_now)
         if before_kill is not None:
             await before_kill()
-        left = await sweep(
-            self._see, KILL_S, self._kill_unseen, lambda: processes.is_populated(self.cgroup)
-        )
+        left = await self.kill(KILL_S)
         if not left:
             # Right after the latest refresh: of two engines that end at a time, the last to be
             # removed takes what may be of either.
@@ -184,6 +184,11 @@ class Child:
             await asyncio.to_thread(self.drain, DRAIN_S)
             forget(self._ledger)
         return left
+
+    async def kill(self, limit_s: float) -> tuple[Process, ...]:
+        """KILL all its processes, as far as we may; return what is left after `limit_s`."""
+        populated = partial(processes.is_populated, self.cgroup)
+        return await sweep(self._see, limit_s, self._kill_unseen, populated)
 
     @staticmethod
     async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
@@ -223,6 +228,13 @@ def _started(
         ends_with = signal.SIGTERM
         pid = user.start(words, own, stdio, cgroup=cgroup, session=True, ends_with=ends_with)
         return Program(user, pid)
+
+
+def _kill(process: subprocess.Popen[bytes] | Program) -> None:
+    """KILL a process that nobody watches, and reap it; it is left where we may not."""
+    with contextlib.suppress(engine_user.SpawnerEnded):
+        process.kill()
+        process.wait()
 
 
 def _pipe() -> tuple[int, int]:

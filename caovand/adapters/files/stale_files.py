@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from typing import Any
 
 from caovand.adapters import engine_user
 from caovand.adapters.engine_user import as_engine
-from caovand.adapters.files import safe_files, state_file
+from caovand.adapters.files import emptying, state_file
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")
@@ -105,11 +104,11 @@ class StaleFiles:
                 paths = [str(self._shared / name) for name in unused]
                 # An earlier release's engine was our own user's.
                 own = list(filter(_is_own, paths))
-                left += remove_all(own)
-                left += as_engine(remove_all, [path for path in paths if path not in own])
+                left += emptying.remove_all(own)
+                left += as_engine(emptying.remove_all, [path for path in paths if path not in own])
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                left += as_engine(empty, str(self.folder))
+                left += as_engine(emptying.empty, str(self.folder))
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
@@ -166,17 +165,6 @@ def make_folder(folder: str) -> None:
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def empty(folder: str) -> list[str]:
-    """Empty a folder; what could not be removed. A link, or another's, is not ours to empty."""
-    place = Path(folder)
-    return remove_all(map(str, place.iterdir())) if safe_files.is_own_folder(place) else []
-
-
-def remove_all(paths: Iterable[str]) -> list[str]:
-    """Remove files and folders; those that could not be removed."""
-    return [path for path in paths if not _removed(Path(path))]
-
-
 def _is_own(path: str) -> bool:
     with limits.absent():
         return os.lstat(path).st_uid == os.getuid()
@@ -195,14 +183,3 @@ def _mapped(line: str) -> File:
     device, inode = line.split(None, 5)[3:5]
     major, minor = (int(number, 16) for number in device.split(":"))
     return os.makedev(major, minor), int(inode)
-
-
-def _removed(path: Path) -> bool:
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True

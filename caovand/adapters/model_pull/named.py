@@ -91,7 +91,7 @@ def _as_owner(folder: Path, home: str) -> dict[str, Any]:
     if os.geteuid() != 0:
         return {}
     owner = next(path for path in (folder, *folder.parents) if path.exists()).stat()
-    os.chown(home, owner.st_uid, owner.st_gid)
+    os.chown(home, owner.st_uid, owner.st_gid, follow_symlinks=False)
     return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
 
 

@@ -256,28 +256,32 @@ def descends(pid: int) -> bool:
     return True
 
 
-def send(process: Process, number: signal.Signals) -> None:
+def send(process: Process, number: signal.Signals) -> bool:
     """Signal exactly this process, never one that has got its pid since.
 
-    One that is gone is fine; one that may not be signalled lives on, and its caller sees that.
+    False for one that may not be signalled; one that is gone is fine.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError as problem:
         if limits.reached(problem):
             raise
-        return
+        return True
     try:
         now = read(process.pid)
         if now is not None and now.start == process.start:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                user = engine_user.current()
-                if user is not None and now.uid == user.uid:
-                    user.signal(descriptor, number)
-                else:
-                    signal.pidfd_send_signal(descriptor, number)
+            user = engine_user.current()
+            if user is not None and now.uid == user.uid:
+                user.signal(descriptor, number)
+            else:
+                signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        pass
+    except (PermissionError, engine_user.SpawnerEnded):
+        return False
     finally:
         os.close(descriptor)
+    return True
 
 
 def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:

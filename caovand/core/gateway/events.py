@@ -126,7 +126,7 @@ class Lost(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Faulted(OfRequest):
-    """The engine answered with a fault of its own, which is not passed on yet."""
+    """The engine answered, or ends a begun answer, with a fault that is not passed on yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

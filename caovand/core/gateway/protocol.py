@@ -77,6 +77,23 @@ def wrapped(form: Form, error: Mapping[str, Any]) -> bytes:
     return (b"" if form is Form.OPENAI else b"event: error\n") + _data(error)
 
 
+_ERRORS = (b'data: {"error"', b"event: error")
+
+
+def error_at(chunk: bytes, *, fresh: bool) -> int:
+    """Where an engine's error event begins in a piece of a stream, -1 without one.
+
+    `fresh` says that the piece begins with an event. No text can be taken for an error: JSON has no
+    line end of its own.
+    """
+    if b"error" not in chunk:
+        return -1
+    if fresh and chunk.startswith(_ERRORS):
+        return 0
+    found = [chunk.find(b"\n\n" + error) for error in _ERRORS]
+    return min((place + 2 for place in found if place >= 0), default=-1)
+
+
 def _data(body: Mapping[str, Any]) -> bytes:
     # JSON has no line end of its own: nothing in a text can begin another event.
     return b"data: " + json.dumps(body).encode() + b"\n\n"

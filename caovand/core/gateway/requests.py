@@ -31,15 +31,6 @@ class OpenRequest:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A begun answer that the engine cut off, until it is known whether it died of that request."""
-
-    digest: bytes
-    at: float
-    alone: bool
-
-
-@dataclass(frozen=True)
 class GatewayRules:
     """The operator's bounds; bytes are those of all bodies that are kept."""
 

@@ -45,7 +45,7 @@ from caovand.daemon.engine.canary import Canary
 from caovand.daemon.engine.causes import Causes
 from caovand.daemon.engine.peers import Peers
 from caovand.daemon.tasks import Tasks
-from caovand.engines.common.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
+from caovand.engines.common.logs.rows.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0

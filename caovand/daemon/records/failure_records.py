@@ -23,7 +23,7 @@ from caovand.daemon.machine import Machine
 from caovand.daemon.records.chronicle import Recorder, Then
 from caovand.daemon.shared import Shared
 from caovand.daemon.start.planning import SlotPlanner
-from caovand.engines.common.answer import answer_of
+from caovand.engines.common.healing.answer import answer_of
 
 
 class FailureRecords:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from caovand.core.facts.inventory import ModelCard, Weights
+from collections.abc import Mapping
+
+from caovand.core.facts.inventory import ModelCard, Part, Weights
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 """Bytes of the float types of safetensors."""
+STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
+PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
+"""Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
 
 
 def element_bytes(dtype: str) -> int:
@@ -21,3 +26,14 @@ def of_rank(size: float, weights: Weights, model: ModelCard, ranks: int) -> floa
     if weights.sharding == "kv" and not model.latent:
         return size / min(ranks, model.kv_heads)
     return size / ranks
+
+
+def weights_of(model: ModelCard, part: Part) -> float:
+    """How many weights a part has."""
+    packed = model.gptq.bits if model.gptq else None
+    count = 0.0
+    for one in model.weights:
+        if one.part == part:
+            bits = STORED.get(one.dtype) or (packed if one.dtype in PACKED else None)
+            count += one.size * 8 / (bits or PACKED.get(one.dtype, 8))
+    return count

@@ -102,3 +102,20 @@ def test_the_list_of_models_is_for_clients_of_both() -> None:
     assert (first["object"], first["type"], first["max_model_len"]) == ("model", "model", 4096)
     assert (first["state"], first["expected_s"]) == ("starting", 12)
     assert protocol.models([], None, "gone", None)["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("chunk", "fresh", "place"),
+    [
+        (b'data: {"error": {"message": "no"}}\n\n', True, 0),
+        (b"event: error\ndata: {}\n\n", True, 0),
+        (b'data: {"error": 1}', False, -1),
+        (b'data: {"a": 1}\n\ndata: {"error": 1}\n\n', True, 16),
+        (b'rest\n\nevent: error\ndata: {}\n\ndata: {"error": 1}', False, 6),
+        (b'data: {"text": "\\n\\ndata: {\\"error\\"', True, -1),
+    ],
+)
+def test_an_error_event_of_an_engine_is_found_wherever_it_begins(
+    chunk: bytes, fresh: bool, place: int
+) -> None:
+    assert protocol.error_at(chunk, fresh=fresh) == place

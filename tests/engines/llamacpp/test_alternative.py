@@ -81,7 +81,7 @@ def test_without_a_card_it_is_in_host_memory_whose_speed_counts() -> None:
     slow, _ = offered(AWQ_70B, (), replace(HOST, memory_gb_s=20.0))
     fast, _ = offered(AWQ_70B, (), replace(HOST, memory_gb_s=200.0))
     assert "in host memory: 0.4 tokens/s" in slow
-    assert " 3.8 tokens/s" in fast
+    assert " 3.6 tokens/s" in fast
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,10 @@ from tests.engines.llamacpp.machines import (
 )
 from tests.examples import examples
 
+LARGE_ATTENTION = model(
+    48, 560, experts_mib=330, context=131072, experts=128, experts_per_token=8, expert_size=768
+)
+
 
 def test_a_plan_is_the_same_however_much_memory_is_free_at_its_start() -> None:
     """Its fingerprint names the folder of bench's results."""
@@ -138,6 +142,52 @@ def test_experts_leave_the_cards_before_layers_do() -> None:
     assert 0 < found.value("n_cpu_moe") <= 48
     assert forecast(found, inventory).fits
     assert plan(machine(MOE_30B, 24576)).value("n_cpu_moe") is None
+
+
+def test_layers_whose_cache_would_be_in_host_memory_leave_only_their_experts_there() -> None:
+    """A token of a long request reads the cache of all its layers."""
+    inventory = machine(MOE_30B, 16384)
+    found = plan(inventory, policy={"workload": "long"})
+    assert found.value("gpu_layers") == 49
+    assert 0 < found.value("n_cpu_moe") < 48
+    assert "tokens/s at 32768 tokens of context" in found.settings["gpu_layers"].reason
+    crowded = plan(machine(LARGE_ATTENTION, 8192))
+    assert 0 < crowded.value("gpu_layers") < 49
+    assert crowded.value("n_cpu_moe") == 48
+
+
+def test_experts_of_unknown_number_are_all_read() -> None:
+    known, unknown = (
+        ENGINE.planning.speed(plan(box), box)
+        for box in (machine(MOE_30B), machine(replace(MOE_30B, experts_per_token=0)))
+    )
+    assert known is not None
+    assert unknown is not None
+    assert known > 5 * unknown
+
+
+@pytest.mark.parametrize(
+    ("workload", "mib", "slots"),
+    [("batch", 81920, 32), ("batch", 28672, 16), ("batch", 8192, 4), ("chat", 81920, 8),
+     ("chat", 24576, 2), ("long", 81920, 4)],
+)  # fmt: skip
+def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots: int) -> None:
+    inventory = machine(QWEN_8B, mib)
+    found = plan(inventory, policy={"workload": workload})
+    assert found.value("parallel") == slots
+    assert forecast(found, inventory).fits
+    enough = 8192 if workload == "batch" else 32768
+    assert found.value("max_model_len") >= enough
+    assert plan(inventory, policy={"workload": workload, "max_num_seqs": 1}).value("parallel") == 1
+
+
+def test_a_batch_has_no_more_slots_than_are_computed_while_weights_are_read() -> None:
+    slow = machine(QWEN_8B, 81920)
+    slow = replace(slow, gpus=(replace(slow.gpus[0], name="NVIDIA GeForce GTX 1660 Ti"),))
+    assert plan(slow, policy={"workload": "batch"}).value("parallel") == 8
+    few = (plan(machine(QWEN_8B, host=replace(HOST, cpus=cpus)), policy={"workload": "batch"})
+           for cpus in (2, 16, 64))  # fmt: skip
+    assert [found.value("parallel") for found in few] == [2, 5, 8]
 
 
 def test_unequal_cards_take_layers_by_their_memory() -> None:

@@ -153,10 +153,15 @@ def test_turing_with_kernels_of_ones_own_gets_tritons_attention_in_half_precisio
         plan(inventory, policy={"dtype": "bfloat16"})
 
 
-def test_linked_cards_share_the_model_and_others_only_where_it_does_not_fit() -> None:
+def test_linked_cards_share_the_model_and_others_where_that_finishes_far_more() -> None:
     linked = tuple(replace(gpu, nvlink=tuple({0, 1} - {gpu.index})) for gpu in one(A100, 2))
     assert plan(machine(linked)).value("tp_size") == 2
-    assert plan(machine(one(A100, 2))).value("tp_size") == 1
+    apart = plan(machine(one(A100, 2)))
+    assert apart.value("tp_size") == 2
+    assert "times the requests of fewer, although" in apart.settings["tp_size"].reason
+    narrow = tuple(replace(gpu, pcie=(3, 4)) for gpu in one(A100, 2))
+    alone = plan(machine(narrow)).settings["tp_size"]
+    assert (alone.value, "hardly more requests over PCIe 3.0 x4" in alone.reason) == (1, True)
     cards = one((replace(A100[0], total_mib=24576, free_mib=24200),), 4)
     made = plan(machine(cards, LLAMA_70B_AWQ))
     assert made.value("tp_size") == 4  # two hold a context of 18,000
@@ -474,13 +479,15 @@ def test_it_is_never_chosen_over_vllm_by_itself() -> None:
 
 
 def test_a_share_grows_before_steps_shrink_before_the_cache_loses_bits() -> None:
-    def sizes(layers: float, **policy: Any) -> tuple[Any, ...]:
-        model = replace(LLAMA_8B, weights=weights(layers=layers, head=1.0))
+    def sizes(layers: float, limit: int = 131072, **policy: Any) -> tuple[Any, ...]:
+        model = replace(LLAMA_8B, weights=weights(layers=layers, head=1.0), max_model_len=limit)
         made = plan(machine(named("RTX 3090"), model), policy=policy)
         names = ("chunked_prefill_size", "kv_cache_dtype", "mem_fraction_static")
         return tuple(made.value(name) for name in names)
 
-    assert sizes(4.0, max_num_seqs=1) == (4096, "auto", 0.707)  # SGLang's own: 1.5 MiB a token
+    own = (4096, "auto", 0.707)  # SGLang's: 1.5 MiB a token
+    assert sizes(4.0, limit=65536, max_num_seqs=1) == own
+    assert sizes(4.0, max_num_seqs=1)[2] > 0.85  # which would not hold the whole context
     assert sizes(12.0)[:2] == (4096, "auto")
     assert sizes(12.0)[2] > 0.85
     assert sizes(15.8)[:2] == (2048, "auto")

@@ -8,18 +8,16 @@ from dataclasses import replace
 
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.gguf import Gguf, GgufLayer
-from caovand.core.facts.inventory import Gpu, Host, ModelCard, Part
+from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.tensors import weights_of
 
 TYPE = "Q4_K_M"
 BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
 """Bits of a weight in a file of that type, by the tensors' own types; experts count as layers."""
 MXFP4_BITS = 4.25
 """Bits of a weight of experts that are published in MXFP4, which every file keeps."""
-STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
-PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
-"""Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
 """The suffix of a quantised checkpoint's name, after the model's."""
 FASTER = 2.0
@@ -59,7 +57,8 @@ def offer_gguf(
         return ()
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
-    found = sizing.longest(in_gguf, host, Load(0), cards, rooms, "chat")
+    load = Load(0, filled=sizing.FILLED["chat"])
+    found = sizing.longest(in_gguf, host, load, cards, rooms, "chat")
     timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
         return ()
@@ -84,23 +83,13 @@ def convert_sizes(model: ModelCard) -> Gguf:
     """The file that the converter would make, by the checkpoint's sizes."""
     kinds = model.layer_types or ("full_attention",)
     of_experts = MXFP4_BITS if model.quantization == "mxfp4" else BITS["layers"]
-    experts = _weights(model, "experts") * of_experts / 8 / len(kinds)
-    dense = _weights(model, "layers") * BITS["layers"] / 8 / len(kinds)
+    experts = weights_of(model, "experts") * of_experts / 8 / len(kinds)
+    dense = weights_of(model, "layers") * BITS["layers"] / 8 / len(kinds)
     layers = tuple(_layer(model, kind, int(dense + experts), int(experts)) for kind in kinds)
-    embedding = int(_weights(model, "embedding") * BITS["embedding"] / 8)
-    output = int(_weights(model, "head") * BITS["output"] / 8)
-    return Gguf(layers, embedding, output, 0, ((TYPE, 0),), ())
-
-
-def _weights(model: ModelCard, part: Part) -> float:
-    """How many weights a part has."""
-    packed = model.gptq.bits if model.gptq else None
-    count = 0.0
-    for one in model.weights:
-        if one.part == part:
-            bits = STORED.get(one.dtype) or (packed if one.dtype in PACKED else None)
-            count += one.size * 8 / (bits or PACKED.get(one.dtype, 8))
-    return count
+    embedding = int(weights_of(model, "embedding") * BITS["embedding"] / 8)
+    output = int(weights_of(model, "head") * BITS["output"] / 8)
+    whole = sum(layer.size for layer in layers) + embedding + output
+    return Gguf(layers, embedding, output, 0, ((TYPE, whole),), ())
 
 
 def _layer(model: ModelCard, kind: str, size: int, experts: int) -> GgufLayer:
@@ -112,6 +101,8 @@ def _layer(model: ModelCard, kind: str, size: int, experts: int) -> GgufLayer:
         return GgufLayer(size, experts, state_size=state)
     if model.latent:
         return GgufLayer(size, experts, keys=model.latent)
-    width = model.kv_heads * model.head_dim
     windowed = kind == "sliding_attention"
+    width = model.kv_heads * model.head_dim
+    if not windowed and model.global_head_dim:
+        width = (model.global_kv_heads or model.kv_heads) * model.global_head_dim
     return GgufLayer(size, experts, width, width, model.sliding_window if windowed else 0)

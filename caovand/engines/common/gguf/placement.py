@@ -11,6 +11,7 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.engines.common.gguf.sizes import (
     Load,
     cache_bytes,
+    cache_read_bytes,
     compute_bytes,
     output_bytes,
     state_bytes,
@@ -111,7 +112,7 @@ def _layers_on(
     placement: Placement,
 ) -> Device:
     """The layers on one device, and the routed experts there, which may be of other layers."""
-    dense = experts = cache = states = layers = 0
+    dense = experts = cache = cache_read = states = layers = 0
     for number, (layer, owner) in enumerate(zip(_gguf(model).layers, owners, strict=True)):
         loaded = load.mtp or not layer.mtp
         if loaded and card == (None if number < placement.experts_in_ram else owner):
@@ -119,18 +120,25 @@ def _layers_on(
         if card == owner:
             dense += layer.size - layer.expert_size if loaded else 0
             cache += cache_bytes(layer, load)
+            cache_read += cache_read_bytes(layer, load)
             states += state_bytes(layer, load)
             layers += 1
-    experts_read = experts * (model.experts_per_token / model.experts if model.experts else 1.0)
+    experts_read = experts * part_of_experts(model)
     return Device(
         card,
         weights=dense + experts,
         cache=cache,
         states=states,
-        read=dense + experts_read,
+        read=dense + experts_read + cache_read,
         experts_read=experts_read,
         layers=layers,
     )
+
+
+def part_of_experts(model: ModelCard) -> float:
+    """The part of the routed experts that a token reads; all where their number is unknown."""
+    known = model.experts and model.experts_per_token
+    return model.experts_per_token / model.experts if known else 1.0
 
 
 def host_room(host: Host, gpus: Sequence[Gpu]) -> int:
@@ -185,20 +193,22 @@ def _candidates(
     whole = _fewest_experts_in_ram(model, load, rooms, units)
     if whole is not None:
         found.append(whole)
-    most = _most_layers(model, load, rooms, units)
-    if most is not None:
-        found.append(most)
+    separate = bool(model.experts) and not load.whole_layers
+    for experts_in_ram in (0, units - 1) if separate else (0,):
+        most = _most_layers(model, load, rooms, units, experts_in_ram)
+        if most is not None:
+            found.append(most)
     return tuple(found)
 
 
 def _most_layers(
-    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+    model: ModelCard, load: Load, rooms: Sequence[int], units: int, experts_in_ram: int
 ) -> Placement | None:
-    """As many layers as the cards hold, experts and all."""
+    """As many layers as the cards hold, with those of their experts that are not in host memory."""
     best, low, high = None, 0, units
     while low < high:
         middle = (low + high + 1) // 2
-        spread = _spread(model, load, rooms, middle, 0)
+        spread = _spread(model, load, rooms, middle, experts_in_ram)
         if spread is None:
             high = middle - 1
         else:

@@ -7,7 +7,7 @@ buffers were fitted to those that llama-server reports (`tests/engines/llamacpp`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from caovand.core.facts.gguf import GgufLayer
 from caovand.core.facts.inventory import ModelCard
@@ -36,7 +36,8 @@ def why_undividable(kind: str, width: int) -> str:
 class Load:
     """The load that a plan puts on memory: context of one slot, slots, and types of the cache.
 
-    With `whole_layers` a layer's routed experts go where the layer goes.
+    With `whole_layers` a layer's routed experts go where the layer goes. `filled` are the tokens of
+    context that a step reads by the model of its time.
     """
 
     context: int
@@ -48,6 +49,7 @@ class Load:
     depth: int = 0
     mtp: bool = False
     whole_layers: bool = False
+    filled: int = 0
 
 
 def padded_context(context: int) -> int:
@@ -65,6 +67,12 @@ def cache_bytes(layer: GgufLayer, load: Load) -> int:
     types = ("f16", "f16") if layer.mtp else (load.keys, load.values)
     row = _row(layer.keys, types[0]) + _row(layer.values, types[1])
     return cells * load.slots * row
+
+
+def cache_read_bytes(layer: GgufLayer, load: Load) -> int:
+    """The cache of one layer that a token reads once its request has `filled` tokens."""
+    one = replace(load, context=min(load.filled, load.context), slots=1, batch=0)
+    return cache_bytes(layer, one)
 
 
 def state_bytes(layer: GgufLayer, load: Load) -> int:

@@ -18,20 +18,18 @@ from caovand.engines.common.gguf.placement import (
 )
 from caovand.engines.common.gguf.sizes import CELLS, Load
 
-SLOTS_BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
-"""Requests at once for each workload; further ones wait."""
+FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
+"""Tokens of context for which a workload's time is modelled."""
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth moving layers off the cards for; a longer one only if it is free."""
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY = 1.1
-"""A tenth of the time is not worth half of the requests, or bits of the cache."""
+"""A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
 FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the
 requests."""
-CHEAP = 1.04
-"""The part of the time of each token that twice the context, or more, may cost."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card: longer prompts take minutes there."""
 
@@ -132,7 +130,7 @@ def _cheap(at: Callable[[int], Sized], goal: Sized, top: int) -> Sized:
     found = goal
     while found.load.context < top:
         longer = at(min(found.load.context * 2, top))
-        if not longer.fits or longer.seconds > goal.seconds * CHEAP:
+        if not longer.fits or longer.seconds > goal.seconds * NEARLY:
             break
         found = longer
     return found

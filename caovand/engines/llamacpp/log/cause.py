@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, exits, ggml, ggml_families, host
-from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding, unless_explained
-from caovand.engines.common.signature import Signature, first
+from caovand.engines.common.logs.hit import MAX_TEXT, Hit, cause, finding, unless_explained
+from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
+from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
 from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import (
+from caovand.engines.common.logs.rows import (
     building,
     cuda,
     exits,
@@ -22,7 +22,7 @@ from caovand.engines.common import (
     network,
     python,
 )
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
 _ROOM: Mapping[str, Failure] = {

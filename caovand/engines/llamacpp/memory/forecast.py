@@ -10,6 +10,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizing import FILLED
 from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
 from caovand.engines.llamacpp.planning.options import CONTEXT
@@ -39,6 +40,7 @@ def load_of(plan: Plan) -> Load:
         flash=plan.value("flash_attn") != "off",
         depth=plan.mtp,
         mtp=speculative.get("method") == "draft-mtp",
+        filled=FILLED["chat"],
     )
 
 

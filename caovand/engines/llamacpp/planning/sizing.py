@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from caovand.core.config.schema import Config
@@ -11,6 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf import slots as requests
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import drafting, steps, texts
@@ -34,7 +36,7 @@ def settings(
     """The settings that share out memory."""
     kinds = _cache_types(config, inventory, verbatim)
     batch, micro = _batches(config, inventory, gpus, verbatim)
-    slots = _slots(config, verbatim)
+    slots = _slots(config, inventory, gpus, verbatim)
     load = Load(
         context=0,
         slots=slots.value,
@@ -44,12 +46,16 @@ def settings(
         flash=verbatim.get("flash_attn") != "off",
         depth=speculative.get("num_speculative_tokens", 0),
         mtp=speculative.get("method") == drafting.MTP,
+        filled=sizing.FILLED[config.policy.workload],
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
 
     def size(load: Load) -> tuple[sizing.Sized, Setting]:
         loads = _loads(load, slots, kinds, inventory, gpus)
-        return _context(config, inventory, loads, gpus, rooms, verbatim)
+        most = load.slots
+        if slots.origin == "policy":
+            most = requests.most(inventory.model, gpus, inventory.host, config.policy.workload)
+        return _context(config, inventory, loads, gpus, rooms, verbatim, most)
 
     sized, context = size(load)
     if micro.origin == "policy":
@@ -92,14 +98,16 @@ def _worth_its_buffers(
     return "the cards have room for the compute buffers, and read prompts faster" if roomy else ""
 
 
-def _slots(config: Config, verbatim: Mapping[str, Any]) -> Setting:
+def _slots(
+    config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
+) -> Setting:
     typed = count(verbatim.get("parallel"))
     if typed:
         return Setting(typed, "user", "passed verbatim")
     if config.policy.max_num_seqs is not None:
         return Setting(config.policy.max_num_seqs, "user", "[policy] max_num_seqs")
     workload = config.policy.workload
-    many = sizing.SLOTS_BY_WORKLOAD[workload]
+    many = requests.wanted(inventory.model, gpus, inventory.host, workload)
     return Setting(
         many, "policy", f"sequences at once for workload {workload}; each has the whole context"
     )
@@ -165,15 +173,18 @@ def _loads(
     divides = inventory.model.head_dim % block == 0 and load.flash
     may_lower = divides and all(kind.origin == "policy" for kind in kinds)
     caches = [load, replace(load, keys=EIGHT_BITS, values=EIGHT_BITS)] if may_lower else [load]
-    few = [replace(one, slots=1) for one in caches] if slots.origin == "policy" else []
-    return tuple(dict.fromkeys([*caches, *few]))
+    few = zip(*map(requests.fewer, caches), strict=True) if slots.origin == "policy" else ()
+    return (*caches, *chain.from_iterable(few))
 
 
 def _settings_of_load(
     load: Load, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the load that was chosen."""
-    if load.slots != slots.value:
+    if load.slots > slots.value:
+        reason = "as many sequences as memory has room for; each has the whole context"
+        slots = Setting(load.slots, "policy", reason)
+    elif load.slots < slots.value:
         reason = "more sequences would push layers off the cards, or leave each a short context"
         slots = Setting(load.slots, "policy", reason)
     if load.keys != kinds[0].value:
@@ -193,6 +204,7 @@ def _context(
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     verbatim: Mapping[str, Any],
+    most: int,
 ) -> tuple[sizing.Sized, Setting]:
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
@@ -214,11 +226,12 @@ def _context(
         sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
         return sized, whole
     workload = config.policy.workload
-    sized = sizing.best(
-        loads,
-        lambda load: sizing.longest(model, host, load, gpus, rooms, workload),
-        min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len),
-    )
+
+    def longest(load: Load) -> sizing.Sized:
+        return sizing.longest(model, host, load, gpus, rooms, workload)
+
+    enough = min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len)
+    sized = requests.grow(sizing.best(loads, longest, enough), longest, most, workload)
     context = sized.load.context
     if context == model.max_model_len:
         reason = "the model's own limit"
@@ -239,7 +252,10 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu]) -> dict[str, Setting]:
     if not gpus:
         return {}
     placement = sized.placement
+    filled = min(sized.load.filled, sized.load.context)
     pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds else ""
+    if pace and filled > sizing.FILLED["chat"]:
+        pace += f" at {filled} tokens of context"
     where = "every layer fits on the cards" if sized.whole else "as many as the cards hold"
     found = {
         "gpu_layers": Setting(placement.layers, "policy", f"{where}, {pace}".rstrip(", ")),

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, exits, ggml, ggml_families, host
-from caovand.engines.common.hit import Hit, cause, finding, unless_explained
-from caovand.engines.common.signature import first
+from caovand.engines.common.logs.hit import Hit, cause, finding, unless_explained
+from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
+from caovand.engines.common.logs.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
 from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES

@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, exits, ggml, ggml_families, host, kernel, network
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import (
+    building,
+    cuda,
+    exits,
+    ggml,
+    ggml_families,
+    host,
+    kernel,
+    network,
+)
+from caovand.engines.common.logs.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
 

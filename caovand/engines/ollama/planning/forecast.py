@@ -49,6 +49,7 @@ def load_of(plan: Plan) -> Load:
         values=kind,
         flash=variables.has_flash(plan),
         whole_layers=True,
+        filled=sizing.FILLED["chat"],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 
 from caovand.core.addresses import is_loopback
@@ -14,6 +15,7 @@ from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.gguf import sizing
+from caovand.engines.common.gguf import slots as requests
 from caovand.engines.common.gguf.sizes import Load, why_undividable
 from caovand.engines.common.plans import (
     chosen_cards,
@@ -158,17 +160,19 @@ def _size_load(
     overhead: Mapping[str, Setting],
 ) -> tuple[Load, Setting, Setting, Setting]:
     """The load with its context, type of cache and requests at once."""
-    kind, slots = _cache_type(config, typed), _slots(config, typed)
+    kind, slots = _cache_type(config, typed), _slots(config, inventory, gpus, typed)
     flash = typed.get(variables.FLASH, "1") not in variables.OFF
+    workload = config.policy.workload
     load = Load(
-        0, int(slots.value), keys=kind.value, values=kind.value, flash=flash, whole_layers=True
-    )
+        0, int(slots.value), keys=kind.value, values=kind.value, flash=flash, whole_layers=True,
+        filled=sizing.FILLED[workload],
+    )  # fmt: skip
     loads = [load]
     fits_heads = not why_undividable(EIGHT_BITS, inventory.model.head_dim)
     if gpus and flash and fits_heads and kind.origin == "policy":
         loads.append(replace(load, keys=EIGHT_BITS, values=EIGHT_BITS))
     if gpus and slots.origin == "policy":
-        loads += [replace(one, slots=1) for one in loads]
+        loads += chain.from_iterable(zip(*map(requests.fewer, loads), strict=True))
     model, wanted = inventory.model, config.model.max_model_len
     if wanted is not None and model.max_model_len and wanted > model.max_model_len:
         raise Unplannable(
@@ -185,18 +189,24 @@ def _size_load(
         sized = sizing.best(loads, lambda one: sizing.fixed(model, host, one, gpus, rooms))
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
-        workload = config.policy.workload
-        sized = sizing.best(
-            loads,
-            lambda one: sizing.longest(model, host, one, gpus, rooms, workload),
-            min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len),
-        )
+
+        def longest(one: Load) -> sizing.Sized:
+            return sizing.longest(model, host, one, gpus, rooms, workload)
+
+        most = load.slots
+        if slots.origin == "policy":
+            most = requests.most(model, gpus, host, workload)
+        enough = min(sizing.SUFFICIENT_CONTEXT[workload], model.max_model_len)
+        sized = requests.grow(sizing.best(loads, longest, enough), longest, most, workload)
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load
     if chosen.keys != kind.value:
         why = "in half precision, layers would leave the cards, or the context would be short"
         kind = Setting(chosen.keys, "policy", why)
-    if chosen.slots != load.slots:
+    if chosen.slots > load.slots:
+        why = "as many requests as memory has room for; each has the whole context"
+        slots = Setting(str(chosen.slots), "policy", why)
+    elif chosen.slots < load.slots:
         why = "with more, layers would leave the cards, or each context would be short"
         slots = Setting(str(chosen.slots), "policy", why)
     return chosen, context, kind, slots
@@ -229,7 +239,9 @@ def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
     return Setting(kind, "user", source)
 
 
-def _slots(config: Config, typed: Mapping[str, str]) -> Setting:
+def _slots(
+    config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
+) -> Setting:
     wanted = typed.get(variables.PARALLEL, "")
     if wanted:
         if not (wanted.isascii() and wanted.isdecimal() and int(wanted)):
@@ -242,7 +254,8 @@ def _slots(config: Config, typed: Mapping[str, str]) -> Setting:
         return Setting(str(config.policy.max_num_seqs), "user", "[policy] max_num_seqs")
     workload = config.policy.workload
     reason = f"requests at once for {workload}; each has the whole context"
-    return Setting(str(sizing.SLOTS_BY_WORKLOAD[workload]), "policy", reason)
+    many = requests.wanted(inventory.model, gpus, inventory.host, workload)
+    return Setting(str(many), "policy", reason)
 
 
 def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:

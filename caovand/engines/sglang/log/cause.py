@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import host, python
-from caovand.engines.common.hit import Hit, cause, finding
-from caovand.engines.common.raised import BUILDING, family_of
-from caovand.engines.common.signature import Signature, first
+from caovand.engines.common.logs.hit import Hit, cause, finding
+from caovand.engines.common.logs.rows import host, python
+from caovand.engines.common.logs.rows.raised import BUILDING, family_of
+from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python, runtime, toolchain
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import cuda, host, kernel, python, runtime, toolchain
+from caovand.engines.common.logs.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
     "kv": "kv-cache-none", "capture": "device-oom-capture", "http": "device-oom-run",

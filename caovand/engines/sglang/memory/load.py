@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caovand.core.facts.inventory import ModelCard, Weights
+from caovand.core.facts.inventory import ModelCard, Part, Weights
 from caovand.engines.common.tensors import FLOATS, element_bytes, of_rank
 
 MIB = 1 << 20
@@ -44,9 +44,12 @@ class Load:
     """Recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room for."""
 
 
-def weights_bytes(model: ModelCard, load: Load) -> float:
-    """Weights of one rank, the drafting head's only if it drafts."""
-    kept = (one for one in model.weights if one.part != "mtp" or load.depth)
+def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
+    """Weights of one rank, by default of all parts; the drafting head's only if it drafts."""
+    kept = (
+        one for one in model.weights
+        if (one.part != "mtp" or load.depth) and (not parts or one.part in parts)
+    )  # fmt: skip
     return sum(of_rank(_size(one, model, load), one, model, load.ranks) for one in kept)
 
 

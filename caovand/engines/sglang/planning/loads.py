@@ -20,6 +20,7 @@ from caovand.engines.sglang.memory.steps import (
     usual_step,
 )
 from caovand.engines.sglang.planning.options import QUANTIZATION, SHARE, STEP
+from caovand.engines.sglang.planning.pace import requests_a_second
 
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context worth weights of fewer bits."""
@@ -31,6 +32,8 @@ USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
 SHORT_STEPS = (2048, 1024)
 ROUNDING_MIB = 768
 """A layer in both types while its weights are rounded."""
+FAR_MORE = 1.25
+"""How many times the requests a second twice the cards must finish, if they are not linked."""
 WORTH = 1.1
 """How many times the tokens a load must hold to be worth what it gives up."""
 NATIVE = "fp8_e4m3"
@@ -50,6 +53,8 @@ class Sized:
     tokens: int
     requests: int
     share: Callable[[Load], float]
+    gain: float = 0.0
+    """How many times the requests a second of fewer cards with room for it; 0 if none have room."""
 
 
 def eight_bits(gpus: Sequence[Gpu]) -> str:
@@ -69,7 +74,8 @@ def choose(
     old: bool,
 ) -> Sized:
     """The load over the fewest of `splits` with room for a generous request in the model's own
-    type; else with a sufficient one in 8 bits, and last with weights rounded to 8 bits too."""
+    type, or over more that finish far more requests; else over the fewest with room for a
+    sufficient one in 8 bits, and last with weights rounded to 8 bits too."""
     workload, limit = config.policy.workload, model.max_model_len
 
     def best(ranks: int, *, rounded: bool, small: bool) -> Sized:
@@ -80,9 +86,20 @@ def choose(
         enough = config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
+    roomy: Sized | None = None
+    fewest, gain = 0.0, 1.0
     for ranks in splits:
-        if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
-            return best(ranks, rounded=False, small=smaller_cache)
+        if not holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
+            continue
+        sized = best(ranks, rounded=False, small=smaller_cache)
+        rate = requests_a_second(model, sized.load, sized.tokens, gpus, workload)
+        if roomy is None:
+            roomy, fewest = sized, rate
+        elif rate > fewest * gain * FAR_MORE:
+            gain = rate / fewest
+            roomy = replace(sized, gain=gain)
+    if roomy:
+        return roomy
     found: list[Sized] = []
     for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
         for ranks in splits:
@@ -121,7 +138,8 @@ def _levels(
     the workload's as long as that takes nothing else, then those of a generous request."""
     workload, limit = config.policy.workload, model.max_model_len
     generous = config.model.max_model_len or min(GENEROUS_CONTEXT[workload], limit)
-    plenty = max(generous, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
+    longest = config.model.max_model_len or limit
+    plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
     stated, wanted = _stated_step(config, typed), _stated_share(config, typed)
     usual = usual_step(gpus, load.ranks)[0]
     steps = (stated,) if stated else (usual, *(step for step in SHORT_STEPS if step < usual))

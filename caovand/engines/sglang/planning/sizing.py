@@ -10,6 +10,7 @@ from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
+from caovand.engines.common.speeds import host_link
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import usual_share, usual_step
@@ -64,20 +65,18 @@ def settings(
         slots=count(typed.get(SLOTS)) or 0,
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
-    tokens = None
+    tokens, gain = None, 0.0
     if unmodelled(model):
         chosen = loads.of_sglang(config, replace(load, ranks=able[-1]), gpus, typed)
     else:
         smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
         sized = loads.choose(config, model, load, gpus, typed, able, smaller_cache=smaller, old=old)
+        gain = sized.gain
         if requests.origin == "policy":
             sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
         chosen, tokens = sized.load, sized.tokens
     if ranks is None:
-        why = "the fewest cards with room for it: they are not linked by NVLink"
-        if chosen.ranks == able[-1]:
-            why = f"{chosen.ranks} cards: on fewer there is no room for weights and a long context"
-        ranks = Setting(chosen.ranks, "policy", why)
+        ranks = Setting(chosen.ranks, "policy", _why_split(chosen.ranks, able[-1], gain, gpus))
     if chosen.cache_type != load.cache_type:
         kept = "fewer requests" if policy.workload == "batch" else "a shorter context"
         why = f"a cache of the model's own type would hold {kept}"
@@ -124,6 +123,22 @@ def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
     native = loads.eight_bits(gpus) == loads.NATIVE
     able = {"full_attention", "linear_attention"} if native else {"full_attention"}
     return set(model.layer_types) <= able and not model.latent
+
+
+def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:
+    """Why a model is split over so many of cards that are not all linked."""
+    generation, lanes, _ = host_link(gpus)
+    if gain:
+        return (
+            f"{ranks} cards finish about {gain:.1f} times the requests of fewer, although they"
+            f" exchange data over PCIe {generation}.0 x{lanes}"
+        )
+    if ranks == most and ranks > 1:
+        return f"{ranks} cards: on fewer there is no room for weights and a long context"
+    return (
+        "the fewest cards with room for it: they are not linked by NVLink, and more would finish"
+        f" hardly more requests over PCIe {generation}.0 x{lanes}"
+    )
 
 
 def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.ladder import CONFIGURATION
-from caovand.engines.common.python import RAISED, REFUSES, frame_of, raised_at
-from caovand.engines.common.signature import Signature
+from caovand.engines.common.logs.rows.python import RAISED, REFUSES, frame_of, raised_at
+from caovand.engines.common.logs.signature import Signature
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.rows.by_phase import LOADING
 

@@ -18,8 +18,8 @@ from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.whole_log import HIDDEN, plan_from_log, public
-from caovand.engines.common.wrapping import without_colours
+from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, public
+from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain

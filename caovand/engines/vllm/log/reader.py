@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common import raised
+from caovand.engines.common.logs.rows import raised
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.line import as_error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import host, kernel, python, runtime, toolchain
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import host, kernel, python, runtime, toolchain
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
 ROWS: tuple[Signature, ...] = (

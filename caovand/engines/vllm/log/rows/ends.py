@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import kernel
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import kernel
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import OOM_BY_PHASE
 
 ROWS: tuple[Signature, ...] = (

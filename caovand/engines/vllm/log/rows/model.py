@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import python
-from caovand.engines.common.python import SERVED
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import python
+from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import READING
 
 ROWS: tuple[Signature, ...] = (

@@ -11,8 +11,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
-from caovand.engines.common.kernel import ROWS
-from caovand.engines.common.public_reports import REPORTS
+from caovand.engines.common.healing.public_reports import REPORTS
+from caovand.engines.common.logs.rows.kernel import ROWS
 
 _OF_KERNEL = {row.id: row.kind for row in ROWS}
 _NOBODYS = Healing(rungs=(), cures={}, option=str)

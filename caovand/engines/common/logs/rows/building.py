@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
     r".{0,200}?(?:CMake Error|nvcc (?:fatal|error)|unsupported (?:GNU|clang|Microsoft|CUDA|HIP)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from caovand.engines.common.signature import LONGEST
+from caovand.engines.common.logs.signature import MAX_LINE
 
 MAX_LINES = 5000
 """Lines of a log that is read so: what people paste, not what a daemon recorded."""
@@ -71,11 +71,11 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
     cut: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, 1):
-        if _LOGGED.match(line) or _GOES_ON.search(line[:LONGEST]):
-            cut += _LOGGED_AGAIN.split(line[:LONGEST])
+        if _LOGGED.match(line) or _GOES_ON.search(line[:MAX_LINE]):
+            cut += _LOGGED_AGAIN.split(line[:MAX_LINE])
             numbers += [number] * (len(cut) - len(numbers))
             continue
-        for part in line[:LONGEST].replace('\\"', '"').split("\\n"):
+        for part in line[:MAX_LINE].replace('\\"', '"').split("\\n"):
             found = [piece.strip(" `*") for piece in _BEGINS.split(part)]
             cut += [piece for piece in found if piece]
             numbers += [number] * (len(cut) - len(numbers))
@@ -84,4 +84,4 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
 
 def is_alarming(line: str) -> bool:
     """Whether a line sounds like an error that ends something."""
-    return bool(_ALARMING.search(line[:LONGEST])) and not _GOES_ON.search(line[:LONGEST])
+    return bool(_ALARMING.search(line[:MAX_LINE])) and not _GOES_ON.search(line[:MAX_LINE])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.signature import signature
 
 # Before b6900 no line of llama.cpp has a level.
 _RAW = re.compile(

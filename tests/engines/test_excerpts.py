@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from caovand.engines.common import framing
-from caovand.engines.common.framing import is_alarming, pieces
+from caovand.engines.common.logs import excerpts
+from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.writer import explain_log
 
 MEMORY = "ggml_vulkan: Device memory allocation of size 1059303232 failed."
@@ -91,7 +91,7 @@ def test_what_a_program_lives_with_is_no_failure() -> None:
 
 
 def test_a_long_log_is_read_as_printed_only() -> None:
-    assert pieces("x\n" * (framing.MAX_LINES + 1)) == ("", ())
+    assert pieces("x\n" * (excerpts.MAX_LINES + 1)) == ("", ())
 
 
 def test_a_log_that_served_is_not_searched_for_another_failure() -> None:

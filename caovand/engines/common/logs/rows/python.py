@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import runtime
-from caovand.engines.common.signature import LONGEST, Signature, signature
+from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
@@ -267,11 +267,11 @@ def is_raw(line: str) -> bool:
 
 def cut_at(lines: Sequence[str]) -> int | None:
     """The index of the last frame of a traceback without its end; None if there is no such one."""
-    frames = [n for n, line in enumerate(lines) if _FRAME_WITHIN.search(line[:LONGEST])]
+    frames = [n for n, line in enumerate(lines) if _FRAME_WITHIN.search(line[:MAX_LINE])]
     if not frames:
         return None
     rest = [line for line in lines[frames[-1] + 1 :] if line.strip()]
-    ended = len(rest) > MAX_REST or any(_NAMES_EXCEPTION.search(line[:LONGEST]) for line in rest)
+    ended = len(rest) > MAX_REST or any(_NAMES_EXCEPTION.search(line[:MAX_LINE]) for line in rest)
     return None if ended else frames[-1]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import (
+from caovand.engines.common.logs.rows import (
     building,
     exits,
     ggml_families,
-    python_texts,
+    python_advice,
     raised,
     system,
     toolchain,
@@ -77,7 +77,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **raised.ADVICE,
     **system.ADVICE,
     **toolchain.ADVICE,
-    **python_texts.ADVICE,
+    **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "

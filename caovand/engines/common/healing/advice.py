@@ -14,8 +14,8 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.advice_texts import GENERAL, SPECIAL, Sentences
-from caovand.engines.common.python import UNSURE_ROWS
+from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
+from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
 _ADVISES = re.compile(
     r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"

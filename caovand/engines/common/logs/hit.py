@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.signature import Signature
+from caovand.engines.common.logs.signature import Signature
 
 MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 10

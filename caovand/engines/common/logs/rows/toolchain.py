@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.python import SERVED
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import signature
 
 _HEADER = (
     r"(?:(?P<of_compiler>(?:stddef|stdarg|stdbool|stdint|float|limits|iso646|\w{0,10}mmintrin|"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.signature import signature
 
 ABSENT = (
     r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"

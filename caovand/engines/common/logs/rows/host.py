@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common import kernel, system
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.rows import kernel, system
+from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from caovand.core.healing.failure import Failure
 
-LONGEST = 4000  # characters of a line that patterns see; a prompt may have a million
+MAX_LINE = 4000  # characters of a line that patterns see; a prompt may have a million
 
 # cause: the failure itself. generic: a cause that a more specific one nearby explains better.
 # consequence: proves a failure, but counts only if no cause is found. wrapper: announces that
@@ -44,7 +44,7 @@ def signature(
 
 def first(rows: Iterable[Signature], message: str) -> tuple[Signature, Mapping[str, str]] | None:
     """The first row that matches a message, and the values it reads."""
-    message = message[:LONGEST]
+    message = message[:MAX_LINE]
     for row in rows:
         found = row.pattern.search(message)
         if found:

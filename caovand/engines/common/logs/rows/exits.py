@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
     r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.python import REFUSES, SERVED, UNSURE
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows.python import REFUSES, SERVED, UNSURE
+from caovand.engines.common.logs.signature import Signature, signature
 
 MAX_DEPTH = 12
 """Frames from the exception on that count: those farther out only wait for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.signature import signature
 
 # A server talks to its own runner by loopback, whose end it reports in the same words.
 # A line that says so has another try after it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.engines.common.signature import signature
+from caovand.engines.common.logs.signature import signature
 
 _FILE = r"[\w./\\:~+ -]{1,300}\.(?:cpp|cc|c|cu|cuh|h|hpp|m|mm):\d{1,6}: "
 """How an abort begins; a compiler names a column, too."""

@@ -13,8 +13,8 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
-from caovand.engines.common.signature import Signature, first
-from caovand.engines.common.wrapping import unwrap, without_colours
+from caovand.engines.common.logs.signature import Signature, first
+from caovand.engines.common.logs.wrapping import unwrap, without_colours
 
 HIDDEN = "(hidden)"
 Sample = tuple[str, float]

@@ -9,8 +9,8 @@ import re
 from collections.abc import Collection, Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.hit import Hit, cause, finding
-from caovand.engines.common.signature import first, signature
+from caovand.engines.common.logs.hit import Hit, cause, finding
+from caovand.engines.common.logs.signature import first, signature
 
 MAX_TEXT = 500  # characters kept of a line
 

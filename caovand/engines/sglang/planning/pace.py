@@ -1,0 +1,64 @@
+"""How many requests a load finishes in a second, by a coarse model that ranks splits over cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.engines.common.speeds import UNLINKED_S, host_link, slowest
+from caovand.engines.common.tensors import weights_of
+from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
+
+ALL_REDUCES = 2
+"""All-reduces of a layer: after attention, and after the MLP or the experts."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Tokens of a usual prompt and its answer, and how many users ask at once."""
+
+    prompt: int
+    answer: int
+    users: int
+
+
+USUAL = {
+    "chat": Usual(4096, 500, 16), "long": Usual(100_000, 1000, 4), "batch": Usual(2048, 500, 128),
+}  # fmt: skip
+
+
+def requests_a_second(
+    model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
+) -> float:
+    """Usual requests finished in a second by cards without links, whose cache holds `tokens`."""
+    usual = USUAL[workload]
+    each = usual.prompt + usual.answer // 2
+    at_once = max(min(tokens // each, usual.users), 1)
+    speed, active = slowest(gpus), _active(model)
+    read = weights_bytes(model, load, "layers", "head")
+    read += weights_bytes(model, load, "experts") * (1 - (1 - active) ** at_once)
+    read += at_once * each * token_bytes(model, load)
+    weights = weights_of(model, "layers") + weights_of(model, "experts") * active
+    token_s = 2 * weights / load.ranks / (speed.tflop_s * 1e12)
+    step = max(read / (speed.gb_s * 1e9), at_once * token_s) + _exchange_s(
+        model, load, gpus, at_once
+    )
+    prompt = usual.prompt * token_s + _exchange_s(model, load, gpus, usual.prompt)
+    return 1 / (prompt + usual.answer * step / at_once)
+
+
+def _active(model: ModelCard) -> float:
+    """The part of the experts that a token multiplies with."""
+    known = model.experts and model.experts_per_token
+    return model.experts_per_token / model.experts if known else 1.0
+
+
+def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) -> float:
+    """Seconds of a step's all-reduces through the host's memory."""
+    ranks = load.ranks
+    if ranks == 1:
+        return 0.0
+    sent = 2 * (ranks - 1) / ranks * tokens * model.hidden_size * load.activation
+    each = UNLINKED_S + sent / (host_link(gpus)[2] * 1e9)
+    return ALL_REDUCES * len(model.layer_types) * each
