@@ -174,8 +174,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "DEVICES.",
     ),
     "npu.failed": (
-        "A kernel failed on the NPU: the lines with EZ or EE codes name the reason. Check that CANN, "
-        "torch_npu and vLLM Ascend are of releases that belong together.",
+        "A kernel failed on the NPU: the lines with EZ or EE codes name the reason. Check that "
+        "CANN, torch_npu and vLLM Ascend are of releases that belong together.",
     ),
     "gpu.uuid": (
         "This release reads CUDA_VISIBLE_DEVICES as numbers, and it names {device}: set the card's "

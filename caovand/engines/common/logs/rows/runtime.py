@@ -39,7 +39,8 @@ ROWS = (
          r"invalid literal for int\(\) with base 10: '(?P<device>(?:MIG|GPU)-[\w/-]{4,80})"),
     # Ascend's CANN
     signature("npu.group", "cause", "collective-timeout",
-         r"call hccl api failed|\bHCCL (?:function )?error\b|\bHccl\w{1,40}\b.{0,80}(?:fail|error)|\bEI00\d\d\b"),
+         r"call hccl api failed|\bHCCL (?:function )?error\b|\bHccl\w{1,40}\b.{0,80}(?:fail|error)"
+         r"|\bEI00\d\d\b"),
     signature("npu.kernels", "cause", "engine-unusable",
          r"\bopp_kernel\b|binary_info_config\.json|\bEZ1001\b"
          r"|No module named 'torch_npu'|lib(?:ascend|hccl|opapi)\w{0,20}\.so.{0,20}: cannot open"),
