@@ -130,7 +130,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "open os.open",
         "O_EXCL, " + OWN,
     ),
-    "adapters/servers/own_server.py": ("write_text", KERNEL),
+    "adapters/servers/server_main.py": ("write_text", KERNEL),
     "page/files.py": ("read_bytes", "files of this package"),
     "cli/common/ending.py": ("os.open", "/dev/null"),
     "cli/common/archive.py": ("tarfile.open", "over a file that safe_files opened"),

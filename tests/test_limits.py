@@ -47,7 +47,7 @@ from caovand.daemon.loop import Supervisor
 from caovand.daemon.records import memories
 from caovand.daemon.shortage import OVER_S, Shortage
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
@@ -113,7 +113,7 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     engine.write_text("#!/bin/sh\necho started\nexec sleep 600\n")
     engine.chmod(0o755)
     machine = inventory(engine=replace(CUDA, python=str(engine)))
-    ready = Prepared(plan(machine), machine, "fingerprint", "auto")
+    ready = PreparedStart(plan(machine), machine, "fingerprint", "auto")
 
     def look(*_: object) -> Inventory:
         Path("/proc/self/stat").read_text()  # needs a descriptor, as the real one does

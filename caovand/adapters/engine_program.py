@@ -19,7 +19,7 @@ class Keeper(Protocol):
     """Who may signal programs of the engine's user."""
 
     def signal(self, pidfd: int, number: int) -> None:
-        """Signal a process of that user; OSError."""
+        """Signal a process of that user; raises OSError."""
 
     def abandon(self, pid: int) -> None:
         """KILL a program that nobody can watch, and reap it in time."""

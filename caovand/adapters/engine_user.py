@@ -79,7 +79,7 @@ class EngineUser:
             return self._link.ask({**asked, **more}, descriptors)["pid"]
 
     def capture(self, argv: Sequence[str], env: Mapping[str, str], stdin: int) -> Captured:
-        """Start a program and keep what it prints; OSError."""
+        """Start a program and keep what it prints; raises OSError."""
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(open(os.memfd_create("output"), "w+b")) for _ in "12"]
             pid = self.start(argv, env, [stdin, *(file.fileno() for file in files)])
@@ -90,7 +90,7 @@ class EngineUser:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: int, timeout_s: float
     ) -> CompletedProcess[str]:
-        """Run a program to its end; OSError, or subprocess.TimeoutExpired."""
+        """Run a program to its end; raises OSError, or subprocess.TimeoutExpired."""
         with self.capture(argv, env, stdin) as program:
             try:
                 output, errors = program.communicate(timeout_s)
@@ -99,7 +99,7 @@ class EngineUser:
         return CompletedProcess(argv, program.wait(), output, errors)
 
     def signal(self, pidfd: int, number: int) -> None:
-        """Signal a process of this user; OSError."""
+        """Signal a process of this user; raises OSError."""
         self._link.ask({"op": "signal", "signal": int(number)}, [pidfd])
 
     def abandon(self, pid: int) -> None:
@@ -161,7 +161,7 @@ def why_none() -> str:
 def as_engine(function: Callable[..., Result], *args: Any, limit_s: float = CALL_S) -> Result:
     """Call a function of a module of caovan's as the engine's user, or here if that is our own.
 
-    Arguments and result are what JSON has; OSError.
+    Arguments and result are what JSON has; raises OSError.
     """
     user = current()
     if user is None:

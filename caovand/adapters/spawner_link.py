@@ -45,7 +45,7 @@ class SpawnerLink:
         """Programs that nobody waits for."""
 
     def ask(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, int]:
-        """Send a message and return its answer; OSError, also for a refusal; SpawnerEnded."""
+        """Send a message and return its answer; raises OSError (also if refused), SpawnerEnded."""
         with self._lock:
             self._reap()
             answer = self._exchanged(asked, descriptors)

@@ -41,7 +41,7 @@ from caovand.cli.common.verb import Group, Verb
 from caovand.core.addresses import split_address
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
-from caovand.core.facts.all_reduce import Sums, key_of
+from caovand.core.facts.all_reduce import AllReduceResult, key_of
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
@@ -272,7 +272,7 @@ def gather(
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
 
 
-def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums | None:
+def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllReduceResult | None:
     """What a start of this plan found out about its all-reduce."""
     task = engine.planning.all_reduce(plan, inventory)
     if task is None:

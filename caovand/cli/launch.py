@@ -118,7 +118,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
 
 
 def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
-    """The endpoint with its model and context, as its own list of models says; CommandError."""
+    """The endpoint with the model and context that its list names; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(found.url)
     try:

@@ -27,7 +27,7 @@ POLL_S = 1.0
 SLOW_S = 20.0  # how long an answer of a driver that is well may take
 
 
-class InUse:
+class CardUsage:
     """The cards of one slot: `on_sample` and `on_kernel_line` get what concerns them.
 
     `notice` is for what people should know.
@@ -99,8 +99,8 @@ class Cards:
         self._latest: dict[int, GpuSample] = {}
         self._stale_s = 3 * sample_s + SLOW_S
         self.history: deque[GpuSample] = deque(maxlen=KEPT)
-        self._rounds: tuple[figures.Round, ...] = ()
-        self._slots: list[InUse] = []
+        self._rounds: tuple[figures.SampleRound, ...] = ()
+        self._slots: list[CardUsage] = []
         self._on_kernel_line = on_kernel_line
         loop = asyncio.get_running_loop()
 
@@ -113,7 +113,7 @@ class Cards:
 
         self._sampler = GpuSampler(sample_s, on_loop(self._samples), on_loop(self._xid))
 
-    def share(self, slot: InUse) -> InUse:
+    def share(self, slot: CardUsage) -> CardUsage:
         """Add the cards of a slot."""
         self._slots.append(slot)
         return slot

@@ -34,10 +34,10 @@ AHEAD = 8
 
 
 @dataclass(frozen=True)
-class Slot:
+class ClientsSlot:
     """What this needs of the slot; `key` is what clients must send, "" for nothing.
 
-    It raises ConfigError where that cannot be found out.
+    It raises ConfigError if that cannot be found out.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -56,7 +56,7 @@ class Slot:
 class Clients:
     """The clients of one slot."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: ClientsSlot) -> None:
         self.totals: Mapping[str, Any] = Totals().document()
         """Of all requests that have ended, since the daemon started."""
         self._counts: Mapping[str, int] = NOBODY

@@ -34,9 +34,9 @@ from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.keys import Keys
-from caovand.daemon.own_server import OwnServer
 from caovand.daemon.records.history import History
 from caovand.daemon.records.unwritten import Unwritten
+from caovand.daemon.server_supervisor import ServerSupervisor
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
@@ -95,8 +95,10 @@ class Supervisor:
             several=len(configs) > 1,
         )
         listeners = Listeners(environ, self.notifier)
-        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice, listeners)
-        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice, listeners)
+        self.page = ServerSupervisor(PAGE, directories.runtime, environ, self.notice, listeners)
+        self.gateway = ServerSupervisor(
+            GATEWAY, directories.runtime, environ, self.notice, listeners
+        )
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line

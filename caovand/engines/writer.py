@@ -99,7 +99,7 @@ def _cut_short(
     if last is None or writer.engine is None:
         return found
     finding = Finding("unknown", lines[last].strip(), explanation.reached, {}, "traceback.cut")
-    finding = public(finding, last + 1)
+    finding = without_secrets(finding, last + 1)
     advice = tuple(sentences(finding, {}, {}, GENERAL))
     return writer, replace(explanation, finding=finding, advice=advice)
 

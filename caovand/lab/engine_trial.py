@@ -27,7 +27,7 @@ from caovand.cli.engine.shared import root_of
 from caovand.core.config.schema import Config
 from caovand.lab import bench
 from caovand.lab.bench import show, target
-from caovand.lab.bench.drive import Order
+from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.bench import compare
 
 PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
@@ -44,7 +44,7 @@ POLL_S = 1.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialMeasurement:
     """Answers to the fixed prompts, and the bench's result."""
 
     answers: tuple[str, ...]
@@ -260,18 +260,18 @@ def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) ->
         raise EngineError(what, why, "see `caovanctl incidents`")
 
 
-def _measure(client: Client) -> Measured:
+def _measure(client: Client) -> TrialMeasurement:
     found = target.find(client, None, "try an engine")
     tokens = 1 if found.work else TOKENS
     answers = () if found.work else tuple(_answer(found, prompt) for prompt in ASKED)
-    order = Order(
+    order = BenchOrder(
         target.lengths(found, None, PROMPTS, tokens), AT_ONCE, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],
     )  # fmt: skip
     document, cut = bench.measured(client, found, order)
     if cut is not None:
         raise cut.error or KeyboardInterrupt
-    return Measured(answers, document)
+    return TrialMeasurement(answers, document)
 
 
 def _answer(found: target.Target, prompt: str) -> str:

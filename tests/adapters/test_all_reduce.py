@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.gpu import all_reduce, all_reduce_in_env
-from caovand.core.facts.all_reduce import AllReduce, Sums
+from caovand.core.facts.all_reduce import AllReduce, AllReduceResult
 from tests.daemon_process import lives
 from tests.patience import eventually
 
@@ -151,8 +151,10 @@ def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_was_found_is_kept_and_bounded(tmp_path: Path) -> None:
     assert all_reduce.read_result(tmp_path, "k") is None
     for number in range(20):
-        all_reduce.save_result(tmp_path / "new", f"k{number}", Sums("right", float(number)))
-    assert all_reduce.read_result(tmp_path / "new", "k19") == Sums("right", 19.0)
+        all_reduce.save_result(
+            tmp_path / "new", f"k{number}", AllReduceResult("right", float(number))
+        )
+    assert all_reduce.read_result(tmp_path / "new", "k19") == AllReduceResult("right", 19.0)
     assert all_reduce.read_result(tmp_path / "new", "k3") is None
     assert len(json.loads((tmp_path / "new" / all_reduce.FILE).read_text())) == 16
 
@@ -163,5 +165,5 @@ def test_what_was_found_is_kept_and_bounded(tmp_path: Path) -> None:
 def test_a_broken_file_is_no_answer(tmp_path: Path, broken: str) -> None:
     (tmp_path / all_reduce.FILE).write_text(broken)
     assert all_reduce.read_result(tmp_path, "k") is None
-    all_reduce.save_result(tmp_path, "k", Sums("right", 1.0))
-    assert all_reduce.read_result(tmp_path, "k") == Sums("right", 1.0)
+    all_reduce.save_result(tmp_path, "k", AllReduceResult("right", 1.0))
+    assert all_reduce.read_result(tmp_path, "k") == AllReduceResult("right", 1.0)

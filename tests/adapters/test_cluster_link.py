@@ -19,7 +19,7 @@ import zmq.asyncio
 from caovand.adapters.admission import gate
 from caovand.adapters.admission.curve import Encrypted
 from caovand.adapters.admission.door import spare_descriptors
-from caovand.adapters.admission.zmtp import Excessive
+from caovand.adapters.admission.zmtp import LimitExceeded
 from caovand.adapters.network import cluster_key, cluster_link
 from caovand.adapters.network.cluster_key import Pairs
 from caovand.adapters.network.cluster_link import HeadLink, WorkerLink, numeric_address
@@ -377,7 +377,7 @@ def test_a_message_of_many_parts_costs_its_sender_the_connection(
         def feed(self, data: bytes) -> None:
             try:
                 super().feed(data)
-            except Excessive as problem:
+            except LimitExceeded as problem:
                 ended.append(str(problem))
                 raise
 

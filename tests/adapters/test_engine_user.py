@@ -209,7 +209,7 @@ def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "mute.py").write_text("import os, signal; signal.pause()")
     monkeypatch.setattr(engine_user, "STARTS", tmp_path / "mute.py")
     monkeypatch.setattr(engine_user, "BEGIN_S", 0.01)
-    monkeypatch.setattr(rights, "held", lambda _kind: spawner.SETUID_AND_SETGID)
+    monkeypatch.setattr(rights, "capability_set", lambda _kind: spawner.SETUID_AND_SETGID)
     with pytest.raises(OSError, match=r"it did not answer for 0.01 s \(status -9\)"):
         engine_user._begun(ENGINE)
 

@@ -33,8 +33,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "engines"
 
 
-def order(index: Path, root: Path, **head: str) -> install.Order:
-    return install.Order(lock=tiny_lock(index, **head), root=root, python=sys.executable)
+def order(index: Path, root: Path, **head: str) -> install.InstallRequest:
+    return install.InstallRequest(lock=tiny_lock(index, **head), root=root, python=sys.executable)
 
 
 def installed(index: Path, root: Path, **head: str) -> places.Engine:

@@ -103,7 +103,9 @@ def test_ufw_is_on_where_its_file_says_so(etc: Path, text: str, found: str) -> N
 def test_firewalld_is_on_while_it_runs(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = firewall.processes.read(os.getpid())
     assert process is not None
-    monkeypatch.setattr(firewall.processes, "every", lambda: [replace(process, name="firewalld")])
+    monkeypatch.setattr(
+        firewall.processes, "all_processes", lambda: [replace(process, name="firewalld")]
+    )
     assert firewall.active_firewall() == "firewalld"
 
 

@@ -212,7 +212,7 @@ def test_recent_readings_of_cards_are_of_one_length_and_unknown_where_one_is_mis
 def test_five_minutes_of_eight_cards_fit_a_frame_however_often_they_are_sampled(
     sample_s: float,
 ) -> None:
-    rounds: tuple[cards.Round, ...] = ()
+    rounds: tuple[cards.SampleRound, ...] = ()
     now, total = Track(), NOTHING
     latencies = Counters(1234.5, 1234.5, first_token_s=histogram([0.123]), drafts=3, accepted=(2,))
     for number in range(int(2 * RECENT_S / sample_s)):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.ownership import Known, Ownership, Process, assign_owners
+from caovand.core.facts.ownership import KnownEngine, Ownership, Process, assign_owners
 
 DAEMON, ITS_SESSION, SOMEBODY = 10, 9, 1
 
@@ -23,7 +23,7 @@ class World:
     processes: dict[int, Process] = field(default_factory=dict)
     truth: dict[int, str] = field(default_factory=dict)
     outputs: dict[int, str] = field(default_factory=dict)
-    engines: dict[str, Known] = field(default_factory=dict)
+    engines: dict[str, KnownEngine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.processes[DAEMON] = Process(DAEMON, 1, SOMEBODY, ITS_SESSION, 0, "caovand")
@@ -39,7 +39,7 @@ class World:
 
     def start(self, engine: str) -> None:
         first = self.processes[self.new(DAEMON, None, engine, f"pipe of {engine}")]
-        self.engines[engine] = Known(first.pid, first.start, output=f"pipe of {engine}")
+        self.engines[engine] = KnownEngine(first.pid, first.start, output=f"pipe of {engine}")
 
     def fork(self, pid: int) -> None:
         parent = self.processes[pid]
@@ -173,12 +173,12 @@ def test_whichever_ends_first_the_other_keeps_its_own_and_nothing_is_left_in_the
 
 # -- one by one ---
 
-A = Known(200, 50, output="pipe:[1]")
-B = Known(300, 60, output="pipe:[2]")
+A = KnownEngine(200, 50, output="pipe:[1]")
+B = KnownEngine(300, 60, output="pipe:[2]")
 ORPHAN = Process(400, 70, DAEMON, 399, 0, "orphan")
 
 
-def owner(process: Process, *engines: Known, output: str = "") -> int | None:
+def owner(process: Process, *engines: KnownEngine, output: str = "") -> int | None:
     found = assign_owners([process], engines, DAEMON, ITS_SESSION, lambda _: {output})
     assert (process in found.unknown) == (process.pid not in found.by_pid and len(engines) > 1)
     return found.by_pid.get(process.pid)

@@ -19,7 +19,7 @@ from caovand.core.lifecycle.events import Progressed, Proven
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Course, Start
+from caovand.core.reporting.starts import Start, StartInProgress
 from caovand.engines.vllm.log.reader import LOG
 from tests.daemon_process import ROOT
 
@@ -33,7 +33,7 @@ def progressed(at: float, phase: str, *, heartbeat: bool = False) -> Progressed:
     return Progressed(at=at, generation=1, phase=phase, heartbeat=heartbeat)
 
 
-def timed(steps: Sequence[tuple[float, str]], serves_at: float) -> Course:
+def timed(steps: Sequence[tuple[float, str]], serves_at: float) -> StartInProgress:
     """The course of a start that shows these phases at these times, and begins at 0."""
     course, before = starts.follow(None, STOPPED, BEGUN, progressed(0, "plan"), LAUNCHES), BEGUN
     for at, phase in steps:
@@ -77,7 +77,7 @@ def test_no_second_is_lost_or_counted_twice(steps: list[tuple[float, str]], more
 
 
 def test_a_heartbeat_is_no_progress_and_a_failed_start_is_not_timed() -> None:
-    course = Course(1, "resolve", 0.0, 5.0)
+    course = StartInProgress(1, "resolve", 0.0, 5.0)
     resolving = replace(BEGUN, phase="resolve")
     waiting = progressed(9.0, "resolve", heartbeat=True)
     assert starts.follow(course, resolving, resolving, waiting, LAUNCHES) == course
@@ -88,8 +88,10 @@ def test_a_heartbeat_is_no_progress_and_a_failed_start_is_not_timed() -> None:
 
 def test_another_attempt_is_timed_anew() -> None:
     again = replace(BEGUN, generation=2)
-    course = starts.follow(Course(1, "load", 0.0, 5.0), BEGUN, again, progressed(9.0, ""), LAUNCHES)
-    assert course == Course(2, "plan", 9.0, 9.0)
+    course = starts.follow(
+        StartInProgress(1, "load", 0.0, 5.0), BEGUN, again, progressed(9.0, ""), LAUNCHES
+    )
+    assert course == StartInProgress(2, "plan", 9.0, 9.0)
 
 
 def test_a_real_log_is_told_apart() -> None:

@@ -18,7 +18,7 @@ from caovand.core.tuning.evidence import (
     BANDS,
     DEPTHS,
     KEPT_STEPS,
-    Seen,
+    Measurements,
     band_of,
     context_after,
     measured,
@@ -60,12 +60,12 @@ class Synthetic:
     def noise(self) -> float:
         return self.random.gauss(1.0, 0.05)
 
-    def measured(self, depth: int) -> Seen:
+    def measured(self, depth: int) -> Measurements:
         """The steps of one trial: their time and their acceptance have 5 % noise each."""
         seconds = ENOUGH_STEPS * self.base * (1 + self.share * depth) * self.noise()
         luck = self.noise()
         accepted = tuple(min(share * luck, 1.0) * ENOUGH_STEPS for share in self.accepted(depth))
-        return Seen(ENOUGH_STEPS, seconds, accepted)
+        return Measurements(ENOUGH_STEPS, seconds, accepted)
 
 
 def tuned(engine: Synthetic) -> tuple[int, int]:
@@ -107,11 +107,11 @@ def test_who_follows_the_suggestions_by_hand_gets_there_too() -> None:
     assert near >= 0.95 * seeds
 
 
-def seen(step_s: float, accepted: tuple[float, ...], steps: float = 1000.0) -> Seen:
-    return Seen(steps, steps * step_s, tuple(share * steps for share in accepted))
+def seen(step_s: float, accepted: tuple[float, ...], steps: float = 1000.0) -> Measurements:
+    return Measurements(steps, steps * step_s, tuple(share * steps for share in accepted))
 
 
-def record_of(*entries: tuple[int, Seen], band: int = 0) -> Record:
+def record_of(*entries: tuple[int, Measurements], band: int = 0) -> Record:
     return replace(begin("b", START), evidence={(depth, band): one for depth, one in entries})
 
 
@@ -163,7 +163,7 @@ def test_a_gain_within_the_noise_is_not_suggested() -> None:
     ids=["nothing", "too few steps", "no draft ever", "another depth only", "not modelled"],
 )
 def test_too_little_is_no_ground_for_a_suggestion(
-    depth: int, entries: list[tuple[int, Seen]]
+    depth: int, entries: list[tuple[int, Measurements]]
 ) -> None:
     assert suggestion(record_of(*entries), depth) is None
 
@@ -284,7 +284,7 @@ def test_old_steps_count_less() -> None:
 FAST = (3, seen(0.02, (0.9, 0.8, 0.7)))
 
 
-def on_trial(depth: int, yields: Seen) -> Record:
+def on_trial(depth: int, yields: Measurements) -> Record:
     record = replace(record_of(FAST), depth=depth, moves=(0.0,))
     return record.with_steps(depth, 0, yields)
 

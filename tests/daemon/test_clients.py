@@ -25,7 +25,7 @@ from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.starts import Start, to_document
 from caovand.daemon import clients as module
-from caovand.daemon.clients import Clients, Slot
+from caovand.daemon.clients import Clients, ClientsSlot
 from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.start.starts import Starts
@@ -74,7 +74,7 @@ class World:
         self.file = folder / "starts.json"
         self.keys = Keys(folder, lambda _, text: self.told.append(text), self.changes.wake)
         self.clients = Clients(
-            Slot(
+            ClientsSlot(
                 snapshot=lambda: self.snapshot,
                 config=lambda: self.config,
                 endpoint=lambda: self.endpoint,

@@ -43,7 +43,7 @@ class World:
             self.looks += 1
             return self.machine
 
-        def counted(*asked: Any) -> inspection.Prepared:
+        def counted(*asked: Any) -> inspection.PreparedStart:
             self.plans += 1
             return planned_for(*asked)
 

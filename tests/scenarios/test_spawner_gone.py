@@ -48,7 +48,11 @@ def one(users: Users) -> Iterator[Daemon]:
 def spawner_of(one: Daemon) -> int:
     """The pid of its spawner."""
     assert one.process is not None
-    ours = [p.pid for p in processes.every() if p.parent == one.process.pid and p.name == SPAWNER]
+    ours = [
+        p.pid
+        for p in processes.all_processes()
+        if p.parent == one.process.pid and p.name == SPAWNER
+    ]
     return ours[0]
 
 

@@ -31,7 +31,7 @@ _UCRED = struct.Struct("iII")  # pid, uid, gid
 
 Serve = Callable[[socket.socket], Awaitable[None]]
 Who = Callable[[socket.socket], Hashable]
-"""Identifies the peer whose quota a connection uses; OSError if it has already ended."""
+"""Identifies the peer whose quota a connection uses; raises OSError if it has already ended."""
 
 
 class CannotBind(Exception):
@@ -221,7 +221,7 @@ def peer_address(link: socket.socket) -> str:
 
 
 def tcp_listener(host: str, port: int) -> socket.socket:
-    """A socket listening on the numeric address `host`; OSError where that cannot be."""
+    """A socket listening on the numeric address `host`; raises OSError if that cannot be."""
     numeric = socket.AI_NUMERICHOST
     (family, kind, _, _, address), *_ = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=numeric

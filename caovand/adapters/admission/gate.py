@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from caovand.adapters.admission.door import CannotBind
-from caovand.adapters.admission.zmtp import GREETS, Excessive
+from caovand.adapters.admission.zmtp import GREETS, LimitExceeded
 
 FIRST_MESSAGE_S = 5.0
 CHUNK = 64 * 1024
@@ -78,7 +78,7 @@ async def relay(
         for way in ways:
             way.cancel()
         for end in await asyncio.gather(*ways, return_exceptions=True):
-            if isinstance(end, Exception) and not isinstance(end, (OSError, Excessive)):
+            if isinstance(end, Exception) and not isinstance(end, (OSError, LimitExceeded)):
                 raise end
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from caovand.adapters import engine_user
-from caovand.adapters.child.engines import Engines, Traces
+from caovand.adapters.child.engines import Engines, EngineTraces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.confinement import Confinement, popen_arguments
@@ -92,7 +92,7 @@ class Child:
                 undo.callback(_kill, self._process)
                 seen = processes.read(self.pid)
                 start = seen.start if seen else 0
-                self._traces = Traces(self.pid, start, cgroup, output)
+                self._traces = EngineTraces(self.pid, start, cgroup, output)
                 self._engines.add(self._traces)
                 undo.callback(self._engines.remove, self._traces)
                 self._watch = os.pidfd_open(self.pid)
@@ -214,7 +214,7 @@ def _started(
     confinement: Confinement | None,
     unlimited_stack: bool,
 ) -> subprocess.Popen[bytes] | Program:
-    """Start the command, as the engine's user where there is one; OSError."""
+    """Start the command, as the engine's user where there is one; raises OSError."""
     user = engine_user.current()
     joins = cgroup if user is None else None  # the spawner puts it there
     with popen_arguments(

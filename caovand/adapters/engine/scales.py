@@ -24,7 +24,7 @@ WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
 
 
 def find_negative(shard: Path) -> str:
-    """Find the first tensor of a shard with a negative scale; empty if none. BadHeader or OSError.
+    """Find a shard's first tensor with a negative scale, "" if none; raises BadHeader or OSError.
 
     A model of 32B parameters has half a gigabyte of scales: an unchanged file is read only once.
     """

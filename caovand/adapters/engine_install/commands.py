@@ -32,7 +32,7 @@ Run = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 
 
 @dataclass(frozen=True)
-class World:
+class InstallWorld:
     """The effects of an installation other than files; tests replace them."""
 
     run: Run

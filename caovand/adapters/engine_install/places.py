@@ -278,7 +278,7 @@ def users_of(path: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
-    """Lock the root for one change. EngineError if it is locked already, or not ours.
+    """Lock the root for one change. Raises EngineError if it is locked already, or not ours.
 
     Without `make` a missing root is an error.
     """

@@ -113,7 +113,7 @@ def verify(
 ) -> tuple[list[str], Proof | None]:
     """All damage found, and the proof that it imports.
 
-    EngineError if it does not; where damage was found that is one more line of it.
+    Raises EngineError if it does not; where damage was found that is one more line of it.
     """
     places.require_own(engine.path, f"verify {engine.name}")
     found = list(find_damage(engine, progress))

@@ -97,7 +97,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
-    """Find every wheel of the lock in an offline folder; EngineError if one is not there."""
+    """Find every wheel of the lock in an offline folder; raises EngineError if one is not there."""
     what = f"install {lock.name} from {folder.path}"
     kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
     fill = (

@@ -40,7 +40,7 @@ class Directories:
     logs: Path
 
     def make(self, engine: int | None = None) -> None:
-        """Create missing ones; OSError where that is forbidden, or others can change them.
+        """Create missing ones; raises OSError if that is forbidden, or others can change them.
 
         The cache may also belong to the user `engine`, as which engines run. On a full or read-only
         disk, state, cache and logs may stay missing; see `unwritable`.

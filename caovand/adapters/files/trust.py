@@ -92,7 +92,7 @@ def find_doubt(
 
 
 def probing_user(python: str, named_by: Path | None) -> User | None:
-    """The user to probe this interpreter as, None for ourselves; Distrusted if nobody may.
+    """The user to probe this interpreter as, None for ourselves; raises Distrusted if nobody may.
 
     `named_by` is the file that names it, None if we chose it ourselves.
     """

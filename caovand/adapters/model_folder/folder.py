@@ -118,7 +118,7 @@ def folder_of(card: ModelCard) -> Path | None:
 
 
 def file_identities(card: ModelCard) -> list[tuple[str, int, int]]:
-    """Name, size and time of each file of a model that was read; OSError."""
+    """Name, size and time of each file of a model that was read; raises OSError."""
     folder = folder_of(card)
     files = sorted(folder.iterdir()) if folder else []
     seen = [(file.name, file.stat()) for file in files if file.is_file()]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from caovand.adapters.model_pull import folders
-from caovand.adapters.model_pull.client import Answer, Client, Cut
+from caovand.adapters.model_pull.client import Answer, Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.part import PartialDownload
+from caovand.adapters.model_pull.partial_download import PartialDownload
 from caovand.adapters.model_pull.patience import Busy, require_success, wait_before_retry
 from caovand.adapters.model_pull.world import Meter, World
 from caovand.core.model_source import transfer
@@ -44,7 +44,7 @@ def download(
             before = part.size_bytes
             try:
                 _go_on(client, url, file, part, meter, cannot)
-            except Cut as cut:
+            except ConnectionCut as cut:
                 attempt = 1 if part.size_bytes > before else attempt
                 wait_before_retry(world, cut, attempt, transfer.MAX_ATTEMPTS, cannot)
                 attempt += 1
@@ -75,7 +75,7 @@ def _go_on(
         if found.do is Do.START_OVER or found.offset != part.size_bytes:
             _restart(part, meter)
         if found.do is Do.START_OVER:
-            raise Cut(f"{file.path}: {found.why}")
+            raise ConnectionCut(f"{file.path}: {found.why}")
         part.note(answer.headers.get("etag", "")[:256])
         _write(answer, file, part, meter, cannot)
 
@@ -95,7 +95,7 @@ def _write(
         meter.add(len(piece))
         left -= len(piece)
     if left:
-        raise Cut(f"{file.path} ended {left} bytes early")
+        raise ConnectionCut(f"{file.path} ended {left} bytes early")
 
 
 def _restart(part: PartialDownload, meter: Meter) -> None:

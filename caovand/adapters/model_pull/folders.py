@@ -220,7 +220,7 @@ def sweep(place: Place) -> None:
 
 @contextlib.contextmanager
 def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
-    """Lock a model's place; PullError if it is locked already, or others can write there.
+    """Lock a model's place; raises PullError if it is locked already, or others can write there.
 
     With `make` the folder around it is made.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from caovand.adapters import model_folder
 from caovand.adapters.files import safe_files
-from caovand.adapters.model_pull.client import Client, Cut
+from caovand.adapters.model_pull.client import Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.offer import fetch_small_file
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, require_success, retry_cut
@@ -120,7 +120,7 @@ def _range(
             skip = 0 if answer.status == 206 else begin
             data = b"".join(answer.pieces(skip + end - begin))[skip:]
         if len(data) < end - begin:
-            raise Cut("the answer ended early")
+            raise ConnectionCut("the answer ended early")
         return data
 
     return retry_cut(world, asked, cannot, FEW_ATTEMPTS)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters import model_folder
-from caovand.adapters.model_pull.client import Client, Cut
+from caovand.adapters.model_pull.client import Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.part import begin_hash
+from caovand.adapters.model_pull.partial_download import begin_hash
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, require_success, retry_cut
 from caovand.adapters.model_pull.world import World
 from caovand.core.checkpoint.budget import BadHeader, Budget
@@ -24,7 +24,7 @@ MAX_LISTING_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedModel:
     """A model to pull: a repository, and which of its GGUF models.
 
     An empty `variant` leaves that to `prefer`, which is called only if there are several and no
@@ -38,7 +38,7 @@ class Wanted:
     prefer: Callable[[Sequence[Variant]], Variant] = lambda found: found[0]
 
 
-def read(client: Client, world: World, wanted: Wanted) -> Offer:
+def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
     """Ask the hub for a model's files. Raises PullError."""
     name, code = wanted.name, wanted.code
     hub = client.hub
@@ -81,7 +81,7 @@ def read(client: Client, world: World, wanted: Wanted) -> Offer:
     return offer
 
 
-def _variant(found: tuple[Variant, ...], wanted: Wanted, cannot: str) -> Variant:
+def _variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
     """The GGUF model that is wanted. Raises PullError."""
     if not wanted.variant:
         return wanted.prefer(found)
@@ -112,7 +112,7 @@ def fetch_small_file(client: Client, world: World, offer: Offer, file: RemoteFil
         found: hashlib._Hash = begin_hash(file.digest, file.size_bytes)
         found.update(data)
         if found.hexdigest() != file.digest.value:
-            raise Cut(f"{file.path} does not have the publisher's hash")
+            raise ConnectionCut(f"{file.path} does not have the publisher's hash")
         return data
 
     return retry_cut(world, fetched, cannot, FEW_ATTEMPTS)

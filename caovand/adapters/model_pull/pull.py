@@ -10,7 +10,7 @@ from caovand.adapters.model_pull.client import Client
 from caovand.adapters.model_pull.download import download
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
-from caovand.adapters.model_pull.part import matches
+from caovand.adapters.model_pull.partial_download import matches
 from caovand.adapters.model_pull.world import Meter, World
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.manifest import Manifest

@@ -301,7 +301,7 @@ class WorkerLink(_Link):
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """A connection to the first address of `host` that takes one; OSError."""
+    """A connection to the first address of `host` that takes one; raises OSError."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):

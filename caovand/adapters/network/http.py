@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from caovand.core import api_key, limits
-from caovand.core.engine.record import Upload, Work
+from caovand.core.engine.record import TaskRequest, Upload
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -252,7 +252,7 @@ def complete(
 
 
 def run_task(
-    endpoint: Endpoint, work: Work, model: str, prompt: Sequence[int], timeout_s: float
+    endpoint: Endpoint, work: TaskRequest, model: str, prompt: Sequence[int], timeout_s: float
 ) -> None:
     """Make a model that generates no text work once; raises Unanswered, also for a wrong answer."""
     answer = call(endpoint, work.path, timeout_s, work.body(model, prompt))

@@ -69,7 +69,7 @@ def with_owners(found: Collection[Listener]) -> list[Listener]:
 
 
 @dataclass(frozen=True)
-class Ends:
+class ConnectionEnds:
     """The two ends of a connection: the listener on its port, and the socket at its other end.
 
     The inode of `server` is 0 until a process accepts the connection; `server` is None if no socket
@@ -80,7 +80,7 @@ class Ends:
     server: Listener | None
 
 
-def ends(link: socket.socket) -> Ends:
+def ends(link: socket.socket) -> ConnectionEnds:
     """Find who is at the other end of a TCP connection of ours."""
     try:
         listeners = sock_diag.listening(link.getpeername()[1])
@@ -88,16 +88,16 @@ def ends(link: socket.socket) -> Ends:
         return _ends_in_tables(link)
     server = sock_diag.other_end(link)
     connected = server is not None and server.state in CONNECTED
-    return Ends(
+    return ConnectionEnds(
         tuple(map(_listener, listeners)), _listener(server) if server and connected else None
     )
 
 
-def _listener(found: sock_diag.Found) -> Listener:
+def _listener(found: sock_diag.SocketEntry) -> Listener:
     return Listener(found.address, found.port, found.uid, found.inode)
 
 
-def _ends_in_tables(link: socket.socket) -> Ends:
+def _ends_in_tables(link: socket.socket) -> ConnectionEnds:
     here, there = _end(link.getsockname()), _end(link.getpeername())
     ours = f":{here[1]:04X}"  # of all clients' connections only ours has this port
     found: list[Listener] = []
@@ -110,7 +110,7 @@ def _ends_in_tables(link: socket.socket) -> Ends:
                 continue
             if (_socket(fields[1]), _socket(fields[2])) == (there, here):
                 server = Listener(*there, int(fields[7]), int(fields[9]))
-    return Ends(tuple(found), server)
+    return ConnectionEnds(tuple(found), server)
 
 
 def process_with_socket(pids: Sequence[int], inode: int) -> int | None:

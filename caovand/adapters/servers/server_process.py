@@ -75,7 +75,7 @@ class ServerProcess:
         on_end: Callable[[int], None],
         confinement: Confinement,
     ) -> None:
-        """Start it on the running loop; OSError where that cannot be."""
+        """Start it on the running loop; raises OSError if that cannot be."""
         self._on_line, self._on_end = on_line, on_end
         self._loop = asyncio.get_running_loop()
         self._read, self._seen = b"", 0

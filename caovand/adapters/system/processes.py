@@ -25,7 +25,7 @@ PRIVATE_VARIABLES = frozenset(
 
 
 def become_subreaper() -> None:
-    """Make orphans of our children our own children; OSError where the kernel refuses."""
+    """Make orphans of our children our own children; raises OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")

@@ -51,7 +51,7 @@ class Document:
 
 
 def read(path: Path, cannot: str) -> Document:
-    """The file; CommandError where it cannot be read or used."""
+    """The file; raises CommandError if it cannot be read or used."""
     try:
         whole = safe_files.read_text(path, config_file.MAX_BYTES)
         text = whole.removeprefix(BOM)
@@ -85,7 +85,7 @@ class Entry:
 
 
 def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
-    """The entry of this role under this head; CommandError where it cannot be made."""
+    """The entry of this role under this head; raises CommandError if it cannot be made."""
     before = read(args.config, cannot)
     key = (args.key_file or Path(before.cluster.key_file)).absolute()
     wanted = replace(before.cluster, role=role, head=head, key_file=str(key))
@@ -94,7 +94,7 @@ def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
 
 
 def with_section(before: Document, wanted: ClusterSection, cannot: str) -> str:
-    """The file's text with the wanted section; CommandError where another is in the way."""
+    """The file's text with the wanted section; raises CommandError if another is in the way."""
     if before.cluster.role != "off" or before.is_written(cannot):
         raise _in_the_way(before, cannot)
     keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}

@@ -44,7 +44,7 @@ def key_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def host_of(endpoint: str, what: str) -> str:
-    """The host in HOST:PORT; CommandError for what is none, or is every address at once."""
+    """The host in HOST:PORT; raises CommandError for what is none, or is every address at once."""
     example = f"write it as HOST:PORT, such as 10.0.0.1:{PORT}"
     try:
         host, _ = addresses.split_address(endpoint)
@@ -62,7 +62,7 @@ def host_of(endpoint: str, what: str) -> str:
 def have_key(key: Path, *, make: bool) -> bool:
     """Have a usable key that the service can read; whether it had to be made.
 
-    CommandError where it cannot be used, or is not there and may not be made.
+    Raises CommandError if it cannot be used, or is not there and may not be made.
     """
     try:
         if make and not os.path.lexists(key):
@@ -83,7 +83,7 @@ def copy_command(host: str, key: Path) -> str:
 
 
 def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
-    """What the daemon knows of its cluster; CommandError where it is in none.
+    """What the daemon knows of its cluster; raises CommandError if it is in none.
 
     With `probe` it first checks whether the nodes reach each other.
     """

@@ -114,7 +114,7 @@ def plan_for(
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
     """The machine with the nodes that its engine can serve over, and why it has none of them.
 
-    CommandError where it may not serve without them.
+    Raises CommandError if it may not serve without them.
     """
     section = config.cluster
     if section.role != "head" or engine.nodes is None:

@@ -54,7 +54,7 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
 
 
 def _check_folder(folder: Path, *, named: bool) -> int:
-    """The owner of the folder; CommandError where another could have put the sockets there."""
+    """The owner of the folder; raises CommandError if another could have put the sockets there."""
     try:
         seen = folder.stat()
         above = folder.resolve().parent.stat()

@@ -56,7 +56,7 @@ class Machine:
     def with_model(self, config: Config, model: ModelCard | None = None) -> Inventory:
         """Everything a plan is made from, `model` where it was read already.
 
-        CommandError where engine or model is missing.
+        Raises CommandError if engine or model is missing.
         """
         if self.engine is None:
             raise CommandError(Exit.FAILED, str(self.engine_problem))
@@ -71,7 +71,7 @@ class Machine:
 
 
 def model_of(config: Config) -> ModelCard:
-    """The configured model; CommandError where it cannot be served."""
+    """The configured model; raises CommandError if it cannot be served."""
     try:
         return read_model(config, os.environ)
     except model_folder.ModelProblem as problem:
@@ -245,7 +245,7 @@ def _by_kind(engines: dict[str, EngineInfo]) -> dict[str, EngineInfo]:
 
 
 def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, Mapping[str, EngineInfo]]:
-    """A saved inventory, its engines by kind; CommandError where it is none."""
+    """A saved inventory, its engines by kind; raises CommandError if it is none."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
         document = json.loads(safe_files.read(path, MAX_INVENTORY_BYTES))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from caovand.adapters.engine_install import kernels, places
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.files import safe_files
 from caovand.adapters.gpu.nvml import read_gpus
@@ -100,7 +100,7 @@ def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
 
 
 def build(
-    engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: World
+    engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: InstallWorld
 ) -> list[str]:
     """Build what these cards lack, and print what each part took; labels of what was built."""
     if engine.build != "cuda":

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caovand.adapters.engine_install import install, lock, places
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.from_source import Compilers
 from caovand.adapters.files import safe_files
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     root, world = root_of(args), world_of(screen)
     source = registry.engine_of(wanted.kind).install.source
     engine = install.install(
-        install.Order(
+        install.InstallRequest(
             lock=wanted,
             root=root,
             python=args.python,
@@ -105,7 +105,7 @@ def _compilers(
 def compiled_for(
     wanted: lock.Lock, cards: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...]:
-    """The cards that the lock's CUDA compiles for; EngineError where it does for none."""
+    """The cards that the lock's CUDA compiles for; raises EngineError if it does for none."""
     oldest = oldest_card(_cuda(wanted))
     able = tuple(card for card in cards if card >= oldest)
     if able:
@@ -122,7 +122,7 @@ def _cuda(wanted: lock.Lock) -> str:
 
 
 def _build_kernels(
-    engine: places.Engine, args: argparse.Namespace, root: Path, world: World
+    engine: places.Engine, args: argparse.Namespace, root: Path, world: InstallWorld
 ) -> None:
     """Build what the cards here need; the engine is in use whether that succeeds or not."""
     cards = args.capability or build_kernels.cards_here()

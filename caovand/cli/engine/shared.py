@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from caovand.adapters.engine_install import commands, places
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.cli.common.family import Family
 from caovand.cli.common.progress import Screen
@@ -37,7 +37,7 @@ def root_of(args: argparse.Namespace) -> Path:
     return places.root_from(args.root, os.environ)
 
 
-def world_of(screen: Screen) -> World:
+def world_of(screen: Screen) -> InstallWorld:
     """The real world of an installation, which reports progress during long commands."""
 
     def run(
@@ -49,7 +49,7 @@ def world_of(screen: Screen) -> World:
 
         return commands.run(command, env, alive)
 
-    return World(
+    return InstallWorld(
         run=run,
         free_bytes=lambda path: shutil.disk_usage(path).free,
         now=lambda: datetime.now(timezone.utc),

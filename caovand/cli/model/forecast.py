@@ -29,7 +29,7 @@ from caovand.core.model_source.gguf import Variant
 def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) -> Planned:
     """The plan for the model that will be at `path`, made from the headers in `described`.
 
-    CommandError where `caovanctl plan` would have none.
+    Raises CommandError if `caovanctl plan` would have none.
     """
     daemon = {} if args.inventory else running(args.runtime)
     config, seen = _survey(args, daemon, str(described))

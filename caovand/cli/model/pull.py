@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     hub = hubs.find_hub(args.hub, os.environ)
     folders.require_own(_place(args, args.model).root, f"pull {args.model}")
     client, here = Client(hub, hubs.token_for(hub, os.environ), os.environ), world()
-    wanted = offer.Wanted(
+    wanted = offer.RequestedModel(
         *asked, args.revision, args.trust_code, lambda found: forecast.preferred(args, found)
     )
     found = offer.read(client, here, wanted)

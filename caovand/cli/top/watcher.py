@@ -12,7 +12,7 @@ from caovand.cli import incidents
 from caovand.cli.common.client import Client
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.reach import user_name
-from caovand.cli.top.view import CardProcess, Happening, Page, View
+from caovand.cli.top.view import CardProcess, EventLine, Page, View
 from caovand.core import secrets
 from caovand.core.figures.memory import foreign_pids
 from caovand.core.reporting.wire import WireError
@@ -30,7 +30,7 @@ class Watcher:
         self._client = client
         self._status: Mapping[str, Any] = {}
         self._recent: Mapping[str, Any] = {}
-        self._happenings: tuple[Happening, ...] = ()
+        self._happenings: tuple[EventLine, ...] = ()
         self._seq = 0
         self._work: Mapping[int, ProcessUsage] = {}
         self._lost_at: float | None = None
@@ -38,7 +38,7 @@ class Watcher:
         self._lacks = ""
 
     def first(self) -> View:
-        """The first round; CommandError where the daemon cannot be asked."""
+        """The first round; raises CommandError if the daemon cannot be asked."""
         return self._round(Page.MAIN)
 
     def look(self, page: Page) -> View:
@@ -82,7 +82,7 @@ class Watcher:
         if self._status and pid != self._status["daemon"]["pid"]:
             text = f"caovand was started again: pid {pid}, before {self._status['daemon']['pid']}"
             self._seq = 0
-            self._happenings += (Happening(_moment(time.time()), "daemon", text),)
+            self._happenings += (EventLine(_moment(time.time()), "daemon", text),)
         self._status, self._lost_at = now, None
         self._recent = self._asked("recent") or {}
         self._follow()
@@ -105,7 +105,7 @@ class Watcher:
             if not new:
                 return
             self._seq = new[-1]["seq"]
-            found = [Happening(_moment(one["at"]), one["kind"], one["text"]) for one in new]
+            found = [EventLine(_moment(one["at"]), one["kind"], one["text"]) for one in new]
             self._happenings = (*self._happenings, *found)[-MAX_HAPPENINGS:]
 
     def _body(self, page: Page) -> Iterator[str]:

@@ -80,7 +80,7 @@ class _Keys:
 
 
 def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
-    """The card of the model in these parts, in their order; BadConfig if they make none."""
+    """The card of the model in these parts, in their order; raises BadConfig if they make none."""
     values = files[0][1].values
     architecture = values.get("general.architecture")
     if not isinstance(architecture, str) or not architecture.isprintable():

@@ -72,7 +72,7 @@ def pooling_folder(modules: Any) -> str | None:
 def sentence_transformer(
     modules: Any, pooling: Mapping[str, Any], lengths: Mapping[str, Any]
 ) -> SentenceTransformer:
-    """What these files say; BadConfig."""
+    """What these files say; raises BadConfig."""
     mode = pooling.get("pooling_mode")
     named = [str(mode)] if isinstance(mode, str) else []
     named += [name for name, value in pooling.items() if value is True]
@@ -115,7 +115,7 @@ def label_count(config: Mapping[str, Any]) -> int:
 
 
 def with_task(card: ModelCard, config: Mapping[str, Any], files: SentenceTransformer) -> ModelCard:
-    """The card of a model with its task, and what follows from that; BadConfig."""
+    """The card of a model with its task, and what follows from that; raises BadConfig."""
     name = card.path.rstrip("/").rpartition("/")[2]
     task = task_of(card.architecture, config, files, name)
     if task not in POOLING:

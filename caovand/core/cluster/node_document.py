@@ -84,7 +84,7 @@ def _shown(alike: list[Card]) -> dict[str, Any]:
 
 
 def read_shown_cards(document: Any) -> tuple[Card, ...]:
-    """The cards in what `public_facts` returned; BadFacts for anything else."""
+    """The cards in what `public_facts` returned; raises BadFacts for anything else."""
     if not isinstance(document, list):
         raise BadFacts("cards", "is not a list")
     found: list[Card] = []
@@ -124,7 +124,7 @@ def to_document(facts: NodeFacts) -> dict[str, Any]:
 
 
 def from_document(document: Any) -> NodeFacts:
-    """The facts in a document; BadFacts for anything else."""
+    """The facts in a document; raises BadFacts for anything else."""
     values = _table(document, "the document", NAMES)
     return NodeFacts(**{name: _read(value, name) for name, value in values.items()})
 

@@ -144,7 +144,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskRequest:
     """A request of a model that does not generate text, made from its name and a text or token ids.
 
     `noun` is the answer for people; `flaw` says what is wrong with its JSON, "" for nothing.
@@ -185,7 +185,7 @@ class Api:
     """None for an engine that counts only what it completes."""
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """The fields of a request whose answer must follow a JSON schema; None if it cannot."""
-    works: Mapping[ModelTask, Work] = field(default_factory=dict)
+    works: Mapping[ModelTask, TaskRequest] = field(default_factory=dict)
     """The request of each task but generating text that the engine is planned for."""
     chat: str = "/v1/chat/completions"
     """Where OpenAI's chats go."""

@@ -38,7 +38,7 @@ class Process:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownEngine:
     """What is known of one engine: its first process, and its processes when last seen.
 
     `session` is the pid of the first process and `start` its start: nothing older is the engine's.
@@ -65,7 +65,7 @@ class Ownership:
 
 def assign_owners(
     table: Sequence[Process],
-    engines: Sequence[Known],
+    engines: Sequence[KnownEngine],
     us: int,
     session: int,
     outputs: Outputs,
@@ -96,7 +96,7 @@ def assign_owners(
 
 
 def _place(
-    process: Process, engines: Sequence[Known], seen: Mapping[tuple[int, int], int]
+    process: Process, engines: Sequence[KnownEngine], seen: Mapping[tuple[int, int], int]
 ) -> int | None:
     """Whose a process is by cgroup, session, or because it was seen."""
     in_session: int | None = None
@@ -113,7 +113,7 @@ def _place(
     return seen.get((process.pid, process.start)) if in_session is None else in_session
 
 
-def _of_orphan(process: Process, engines: Sequence[Known], outputs: Outputs) -> int | None:
+def _of_orphan(process: Process, engines: Sequence[KnownEngine], outputs: Outputs) -> int | None:
     candidates = _candidates(process, engines)
     if len(candidates) <= 1:
         return candidates[0] if candidates else None
@@ -125,7 +125,7 @@ def _of_orphan(process: Process, engines: Sequence[Known], outputs: Outputs) -> 
     return writing[0] if len(writing) == 1 else None
 
 
-def _candidates(process: Process, engines: Sequence[Known]) -> list[int]:
+def _candidates(process: Process, engines: Sequence[KnownEngine]) -> list[int]:
     """The engines that can have started an orphan which no cgroup holds."""
     alone = len(engines) == 1
     return [
@@ -135,7 +135,7 @@ def _candidates(process: Process, engines: Sequence[Known]) -> list[int]:
     ]
 
 
-def _knows_session(engine: Known, session: int) -> bool:
+def _knows_session(engine: KnownEngine, session: int) -> bool:
     return any(session in (member.session, member.pid) for member in engine.members)
 
 

@@ -17,7 +17,7 @@ LAUNCH = "launch"
 
 
 @dataclass(frozen=True)
-class Course:
+class StartInProgress:
     """A start under way: seconds of the phases so far, and since when the present one runs.
 
     `moved` is when it last showed progress.
@@ -29,7 +29,7 @@ class Course:
     moved: float
     spent: Mapping[str, float] = field(default_factory=dict)
 
-    def enter(self, phase: str, at: float, launches: AbstractSet[str]) -> Course:
+    def enter(self, phase: str, at: float, launches: AbstractSet[str]) -> StartInProgress:
         """Another phase begins; the last silence of a phase in `launches` is a process's launch."""
         split = max(self.since, self.moved) if self.phase in launches else at
         spent = _with(self.spent, self.phase, split - self.since)
@@ -52,18 +52,18 @@ class Start:
 
 
 def follow(
-    course: Course | None,
+    course: StartInProgress | None,
     before: Snapshot,
     after: Snapshot,
     event: Event,
     launches: AbstractSet[str],
-) -> Course | None:
+) -> StartInProgress | None:
     """The course after a step of the machine; None if no start is under way or was finished."""
     if after.state is not State.STARTING:
         serves = after.state is State.SERVING and before.state is State.STARTING
         return course.enter("", event.at, launches) if course and serves else None
     if course is None or course.generation != after.generation:
-        return Course(after.generation, after.phase, event.at, event.at)
+        return StartInProgress(after.generation, after.phase, event.at, event.at)
     if after.phase != course.phase:
         return course.enter(after.phase, event.at, launches)
     if isinstance(event, Progressed) and not event.heartbeat:
@@ -71,7 +71,9 @@ def follow(
     return course
 
 
-def finish_start(course: Course, plan: str, at: float, figures: Mapping[str, Any]) -> Start:
+def finish_start(
+    course: StartInProgress, plan: str, at: float, figures: Mapping[str, Any]
+) -> Start:
     """The start whose phases are over; of the engine's figures those in seconds are taken."""
     reported = {
         name: float(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.core.tuning.evidence import BANDS, DEPTHS, Seen
+from caovand.core.tuning.evidence import BANDS, DEPTHS, Measurements
 from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
 from caovand.core.tuning.record import MAX_MOVES, Record
 
@@ -186,7 +186,9 @@ def trial_progress(record: Record, depth: int) -> str:
         return ""
     known = {band for (d, band), s in record.evidence.items()
              if d == record.home and s.steps >= ENOUGH_STEPS}  # fmt: skip
-    steps = max((record.evidence.get((depth, band), Seen()).steps for band in known), default=0.0)
+    steps = max(
+        (record.evidence.get((depth, band), Measurements()).steps for band in known), default=0.0
+    )
     return f"drafting depth {depth} on trial: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured"
 
 

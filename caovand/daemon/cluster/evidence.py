@@ -15,8 +15,8 @@ from caovand.core.cluster.evidence import Evidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import LIVE, node_file
-from caovand.daemon.cluster.part import Changed, Slot
-from caovand.daemon.records.chronicle import Gathered, Then
+from caovand.daemon.cluster.part import Changed, ClusterSlotProtocol
+from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from caovand.daemon.shared import now
 
 WAIT_S = 15.0
@@ -52,7 +52,7 @@ class Collection:
             self._came[name] = found
             self._changed.wake()
 
-    def recorded(self, gathered: Gathered) -> None:
+    def recorded(self, gathered: GatheredEvidence) -> None:
         """The incident is stored, or never will be."""
         self._incident.set_result(gathered.name)
 
@@ -96,7 +96,7 @@ class Collection:
 class Collector:
     """The head's: one collection at a time, each a few seconds long."""
 
-    def __init__(self, slot: Slot, lost: Callable[[str], str]) -> None:
+    def __init__(self, slot: ClusterSlotProtocol, lost: Callable[[str], str]) -> None:
         self._slot, self._lost = slot, lost
         self._open: Collection | None = None
         self._stacks = False
@@ -132,7 +132,7 @@ class Collector:
 class Witness:
     """A worker's: what it has of the start that the head asks about, gathered once."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: ClusterSlotProtocol) -> None:
         self._slot = slot
         self._ran = ""  # the last start whose rank ran here
         self._found: Evidence | None = None
@@ -154,7 +154,7 @@ class Witness:
         finding = failed[1] if failed[0] == start else None
         self._gathering = True
 
-        def then(gathered: Gathered) -> None:
+        def then(gathered: GatheredEvidence) -> None:
             self._gathering = False
             self._take(start, finding is not None, gathered)
 
@@ -165,7 +165,7 @@ class Witness:
         wanted = self._found is not None and self._found.start == order.evidence
         return evidence.encode(self._found) if self._found and wanted else b""
 
-    def _take(self, start: str, failed: bool, gathered: Gathered) -> None:
+    def _take(self, start: str, failed: bool, gathered: GatheredEvidence) -> None:
         if not gathered.report:
             return  # the next question finds it lacking
         ran = start == self._ran

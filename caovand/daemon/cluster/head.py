@@ -29,7 +29,14 @@ from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.links import Links
-from caovand.daemon.cluster.part import Changed, NextPlan, Notices, Part, Slot, link_when_possible
+from caovand.daemon.cluster.part import (
+    Changed,
+    ClusterSlotProtocol,
+    NextPlan,
+    Notices,
+    Part,
+    link_when_possible,
+)
 from caovand.daemon.cluster.selection import Quorum, Selection
 from caovand.daemon.cluster.workers import Member, Team, Workers, unended_text
 from caovand.daemon.records.chronicle import Then
@@ -48,7 +55,7 @@ class Head(Part):
     role = "head"
 
     def __init__(
-        self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: Slot,
+        self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: ClusterSlotProtocol,
         executor: str = "mp",
     ) -> None:  # fmt: skip
         self._name, self._address = name, address

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from caovand.adapters.network.port_check import Connection, connect, kernel_reason, listening
 from caovand.core.cluster import checks
-from caovand.core.cluster.link import MEETING, Link, Probe, Reached, handshake_words
+from caovand.core.cluster.link import MEETING, Link, Probe, ProbeReport, handshake_words
 from caovand.core.cluster.link_checks import pair_checks, slowest_bytes_s
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import no_rdma
@@ -52,7 +52,7 @@ class Links:
         self._stale: set[frozenset[str]] = set()  # failed links that do not count
         self._probe: Probe | None = None
         self._asked: dict[str, str] = {}  # the workers that are to report, with their boots
-        self._reports: dict[str, Reached] = {}
+        self._reports: dict[str, ProbeReport] = {}
         self._heard = Changed()
         self.turn = asyncio.Lock()
         """The lock of whoever checks: there is one port, and one probe."""
@@ -162,7 +162,7 @@ class Links:
             self._probe, self._asked = None, {}
             self._changed.wake()
 
-    async def _reported(self, probe: Probe, met: Callable[[Reached], object]) -> None:
+    async def _reported(self, probe: Probe, met: Callable[[ProbeReport], object]) -> None:
         """Wait until all workers that are not lost have reported so, but not for ever."""
         self._probe = probe
         self._changed.wake()
@@ -202,7 +202,7 @@ class Links:
         """The probe that this worker is to carry out now."""
         return self._probe if name in self._asked else None
 
-    def hear(self, name: str, reached: Reached | None) -> None:
+    def hear(self, name: str, reached: ProbeReport | None) -> None:
         """Take a worker's report."""
         if name in self._asked and self._probe and reached and reached.token == self._probe.token:
             self._reports[name] = reached

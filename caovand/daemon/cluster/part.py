@@ -98,7 +98,7 @@ class SlotEvidence(Protocol):
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None: ...
 
 
-class Slot(SlotMachine, SlotEngine, SlotEvidence, Protocol):
+class ClusterSlotProtocol(SlotMachine, SlotEngine, SlotEvidence, Protocol):
     """What a part needs of its slot."""
 
 

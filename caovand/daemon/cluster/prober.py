@@ -17,7 +17,7 @@ from caovand.adapters.network.port_check import (
     listening,
 )
 from caovand.core import addresses
-from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, Reached, handshake_words
+from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, ProbeReport, handshake_words
 from caovand.daemon.cluster.part import Changed
 
 
@@ -28,7 +28,7 @@ class Prober:
     """
 
     def __init__(self, name: str, head: str, changed: Changed) -> None:
-        self.reached: Reached | None = None
+        self.reached: ProbeReport | None = None
         self._name, self._head, self._changed = name, head, changed
         self._token = ""
         self._task: asyncio.Task[None] | None = None
@@ -52,9 +52,9 @@ class Prober:
             try:
                 listener = listening(address, 0, *handshake_words(token))
                 _, port = await stack.enter_async_context(listener)
-                reached = Reached(token, port)
+                reached = ProbeReport(token, port)
             except OSError as problem:
-                reached = Reached(token, deaf=kernel_reason(problem)[:MAX_TEXT])
+                reached = ProbeReport(token, deaf=kernel_reason(problem)[:MAX_TEXT])
             self._report(reached)
             targets = await self._targets
             others = [name for name in targets if name != self._name]
@@ -73,7 +73,7 @@ class Prober:
             ))  # fmt: skip
             await asyncio.Future()  # until the head has seen the others' results, too
 
-    def _report(self, reached: Reached) -> None:
+    def _report(self, reached: ProbeReport) -> None:
         self.reached = reached
         self._changed.wake()
 

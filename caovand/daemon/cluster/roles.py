@@ -9,12 +9,12 @@ from caovand.adapters.network import cluster_key
 from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.part import Part, Slot
+from caovand.daemon.cluster.part import ClusterSlotProtocol, Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 
 
-def part_of(slot: Slot) -> Part:
+def part_of(slot: ClusterSlotProtocol) -> Part:
     """The slot's part. Raises ConfigError if [cluster] cannot be used."""
     section = slot.config().cluster
     if section.role == "off":

@@ -22,7 +22,14 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.links import Comparison, Links, Peer
-from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Slot, is_stopped, state_of
+from caovand.daemon.cluster.part import (
+    IDLE,
+    Changed,
+    ClusterSlotProtocol,
+    NextPlan,
+    is_stopped,
+    state_of,
+)
 from caovand.daemon.cluster.workers import (
     Choice,
     Member,
@@ -89,7 +96,8 @@ class Selection:
     """
 
     def __init__(
-        self, name: str, address: str, quorum: Quorum, workers: Workers, links: Links, slot: Slot,
+        self, name: str, address: str, quorum: Quorum, workers: Workers, links: Links,
+        slot: ClusterSlotProtocol,
         executor: str, gone: Changed,
     ) -> None:  # fmt: skip
         self.team = Team({})

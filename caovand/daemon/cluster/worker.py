@@ -31,10 +31,10 @@ from caovand.daemon.cluster.evidence import Witness
 from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
+    ClusterSlotProtocol,
     NextPlan,
     Notices,
     Part,
-    Slot,
     is_stopped,
     link_when_possible,
     state_of,
@@ -61,7 +61,7 @@ class Worker(Part):
     role = "worker"
     answers = False
 
-    def __init__(self, name: str, head: str, pairs: Pairs, slot: Slot) -> None:
+    def __init__(self, name: str, head: str, pairs: Pairs, slot: ClusterSlotProtocol) -> None:
         self._name, self._head, self._pairs, self._slot = name, head, pairs, slot
         self.planned_by = head
         self._boot = os.urandom(8).hex()

@@ -68,7 +68,7 @@ class Member:
 _kind = attrgetter("kind")
 
 
-class Heard(NamedTuple):
+class ReceivedReport(NamedTuple):
     """A worker that has reported, and its state before; None if it joins."""
 
     worker: Member
@@ -102,7 +102,7 @@ class Workers:
 
     def hear(
         self, identity: bytes, report: Report, facts: NodeFacts | None, needed: Collection[str]
-    ) -> Heard | None:
+    ) -> ReceivedReport | None:
         """Take the report of a worker; None if there is no room for another one.
 
         For a new one the worker that is lost the longest is forgotten, unless it is `needed`.
@@ -121,7 +121,7 @@ class Workers:
             worker.round_trip_s = min(trip_s, shortest_s or trip_s)
             worker.offset_s = report.clock + worker.round_trip_s / 2 - wall_clock.now()
         self.by_name[name] = worker
-        return Heard(worker, known)
+        return ReceivedReport(worker, known)
 
     def _make_room(self, needed: Collection[str]) -> bool:
         lost = {n: one.heard for n, one in self.by_name.items() if one.lost and n not in needed}

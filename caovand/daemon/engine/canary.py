@@ -19,7 +19,7 @@ from caovand.core.engine.record import Engine
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.health import canary
-from caovand.core.health.canary import Degenerate, Greedy
+from caovand.core.health.canary import Degenerate, GreedyAnswer
 from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan
 
@@ -35,11 +35,11 @@ class FirstAnswers:
         self._path, self._notice = path, notice
         self._kept = canary.from_document(state_file.read_or_none(path)) or {}
 
-    def find(self, key: str) -> Greedy | None:
+    def find(self, key: str) -> GreedyAnswer | None:
         """The answer kept under this key."""
         return self._kept.get(key)
 
-    def keep(self, key: str, answer: Greedy) -> None:
+    def keep(self, key: str, answer: GreedyAnswer) -> None:
         """Keep an answer; a notice says if the next daemon will not know it."""
         document = canary.to_document({**self._kept, key: answer})
         self._kept = canary.from_document(document) or {}
@@ -108,7 +108,7 @@ class Canary:
             self._notice("noticed", f"{near}: rounding explains that")
         return None
 
-    def _ask(self, endpoint: Endpoint, timeout_s: float) -> Greedy | None:
+    def _ask(self, endpoint: Endpoint, timeout_s: float) -> GreedyAnswer | None:
         """The answer, None if others were served meanwhile; raises Degenerate (blocking).
 
         Logits that are not numbers count whoever was served.

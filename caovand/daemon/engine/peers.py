@@ -28,15 +28,15 @@ class Peers:
         self._known: frozenset[int] = frozenset()  # inodes of the engine's listeners
 
     def listening(self, port: int) -> bool:
-        """Whether the engine listens on this port; Stranger if another process does."""
+        """Whether the engine listens on this port; raises Stranger if another process does."""
         found = ports.listening(port)
         self._check(port, found)
         return bool(found)
 
     def vet(self, link: socket.socket, expired: threading.Event) -> None:
-        """Wait until the engine has accepted this connection; Stranger if another process has.
+        """Wait until the engine has accepted this connection.
 
-        OSError if it is closed first, or the event is set.
+        Raises Stranger if another process has, OSError if it is closed first or the event is set.
         """
         port = link.getpeername()[1]
         pause_s = FIRST_PAUSE_S  # an idle engine accepts within it, so that one look suffices

@@ -33,7 +33,7 @@ from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkillable
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
-from caovand.daemon.cards import InUse, wait_for_freed_memory
+from caovand.daemon.cards import CardUsage, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.canary import Canary, FirstAnswers
 from caovand.daemon.engine.figures import SlotFigures
@@ -44,7 +44,7 @@ from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.start import inspection
 from caovand.daemon.start.all_reduce import check_all_reduce
 from caovand.daemon.start.confinement import CUDA_CACHE, confinement
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.tasks import Task, cancel
 
 RETRY_S = 1.0
@@ -99,7 +99,7 @@ class EngineRun:
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
         self._ending: Task | None = None
         self._proving: Task | None = None
-        cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
+        cards = CardUsage(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
         self.cards = shared.cards.share(cards)
         shared.kernel.listeners.append(self._kernel_lines.extend)
 
@@ -153,7 +153,7 @@ class EngineRun:
         )
 
     def start(
-        self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
+        self, action: Spawn, config: Config, prepared: PreparedStart, used: frozenset[int]
     ) -> None:
         """Spawn the engine of a plan on the cards `used`; apply Exited if that fails."""
         assert self.child is None

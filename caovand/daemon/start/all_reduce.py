@@ -13,7 +13,7 @@ from pathlib import Path
 from caovand.adapters.gpu import all_reduce
 from caovand.core import limits
 from caovand.core.engine.record import Engine
-from caovand.core.facts.all_reduce import AllReduce, Sums, key_of
+from caovand.core.facts.all_reduce import AllReduce, AllReduceResult, key_of
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.healing.failure import Failure, Finding
@@ -77,7 +77,7 @@ async def check_all_reduce(
     return None
 
 
-async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
+async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
     """Run the check; if it is cancelled, as by a daemon that ends, end it at once."""
     check = all_reduce.Check()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))

@@ -80,7 +80,7 @@ class PlanRequest:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStart:
     """A plan with its inventory and mode, and the fingerprint under which its rungs are kept."""
 
     plan: Plan
@@ -205,7 +205,7 @@ def _reachable(error: ProblemError, path: str) -> str:
     return str(replace(error.problem, remedy=remedy) if remedy else error.problem)
 
 
-def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
+def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
     """Plan for the inspected machine. Raises Obstacle, also for a plan known to fail."""
     config, engine = request.config, request.engine
     mark = degraded.fingerprint(config, inventory)
@@ -218,7 +218,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
     plan, known = foresee(engine, config, plan, inventory)
     if known is not None:
         raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
-    return Prepared(plan, inventory, mark, request.chosen_mode)
+    return PreparedStart(plan, inventory, mark, request.chosen_mode)
 
 
 def obstacle_of(problem: Unplannable) -> Obstacle:

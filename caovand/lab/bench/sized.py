@@ -15,7 +15,7 @@ from caovand.lab.streamed import BadStatus, Streams
 COUNT_S = 120.0
 
 
-class Sized:
+class SizedPrompts:
     """The prompts of one run; thread-safe. `salt` begins every prompt."""
 
     def __init__(

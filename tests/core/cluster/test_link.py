@@ -15,7 +15,7 @@ from caovand.core.cluster.link import (
     MAX_TEXT,
     Link,
     Probe,
-    Reached,
+    ProbeReport,
     handshake_words,
     link_document,
     probe_from,
@@ -28,12 +28,12 @@ from tests.core.cluster.test_messages import probes, results
 from tests.core.test_any_input import JSON
 
 PROBE = Probe("token", {"n1": ("10.0.0.1", 7071)})
-REACHED = Reached("token", 40000, failures={"n1": ""})
+REACHED = ProbeReport("token", 40000, failures={"n1": ""})
 WORKS = Link("10.0.0.1", 7071, connect_s=1e-4)
 
 
 @given(st.none() | probes, st.none() | results)
-def test_documents_come_over_as_they_were(probe: Probe | None, reached: Reached | None) -> None:
+def test_documents_come_over_as_they_were(probe: Probe | None, reached: ProbeReport | None) -> None:
     assert probe_from(json.loads(json.dumps(probe_to(probe)))) == probe
     assert reached_from(json.loads(json.dumps(reached_to(reached)))) == reached
 

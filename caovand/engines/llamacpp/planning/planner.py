@@ -45,7 +45,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(

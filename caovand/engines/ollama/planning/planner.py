@@ -60,7 +60,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     _check(config)
     refuse_other_tasks(inventory.model, "Ollama")
     gpus = _chosen(config, inventory)
@@ -207,7 +207,9 @@ def _size_load(
     return chosen, context, kind, slots
 
 
-def _why(sized: sizing.Sized, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str) -> str:
+def _why(
+    sized: sizing.SizedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
+) -> str:
     if sized.load.context == inventory.model.max_model_len:
         return "the model's own limit"
     if not sized.fits:

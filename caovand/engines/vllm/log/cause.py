@@ -25,9 +25,9 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.lost import SILENT, is_unexplained
 from caovand.engines.vllm.log.search import UNEVEN, Search
 from caovand.engines.vllm.log.signatures import BY_ID
+from caovand.engines.vllm.log.vanished import SILENT, is_unexplained
 
 NEAR = 60  # lines before the first wrapper that may contain its cause
 UNNAMED = "exception"  # the signature of an exception no row knows

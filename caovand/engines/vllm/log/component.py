@@ -60,7 +60,7 @@ _SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_proces
 """Functions that run requests; a start runs none of them."""
 
 
-class Traces:
+class Tracebacks:
     """The frames of each process's latest traceback."""
 
     def __init__(self) -> None:

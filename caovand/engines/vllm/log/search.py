@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from caovand.engines.common.logs.signature import Signature
 from caovand.engines.vllm.log.component import (
     Hit,
-    Traces,
+    Tracebacks,
     keeps_drafted_states,
     phase_behind,
     raised_where,
@@ -51,7 +51,7 @@ class Search:
         self.hits: list[Hit] = []
         self.stopped = False
         self._phase, self._shown_phase = phase, ""
-        self._aside, self._traces, self._texts = HandledErrors(), Traces(), _Texts(lines)
+        self._aside, self._traces, self._texts = HandledErrors(), Tracebacks(), _Texts(lines)
         self._last_message = self._called = ""
         self._generating, self._answered = 0, True
         for index, line in enumerate(lines):

@@ -56,7 +56,7 @@ def cannot_build(partial: PartialPlan) -> bool:
     return partial.cuda and lacks_toolkit(partial.engine, dict(partial.config.engine.env))
 
 
-TRITON_LEAST = 32
+TRITON_MIN_CAPABILITY = 32
 REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
 
@@ -144,7 +144,7 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
 
 def _left_to_vllm(model: ModelCard) -> bool:
     """Whether neither FlashInfer nor Triton is known to serve the model."""
-    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_LEAST
+    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_MIN_CAPABILITY
     return heads or attends_as_encoder(model)
 
 

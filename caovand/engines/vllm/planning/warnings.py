@@ -298,7 +298,7 @@ def foreseen_failure(plan: Plan, inventory: Inventory) -> Foreseen | None:
         return _bad_arguments(str(problems[0]))
     cards = cards_of_plan(plan, inventory)
     for problem in conflicts(plan, inventory, cards):
-        lacks_cards = any(obstacles.cards(obstacles.Scene(plan, inventory, cards)))
+        lacks_cards = any(obstacles.cards(obstacles.PlanOnCards(plan, inventory, cards)))
         return _bad_arguments(str(problem), hold=lacks_cards)
     return _short(plan, inventory)
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from caovand.lab.core.bench import ranks
 from caovand.lab.core.soak.judged import Check, Outcome, settled_samples
-from caovand.lab.core.soak.seen import Paced, Sample, Seen
+from caovand.lab.core.soak.seen import AnswerTimes, Sample, SoakRecord
 from caovand.lab.core.soak.trends import bin_points
 
 WARM_UP = 0.05
@@ -31,7 +31,7 @@ COLLAPSED = 0.5
 MIN_DRAFTS = 200
 
 
-def checks(seen: Seen) -> Iterator[Check]:
+def checks(seen: SoakRecord) -> Iterator[Check]:
     """Decoding, reading prompts, first tokens under load, drafts."""
     heat = _heat(seen)
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
@@ -43,7 +43,7 @@ def checks(seen: Seen) -> Iterator[Check]:
     yield from _drafts(settled_samples(seen.samples, seen.seconds, WARM_UP))
 
 
-def _first(paces: Sequence[Paced]) -> list[tuple[float, float]]:
+def _first(paces: Sequence[AnswerTimes]) -> list[tuple[float, float]]:
     return [(one.at_s, one.first_token_s) for one in paces]
 
 
@@ -64,7 +64,7 @@ def _check(
     return Check(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
 
 
-def _heat(seen: Seen) -> str:
+def _heat(seen: SoakRecord) -> str:
     """What throttled the cards more than in the first third, as the end of a sentence."""
     samples = settled_samples(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3

@@ -31,7 +31,7 @@ REMEDY = "it is started again by itself"
 Start = Callable[..., ServerProcess]
 
 
-class OwnServer:
+class ServerSupervisor:
     """A server of a daemon whose sockets are in `runtime`; `notice` hears of each change.
 
     `problem` is why it is not served, "" where it is, or is off.

@@ -14,8 +14,8 @@ from caovand.adapters.servers import listening
 from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import PAGE, READY
 from caovand.adapters.system.notify import Notifier
-from caovand.daemon import own_server as module
-from caovand.daemon.own_server import OwnServer, url
+from caovand.daemon import server_supervisor as module
+from caovand.daemon.server_supervisor import ServerSupervisor, url
 from tests.patience import soon, turns
 
 ON = "127.0.0.1:9480"
@@ -41,7 +41,7 @@ class World:
         self.started: list[FakeProcess] = []
         self.told: list[str] = []
         self.error: OSError | None = None
-        self.page = OwnServer(
+        self.page = ServerSupervisor(
             PAGE,
             Path("/run"),
             {},

@@ -7,7 +7,7 @@ from caovand.core.figures.track import Point, Track
 from caovand.daemon.tuning import Serving, is_busy
 
 
-class RoomAgain:
+class MemoryFreed:
     """Follows one slot's engine: `poll` is called every few seconds."""
 
     def __init__(self) -> None:

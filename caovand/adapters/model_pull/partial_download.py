@@ -25,7 +25,7 @@ def begin_hash(digest: Digest, size_bytes: int) -> hashlib._Hash:
 
 
 def matches(path: Path, file: RemoteFile, read: Callable[[int], None]) -> bool:
-    """Whether this file is the publisher's; `read` is called with each count of bytes. OSError."""
+    """Whether this is the publisher's file; `read` gets each count of bytes. Raises OSError."""
     if path.is_symlink():
         return False
     with os.fdopen(safe_files.open_regular(path), "rb") as opened:
@@ -39,7 +39,7 @@ def matches(path: Path, file: RemoteFile, read: Callable[[int], None]) -> bool:
 
 
 class PartialDownload:
-    """The begun download of one file at `path`, with a note next to it. Ours alone; OSError."""
+    """The partial download of one file at `path`, with a note next to it; raises OSError."""
 
     def __init__(self, path: Path, file: RemoteFile) -> None:
         self.path, self._file = path, file

@@ -11,7 +11,7 @@ from caovand.core.figures.counters import Counters, Reading
 from caovand.core.figures.track import Track, follow
 from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan, Taken
-from caovand.daemon.room_again import RoomAgain
+from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.tuning import Serving
 
 QUIET_S = 60.0
@@ -24,7 +24,7 @@ class Engine:
     """One that is looked after every 20 s."""
 
     def __init__(self) -> None:
-        self.room, self.track, self.at, self.tokens = RoomAgain(), Track(), 0.0, 0.0
+        self.room, self.track, self.at, self.tokens = MemoryFreed(), Track(), 0.0, 0.0
 
     def look(
         self,

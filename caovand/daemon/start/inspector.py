@@ -17,7 +17,7 @@ from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.machine import Machine
 from caovand.daemon.shared import now
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.start.planning import SlotPlanner
 from caovand.daemon.tasks import Task, Tasks, cancel
 
@@ -25,7 +25,7 @@ CHOICES = 3
 """How often an attempt plans again because what it planned for has changed meanwhile."""
 
 
-class Inspections:
+class Inspector:
     """Inspects for a machine, one inspection at a time; the outcome is an event."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Inspections:
         if self._machine.part.answers and now_at is not None and endpoint.port != now_at.port:
             await asyncio.to_thread(inspection.check_port, endpoint.port)
 
-    async def _prepare(self, plan: Plan, endpoint: Endpoint, made: Prepared | None) -> None:
+    async def _prepare(self, plan: Plan, endpoint: Endpoint, made: PreparedStart | None) -> None:
         """Check what the engine of this plan needs besides memory; raises inspection.Obstacle."""
         if self._machine.part.answers:
             await asyncio.to_thread(inspection.check_port, endpoint.port)

@@ -25,8 +25,8 @@ from caovand.daemon.records.failure_records import FailureRecords
 from caovand.daemon.start.planning import SlotPlanner
 
 
-class Lent:
-    """A slot's machine, engine and evidence, as `part.Slot` describes them."""
+class ClusterSlot:
+    """A slot's machine, engine and evidence, as `part.ClusterSlotProtocol` describes them."""
 
     def __init__(
         self,
