@@ -85,6 +85,12 @@ def test_a_log_that_ends_within_a_traceback_is_not_known_and_says_why() -> None:
     assert named(cut + went_on) is None, "it was handled"
 
 
+def test_an_environment_that_is_called_vllm_is_not_vllm() -> None:
+    frame = '  File "/opt/envs/vllm/lib/python3.12/site-packages/pip/build.py", line 389, in main'
+    text = f"CMake Generate step failed.\nTraceback (most recent call last):\n{frame}\n"
+    assert named(text) == ("", "jit-toolchain", 1)
+
+
 def test_what_a_program_lives_with_is_no_failure() -> None:
     assert not is_alarming("CUDA error: operation not permitted, using fallback")
     assert named("x: CUDA error: out of memory, falling back to the processor") is None

@@ -265,7 +265,7 @@ illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030 ggml-org/llama.c
 jit-toolchain build.architecture any ggml-org/llama.cpp#23224
 jit-toolchain build.compiler any abgulati/LARS#1 abetlen/llama-cpp-python#700
 jit-toolchain build.compiler llamacpp ggml-org/llama.cpp#11498 ROCm/legacy-rocm-build#5104
-jit-toolchain build.failed any withcatai/node-llama-cpp#78
+jit-toolchain build.failed any withcatai/node-llama-cpp#78 vllm-project/vllm#7785
 jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1947 abetlen/llama-cpp-python#1036
 jit-toolchain build.link llamacpp abetlen/llama-cpp-python#1752
 jit-toolchain build.package llamacpp ggml-org/llama.cpp#8488 ggml-org/llama.cpp#10058
@@ -286,7 +286,7 @@ kv-cache-none sglang.cache sglang sgl-project/sglang#4330 sgl-project/sglang#322
 kv-cache-short llama.cache.full llamacpp ggml-org/llama.cpp#4185 gpustack/gpustack#1442
 kv-cache-short oom.kv.len vllm noonghunna/club-3090#35 vllm-project/vllm#34076
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800 xusenlinzy/api-for-open-llm#225
-kv-cache-short sglang.pool sglang sgl-project/sglang#26265
+kv-cache-short sglang.pool sglang sgl-project/sglang#4602 sgl-project/sglang#26265
 kv-cache-short states.short vllm xorbitsai/inference#4745 vllm-project/recipes#551
 launch-failure cuda.assertion any vllm-project/vllm#31709 AEON-7/vllm-ultimate-dgx-spark#5
 launch-failure cuda.assertion vllm vllm-project/vllm#11375
@@ -308,14 +308,14 @@ model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
 model-missing family.vocabulary ollama ollama/ollama#5663
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13 janhq/jan#3228
-model-missing llama.file.cut ollama ollama/ollama#143 unslothai/unsloth#1113
+model-missing llama.file.cut ollama ollama/ollama#143 ollama/ollama#53
 model-missing llama.file.header llamacpp calcuis/gguf#46 containers/ramalama#599
 model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4 ggml-org/llama.cpp#3492
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919 ggml-org/llama.cpp#18884
 model-missing llama.kobold.image any LostRuins/koboldcpp#2258 LostRuins/koboldcpp#1217
 model-missing llama.model.key llamacpp ggml-org/llama.cpp#12857
 model-missing llama.model.other llamacpp ggml-org/llama.cpp#3732 unslothai/unsloth#418
-model-missing llama.model.other ollama continuedev/continue#12713
+model-missing llama.model.other ollama continuedev/continue#12713 ollama/ollama#18486
 model-missing llama.model.projector any AtomicBot-ai/Atomic-Chat#44
 model-missing llama.model.projector llamacpp docker/model-runner#959 ggml-org/llama.cpp#17327
 model-missing llama.model.shape llamacpp ollama/ollama#6998 ngxson/wllama#106

@@ -136,7 +136,7 @@ BUILD = (
     r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
     r"|ninja: build stopped: subcommand failed|Ninja build failed"
     r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc)\b"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b"
     r"|Error building extension '|Ninja is required to load C\+\+ extensions"
 )
 COMPILER = (
