@@ -36,7 +36,7 @@ _ELSEWHERE = frozenset({"api_key", "host", "port"})
 
 
 def configuration(path: str, given: Mapping[str, Any], server: ServerSection) -> Config:
-    """The configuration for this file; ProblemError for a flag without counterpart in llama.cpp."""
+    """The configuration for this file; raises ProblemError for a flag that llama.cpp lacks."""
     task = _task(given)
     more = {"runner", "convert"} if task else set()
     used = {
