@@ -241,6 +241,10 @@ bench: engine $(MODELS)/hybrid_copy ## what daemon, page, gateway and planning c
 	$(PY) -m tests.bench.planner
 	$(PY) -m tests.bench.explain
 
+.PHONY: bench-hostile
+bench-hostile: .venv/ready ## what others notice while 200,000 fuzzed requests hit the gateway, as a table
+	$(PY) -m tests.bench.hostile
+
 # The libraries of clients, in an environment of their own; node and npm are the system's.
 .PHONY: bench-clients
 bench-clients: llamacpp .caovan/clients/ready ## what client libraries see while all that serves them fails, as a table

@@ -13,7 +13,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+from aiohttp import (
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    StreamReader,
+    TCPConnector,
+    web,
+)
 
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.adapters.system import wall_clock
@@ -238,20 +245,11 @@ class Gateway:
         self, request: web.Request, ticket: Ticket, announced: int, most: int
     ) -> tuple[bytes, bytes]:
         """The body, and what identifies the request when it comes again; raises Refused."""
-        content, loop = request.content, asyncio.get_running_loop()
-        began, size, kept = loop.time(), 0, io.BytesIO()
+        content, began = request.content, asyncio.get_running_loop().time()
+        size, kept = 0, io.BytesIO()
         known = hashlib.blake2b(f"{request.method} {request.path}\0".encode(), digest_size=16)
         while True:
-            left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - loop.time()
-            try:
-                piece = await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
-            except asyncio.TimeoutError:
-                told = Problem("read the request", "its body comes too slowly", "send it again")
-                raise Refused(Fault(408, "body_too_slow", told)) from None
-            except web.RequestPayloadError:
-                told = Problem("read the request", "its body is not HTTP", "check the client")
-                raise Refused(Fault(400, "bad_body", told)) from None
-            if not piece:
+            if not (piece := await _next_piece(content, began, size)):
                 # What BytesIO gives away is no copy.
                 return kept.getvalue(), known.digest()
             size += len(piece)
@@ -262,6 +260,22 @@ class Gateway:
             self._desk.check(ticket)
             kept.write(piece)
             known.update(piece)
+
+
+async def _next_piece(content: StreamReader, began: float, size: int) -> bytes:
+    """What comes next of a body of which `size` bytes have come; raises Refused."""
+    left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - asyncio.get_running_loop().time()
+    try:
+        # What is there already needs no wait, which would cost a task.
+        if (piece := content.read_nowait()) or content.at_eof():
+            return piece
+        return await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
+    except asyncio.TimeoutError:
+        told = Problem("read the request", "its body comes too slowly", "send it again")
+        raise Refused(Fault(408, "body_too_slow", told)) from None
+    except web.RequestPayloadError:
+        told = Problem("read the request", "its body is not HTTP", "check the client")
+        raise Refused(Fault(400, "bad_body", told)) from None
 
 
 def _form(request: web.Request) -> Form:

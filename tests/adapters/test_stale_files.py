@@ -204,6 +204,19 @@ def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
         short.rmdir()
 
 
+def test_a_link_that_an_engine_left_there_does_not_spoil_the_next_ones_folder(
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="c-") as short:
+        one = StaleFiles((Path(short),), tmp_path / "ledger.json", tmp_path / "none")
+        assert one.folder is not None
+        one.folder.symlink_to(tmp_path)
+        one.begin()
+        assert one.made
+        assert not one.folder.is_symlink()
+        assert tmp_path.is_dir()
+
+
 def test_a_folder_too_long_for_sockets_is_not_used(tmp_path: Path) -> None:
     long = tmp_path / ("x" * MAX_FOLDER)
     folder = StaleFiles((long, Path("/run/c")), tmp_path / "l").folder

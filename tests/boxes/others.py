@@ -1,6 +1,7 @@
 """The table for engines other than vLLM: what an expert would run on a box, and what is planned.
 
-A row begins with `## ENGINE: MODEL`; llama.cpp and Ollama serve a GGUF file of four bits of it.
+A row begins with `## ENGINE: MODEL`, and may end with `, batch` or `, long`; llama.cpp and Ollama
+serve a GGUF file of four bits of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "max_model_len", "OLLAMA_NUM_PARALLEL", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_GPU_OVERHEAD",
     ),
     "sglang": (
-        "tp_size", "max_model_len", "max_running_requests", "mem_fraction_static",
+        "tp_size", "dp_size", "max_model_len", "max_running_requests", "mem_fraction_static",
         "chunked_prefill_size", "kv_cache_dtype", "dtype", "attention_backend",
         "speculative_config",
     ),
@@ -47,8 +48,12 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 def planned(row: str, box: str) -> list[str]:
     """The plan of `ENGINE: MODEL` on a box, in a few lines."""
     kind, _, name = row.partition(": ")
+    name, _, workload = name.partition(", ")
     engine, machine = engine_of(kind), _machine(kind, name, box)
-    config = parse({"model": {"path": machine.model.path}, "engine": {"kind": kind}})
+    config = parse({
+        "model": {"path": machine.model.path}, "engine": {"kind": kind},
+        "policy": {"workload": workload or "chat"},
+    })  # fmt: skip
     try:
         found = engine.planning.make(config, machine)
     except Unplannable as problem:

@@ -73,6 +73,24 @@ def test_words_of_vllm_count_in_another_program_s_record() -> None:
     assert found[1] == "access-denied"
 
 
+def test_a_log_that_ends_within_a_traceback_is_not_known_and_says_why() -> None:
+    prefix = "(EngineCore pid=7) ERROR 05-06 07:10:30 [core.py:343] "
+    frame = '  File "/opt/vllm/model_executor/models/phi.py", line 213, in __init__'
+    cut = f"{prefix}Traceback (most recent call last):\n{prefix}{frame}\n{prefix}    a = b(\n"
+    assert named(cut) == ("vllm", "unknown", 2)
+    found = explain_log(cut)
+    assert found is not None
+    assert any("ends within a traceback" in text for text in found[1].advice)
+    went_on = "INFO 05-06 07:10:31 [api.py:1] x\n" * 5
+    assert named(cut + went_on) is None, "it was handled"
+
+
+def test_an_environment_that_is_called_vllm_is_not_vllm() -> None:
+    frame = '  File "/opt/envs/vllm/lib/python3.12/site-packages/pip/build.py", line 389, in main'
+    text = f"CMake Generate step failed.\nTraceback (most recent call last):\n{frame}\n"
+    assert named(text) == ("", "jit-toolchain", 1)
+
+
 def test_what_a_program_lives_with_is_no_failure() -> None:
     assert not is_alarming("CUDA error: operation not permitted, using fallback")
     assert named("x: CUDA error: out of memory, falling back to the processor") is None

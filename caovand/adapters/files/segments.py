@@ -17,7 +17,7 @@ def remove_unused(listing: str = LISTING) -> None:
     For a user of engines' alone: nothing tells what another program keeps from an engine's.
     """
     libc = ctypes.CDLL(None)
-    with limits.suppress_absent(), open(listing, encoding="ascii") as lines:
+    with limits.suppress_absent(), open(listing, encoding="ascii", errors="replace") as lines:
         names = next(lines, "").split()
         for line in lines:
             one = dict(zip(names, map(int, line.split()), strict=False))

@@ -165,8 +165,11 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder of our user's alone."""
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make a folder of our user's alone; a link there, which an engine made, is removed."""
+    place = Path(folder)
+    if place.is_symlink():
+        place.unlink()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _is_own(path: str) -> bool:

@@ -80,6 +80,9 @@ def test_a_text_to_embed_or_rank_is_read_in_one_step(task: Any, option: str) -> 
     assert (found.task, found.mtp, option in words) == (task, 0, True)
     assert {found.value(name) for name in ("max_model_len", "ubatch_size", "batch_size")} == {8192}
     assert of(words, "--ubatch-size") == "8192"
+    assert ENGINE.planning.speed(found, inventory) is None
+    on_card = machine(inventory.model, 24576)
+    assert "tokens/s" not in plan(on_card).settings["gpu_layers"].reason
     longer = plan(inventory, model={"max_model_len": 10_000})
     assert longer.value("ubatch_size") == longer.value("max_model_len") == 10_000
 

@@ -188,6 +188,11 @@ def test_a_batch_is_served_by_replicas_that_take_all_cards() -> None:
     assert typed.cards == ("0", "1")
     with pytest.raises(Unplannable, match="whole number of at least 1"):
         plan(inventory, engine={"extra_args": ["--dp-size", "no"]})
+    rung = next(rung for rung in RUNGS if rung.name == "replicas-off")
+    step = rung.step(found, Finding("start-stall", ""))
+    assert step is not None
+    assert (dict(step.settings), step.change) == ({"dp_size": None}, "3 replicas -> one engine")
+    assert rung.step(plan(inventory), Finding("start-stall", "")) is None
     old = replace(REAL, flags=REAL.flags - {"--dp-size"})
     assert plan(machine(cards, engine=old), policy={"workload": "batch"}).value("dp_size") is None
 

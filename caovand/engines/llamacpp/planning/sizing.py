@@ -76,7 +76,7 @@ def settings(
         "cache_type_v": kinds[1],
         "load_mode": _load_mode(sized, gpus),
         "cache_ram": _cache_ram(inventory, gpus, sized),
-        **_on_cards(sized, gpus),
+        **_on_cards(sized, gpus, generates=texts.task_of(inventory.model, verbatim) == "generate"),
     }
 
 
@@ -246,12 +246,14 @@ def _context(
     return sized, Setting(context, "policy", reason)
 
 
-def _on_cards(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> dict[str, Setting]:
+def _on_cards(
+    sized: sizing.SizedLoad, gpus: Sequence[Gpu], *, generates: bool
+) -> dict[str, Setting]:
     if not gpus:
         return {}
     placement = sized.placement
     filled = min(sized.load.filled, sized.load.context)
-    pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds else ""
+    pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds and generates else ""
     if pace and filled > sizing.FILLED["chat"]:
         pace += f" at {filled} tokens of context"
     where = "every layer fits on the cards" if sized.whole else "as many as the cards hold"

@@ -36,7 +36,8 @@ _RAW = re.compile(
     r"|SIG[A-Z]{3,5}: |signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
-    r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
+    r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\("
+    r"|created by \S|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu )")

@@ -159,7 +159,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
          r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
-         r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/\S{1,200}\()"),
+         r"|goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\(|created by \S{1,200} in goroutine \d"
+         r"|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
          r"(?:error|llama_)"),

@@ -19,17 +19,17 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("vram-busy", ANY): ("share", "context"),
     ("device-oom-capture", ANY): ("share", "requests", "graphs-off"),
     ("device-oom-run", ANY): _STEP,
-    ("host-oom", ANY): ("requests",),
+    ("host-oom", ANY): ("replicas-off", "requests"),
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
     ("shared-memory-limit", ANY): ("attention", "draft-off"),
     ("jit-toolchain", ANY): ("attention",),
     ("backend-unsupported", ANY): ("attention", "draft-off", "graphs-off"),
     ("compile-failed", ANY): ("graphs-off",),
-    ("engine-died", ANY): _CRASH,
-    ("start-stall", ANY): ("draft-off", "graphs-off"),
-    ("hang", ANY): ("draft-off", "graphs-off", "requests"),
-    ("unknown", ANY): ("draft-off", "graphs-off"),
+    ("engine-died", ANY): (*_CRASH, "replicas-off"),
+    ("start-stall", ANY): ("replicas-off", "draft-off", "graphs-off"),
+    ("hang", ANY): ("draft-off", "replicas-off", "graphs-off", "requests"),
+    ("unknown", ANY): ("replicas-off", "draft-off", "graphs-off"),
 }
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""

@@ -9,6 +9,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
+from caovand.engines.common.options import count
 from caovand.engines.sglang.planning.options import (
     ATTENTION,
     CACHE_TYPE,
@@ -17,6 +18,7 @@ from caovand.engines.sglang.planning.options import (
     DRAFTING,
     GRAPHS_OFF,
     PREFILL_GRAPHS,
+    REPLICAS,
     REQUESTS,
     SHARE,
     STEP,
@@ -94,6 +96,13 @@ def _attention(plan: Plan, finding: Finding) -> Step | None:
     return Step({ATTENTION: "triton"}, value="triton", change=change)
 
 
+def _replicas_off(plan: Plan, finding: Finding) -> Step | None:
+    replicas = count(plan.value(REPLICAS)) or 1
+    if replicas == 1:
+        return None
+    return Step({REPLICAS: None}, change=f"{replicas} replicas -> one engine")
+
+
 RUNGS = (
     Rung("share", "use a smaller share of memory for weights and cache", "gpu_memory_utilization",
          (SHARE,), _share),
@@ -107,5 +116,7 @@ RUNGS = (
          (DECODE_GRAPHS, PREFILL_GRAPHS), _graphs_off),
     Rung("draft-off", "draft nothing", "mtp", (DRAFTING, "speculative_algorithm"),
          _drafting_off),
+    Rung("replicas-off", "serve with one engine instead of replicas", "", (REPLICAS,),
+         _replicas_off),
     Rung("attention", "compute attention with Triton's kernels", "", (ATTENTION,), _attention),
 )  # fmt: skip

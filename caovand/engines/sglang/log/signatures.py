@@ -40,7 +40,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|torch\.(?:cuda\.)?OutOfMemoryError|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
          r"|NVML_SUCCESS == r INTERNAL ASSERT|Triton Error \[CUDA\]: out of memory", _ROOM),
     signature("sglang.pool", "cause", "kv-cache-short",
-         r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"),
+         r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"
+         r"|No space left for only one request"),
     signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
     signature("sglang.workspace", "cause", "device-oom-run",
          r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),

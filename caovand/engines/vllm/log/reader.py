@@ -19,7 +19,7 @@ _FINGERPRINT = re.compile(
     r"\[?[\w./-]{1,100}:\d{1,6}\]"
     r"|(?:\(\w{1,40}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,3}\[[\w./-]{1,80}\.py"
     r"(?::\d{1,6})?\]"
-    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/vllm/"
+    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/vllm/(?!(?:lib(?:64)?|bin)/)"
     r"|(?:usage: )?[\w./-]{0,60}\bvllm\b[\w ./-]{0,60}: error: |vllm\.\w"
     r"|Exception in worker VllmWorker|The model's max seq len \(\d"
     r"|\{\"(?:levelname|asctime|timestamp)\": "

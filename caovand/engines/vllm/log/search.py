@@ -30,6 +30,8 @@ _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
 # Xinference's actors add their address to what they pass on.
 _OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
+# Files whose code answers requests.
+_ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
 # How the engine loop before 0.9 reports what ended it.
 _WRITTEN = re.compile(r"([A-Z]\w{1,60}(?:Error|Exception))\((['\"])(.{1,2000})\2,?\)$")
 UNEVEN = BY_ID["drafts.uneven"]
@@ -100,7 +102,8 @@ class Search:
             return
         self._generating = 0
         if not self._shown_phase:
-            running = "serving" if _WRITTEN.match(parts.message) else phase
+            answers = row is not None and _ANSWERING.match(parts.source)
+            running = "serving" if answers or _WRITTEN.match(parts.message) else phase
             phase = phase_behind(behind, self._called) or running
         self.hits.append(Hit(index, parts, phase, text, row, captures, behind, not self._answered))
 

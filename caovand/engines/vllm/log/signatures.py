@@ -47,6 +47,7 @@ _RAW = re.compile(
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     r"|Failed: Cuda error|Search for `cuda|(?:Exception in w|W)orker VllmWorker"
     r"|The model's max seq len \("
+    r"|WorkerProc (?:failed|hit an)|EngineCore (?:failed|encountered a f)"
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
 _PASSED_ON = re.compile(

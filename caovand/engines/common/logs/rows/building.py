@@ -21,14 +21,15 @@ _RAW = re.compile(
     r"|(?:nvcc|vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
     r"|make): (?:command )?not found"
     r"|nvcc: No such|undefined reference to|LNK\d{4}|ld returned 1|linker command failed"
-    r"|symbol\(s\) not found|ninja: build stopped|make(?:\[\d{1,2}\])?: \*\*\* "
+    r"|symbol\(s\) not found|ninja: (?:build stopped|error)|make(?:\[\d{1,2}\])?: \*\*\* "
     r"|is not able to compile|is deprecated|or higher is required|has been removed|No CMAKE_"
     r"|By not providing|Build system changed|Makefile build|CMakeLists|FAILED: |CUDA Toolkit not "
     r"|No CUDA toolset|Compiler requires the CUDA|CMAKE_\w{1,30} |Unable to find cl|Killed signal"
     r"|invalid target ID|is not defined for option|compute_No CUDA|package configuration file"
     r"|internal compiler error|out of heap space|virtual memory exhausted|died due to signal"
     r"|Failed building wheel|Building wheel for .{1,60} error$|subprocess-exited|: build failed"
-    r"|Configuring incomplete|CMake (?:build|configuration) failed|LLVM ERROR: )"
+    r"|Configuring incomplete|CMake (?:build|configuration|Generate step) failed"
+    r"|LLVM ERROR: )"
 )
 ROWS = (
     signature("build.memory", "cause", "host-oom",
@@ -87,7 +88,8 @@ ROWS = (
     signature("build.nvcc", "generic", "jit-toolchain",
          r"nvcc (?:fatal|error) {0,3}: (?P<why>.{1,200})"),
     signature("build.failed", "consequence", "jit-toolchain",
-         r"CMake Error|ninja: build stopped|make(?:\[\d{1,2}\])?: \*\*\* \[.{0,200}(?:\.o|\.dir"
+         r"CMake Error|CMake Generate step failed|ninja: (?:build stopped|error: )"
+         r"|make(?:\[\d{1,2}\])?: \*\*\* \[.{0,200}(?:\.o|\.dir"
          r"|\ball|build|\.gch|ggml)\S{0,40}\] Error \d"
          r"|Failed building wheel for |Building wheel for .{0,100} error$|CMake build failed"
          r"|Configuring incomplete|CMake configuration failed|^FAILED: |: build failed"

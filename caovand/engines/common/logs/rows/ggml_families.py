@@ -23,7 +23,7 @@ ROWS = (
          r"|compile pipeline|create pipeline state|create library)|error compiling source"
          r"|incompatible pipeline"),
     signature("family.backend", "cause", "bad-arguments",
-         r"failed to find ggml_backend_init|no backends are loaded|backend not found"
+         r"no backends are loaded|backend not found"
          r"|failed to initialize backend from |ggml_backend_init returned NULL"),
     signature("family.device", "cause", "gpu-absent",
          r"Invalid Vulkan device index|invalid value for main_gpu"
@@ -81,7 +81,8 @@ ROWS = (
          r"|failed to (?:decode|encode), ret = -[2-9]|llama_decode(?:\(\))? (?:failed|returned -)"),
     signature("family.abort", "generic", "engine-died",
          rf"^(?P<place>{_FILE[:-2]}): "
-         r"(?!(?:fatal )?error: |warning: |note: )(?P<why>\S.{0,200})"),
+         r"(?!(?:fatal )?error: |warning: |note: )(?P<why>\S.{0,200})"
+         r"|^ggml_backend_sched_\w{1,40}: unexpected "),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "family.backend": (

@@ -12,7 +12,7 @@ from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
-    r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML: |NVIDIA-SMI has failed "
+    r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML\b|NVIDIA-SMI has failed "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
     r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
     r"|libnvidia-ml\.so in GDK"
@@ -22,7 +22,7 @@ _RAW = re.compile(
     r"|Bus error|Floating point exception)\b"
     r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
     r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
-    r"|PID \d{1,10} received SIG|Fatal signal \d| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
+    r"|Killed$|PID \d{1,10} received SIG|Fatal signal \d| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
     r"| {0,12}Exit Code: {1,12}\d"
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
@@ -88,7 +88,8 @@ ROWS = (
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
          r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
-         r"|Failed to initialize NVML: (?!Unknown Error)\S|^No devices were found"
+         r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
+         r"|^No devices were found"
          r"|libnvidia-ml\.so in GDK package is a stub library"),
     signature("unit.killed", "cause", "host-oom",
          r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
@@ -110,7 +111,7 @@ ROWS = (
          r"|received SIGILL|Fatal signal \d{1,2} \(SIGILL"),
     signature("signal.ended", "consequence", "engine-died",
          r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted(?: \(core|$)"
-         r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2})))"
+         r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2}|$)))"
          r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
          r"(?:segmentation fault|abort|bus error|killed)"
          r"|received SIG[A-Z]{2,5}\b|^Fatal signal \d"),

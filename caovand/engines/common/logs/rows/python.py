@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import runtime
-from caovand.engines.common.logs.signature import Signature, signature
+from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
+_NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
+MAX_REST = 3
+"""Lines of source and marks after a frame."""
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
@@ -132,7 +136,7 @@ BUILD = (
     r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
     r"|ninja: build stopped: subcommand failed|Ninja build failed"
     r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc)\b"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b"
     r"|Error building extension '|Ninja is required to load C\+\+ extensions"
 )
 COMPILER = (
@@ -208,8 +212,10 @@ ANY_PROGRAM = (
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"
-         r"|ROCm|HIP|CPU|platforms?|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
-         r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to ", SERVED),
+         r"|ROCm|HIP|head[_ ](?:dim|size)\w*|CPU|platforms?|architectures?|Ampere|Hopper"
+         r"|Blackwell|kernels?|backends?)\b)"
+         r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to "
+         r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
     signature("feature.combination", "generic", "bad-arguments",
          _REFUSES + r"|^NotImplementedError(?:: \S| at )", UNSURE),
     # A text that names a setting, and what is demanded of it
@@ -257,6 +263,16 @@ def as_raised_by_reader(row: Signature) -> Signature:
 def is_raw(line: str) -> bool:
     """Whether a line is evidence that begins with no exception's name."""
     return bool(_RAW.match(line))
+
+
+def cut_at(lines: Sequence[str]) -> int | None:
+    """The index of the last frame of a traceback without its end; None if there is no such one."""
+    frames = [n for n, line in enumerate(lines) if _FRAME_WITHIN.search(line[:MAX_LINE])]
+    if not frames:
+        return None
+    rest = [line for line in lines[frames[-1] + 1 :] if line.strip()]
+    ended = len(rest) > MAX_REST or any(_NAMES_EXCEPTION.search(line[:MAX_LINE]) for line in rest)
+    return None if ended else frames[-1]
 
 
 def frame_of(line: str) -> re.Match[str] | None:

@@ -130,6 +130,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "cards for it (or expert parallel for experts); otherwise another quantization, another "
         "backend for the part that the line names, or a newer release.",
     ),
+    "traceback.cut": (
+        "The log ends within a traceback: the line that names the exception comes after it, and is "
+        "missing here. Explain the whole log, or at least the lines that follow.",
+    ),
     "engine.dtype": (
         "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
         "model's own type, or choose another one. Otherwise the engine has no kernel for this "
@@ -154,6 +158,25 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "starting again cannot help.",
     ),
     "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
+    "npu.group": (
+        "The NPUs cannot form their group (HCCL): check that each rank has its own device, the "
+        "addresses of the devices (`hccn_tool -i 0 -ip -g`), HCCL_IF_IP and HCCL_SOCKET_IFNAME, "
+        "and that all nodes have the same CANN and firmware.",
+    ),
+    "npu.kernels": (
+        "CANN's kernels for this NPU are missing, or its environment is not set: install the "
+        "kernels package (Ascend-cann-kernels) of this chip and CANN release, and source "
+        "set_env.sh; older chips (310P, 910A) have no release of vLLM Ascend that supports them.",
+    ),
+    "npu.absent": (
+        "The NPU or its driver did not answer: run `npu-smi info`, hand the devices and the driver "
+        "to the container (/dev/davinci*, /usr/local/Ascend/driver), and check ASCEND_RT_VISIBLE_"
+        "DEVICES.",
+    ),
+    "npu.failed": (
+        "A kernel failed on the NPU: the lines with EZ or EE codes name the reason. Check that "
+        "CANN, torch_npu and vLLM Ascend are of releases that belong together.",
+    ),
     "gpu.uuid": (
         "This release reads CUDA_VISIBLE_DEVICES as numbers, and it names {device}: set the card's "
         "index there, hand a MIG slice to a container alone (docker --gpus 'device=0:0'), or "

@@ -15,7 +15,7 @@ ABSENT = (
     r"|Error 802: system not yet initialized|NVML/RM version mismatch"
     r"|Device string must not be empty|CUDA driver initialization failed"
     r"|Failed to detect NVIDIA driver version"
-    r"|No supported GPU\(s\) detected to run"
+    r"|No supported (?:GPU\(s\)|devices?|accelerators?) (?:was |were )?(?:detected|found)"
     r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
 )
 NO_KERNEL = (
@@ -37,6 +37,19 @@ ROWS = (
          r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
     signature("gpu.uuid", "cause", "bad-arguments",
          r"invalid literal for int\(\) with base 10: '(?P<device>(?:MIG|GPU)-[\w/-]{4,80})"),
+    # Ascend's CANN
+    signature("npu.group", "cause", "collective-timeout",
+         r"call hccl api failed|\bHCCL (?:function )?error\b|\bHccl\w{1,40}\b.{0,80}(?:fail|error)"
+         r"|\bEI00\d\d\b"),
+    signature("npu.kernels", "cause", "engine-unusable",
+         r"\bopp_kernel\b|binary_info_config\.json|\bEZ1001\b"
+         r"|No module named 'torch_npu'|lib(?:ascend|hccl|opapi)\w{0,20}\.so.{0,20}: cannot open"),
+    signature("npu.absent", "cause", "gpu-absent",
+         r"\bdrvErr=|ascend_hal device count|aclrtSetDevice\b.{0,80}(?:fail|error)"
+         r"|\bdcmi\b.{0,60}fail"),
+    signature("npu.failed", "generic", "launch-failure",
+         r"call acl(?:nn\w{1,60}| api) failed|\bai ?core (?:exception|error|timeout)"
+         r"|\bvector core (?:exception|error|timeout)|\berror code is 507\d{3}\b"),
     signature("gpu.peer", "cause", "collective-timeout",
          r"peer access is not supported between these two devices"
          r"|peer mapping resources exhausted|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"

@@ -55,6 +55,7 @@ ROWS: tuple[Signature, ...] = (
     signature("jit.toolkit", "cause", "jit-toolchain",
          r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
          r"'(?!compute_No )(?P<arch>[\w']{1,40})"
+         r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"
          r"|No supported CUDA architectures found for major versions"),
     signature("jit.nvcc", "generic", "jit-toolchain",
          python.BUILD + r"|libcuda\.so cannot found"),

@@ -95,7 +95,7 @@ ROWS: tuple[Signature, ...] = (
          r"(?P<code>-?\d+)"),
     # A process reports what ends it
     signature("engine.dead", "wrapper", "engine-died",
-         r"EngineCore (?:failed to start|encountered a fatal error)"
+         r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Mul(?:ti|it)procExecutor got fatal signal from worker processes"
