@@ -20,7 +20,7 @@ PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 
 @dataclass(frozen=True)
 class Confinement:
-    """It reads all that its user may except what is `hidden`, and what is `readable` in that.
+    """It may read what its user may, except `hidden` paths, but including `readable` ones in them.
 
     It writes below `writable` folders alone, which are made where they are missing. One that is
     `alone` signals no other process.

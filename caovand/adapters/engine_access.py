@@ -146,6 +146,6 @@ def _in_link(file: str) -> list[str]:
 
 
 def _way(path: str) -> Iterator[str]:
-    """The folders above a path and above what it leads to, from the top."""
+    """The folders above a path and above the target of its links, topmost first."""
     for end in (os.path.abspath(path), os.path.realpath(path)):
         yield from map(str, reversed(Path(end).parents))

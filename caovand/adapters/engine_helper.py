@@ -109,7 +109,7 @@ class Helper:
 
 
 def _read(answers: Any, deadline: float) -> bytes:
-    """All that comes until the other end is closed; raises TimeoutError if that takes longer."""
+    """Read until the other end is closed; raises TimeoutError if that takes longer."""
     poll = select.poll()
     poll.register(answers, select.POLLIN)
     parts: list[bytes] = []

@@ -50,7 +50,7 @@ class EngineUser:
         self.ended = select.epoll()
         """Readable once the spawner has ended or was abandoned."""
         self.ended.register(self._pidfd, select.EPOLLIN)
-        self.ended.register(link, 0)  # that it was hung up is reported all the same
+        self.ended.register(link, 0)  # that it was hung up is reported anyway
         self._helper = Helper(name, self._program)
         self.call = self._helper.call
         """Call a function of caovan's as this user."""
@@ -149,7 +149,7 @@ _own = _Own()
 
 
 def current() -> EngineUser | None:
-    """The engine's user of this process; None where engines run as our own."""
+    """The engine's user of this process; None if engines run as our own."""
     return _own.user
 
 

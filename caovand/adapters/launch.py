@@ -140,7 +140,7 @@ def confine(
     alone: bool = False,
     keepers: Iterable[int] = (),
 ) -> None:
-    """Confine this thread and all that comes of it, as far as the kernel can; OSError.
+    """Confine this thread and all that it starts, as far as the kernel can; OSError.
 
     It may not touch its parent and `keepers`; one that is `alone` signals no other process.
     """
@@ -222,7 +222,7 @@ def engine_rules(
 
 
 def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
-    """Keep this thread, and all that comes of it, from files but by these rules; raises OSError."""
+    """Keep this thread, and all that it starts, from files but by these rules; raises OSError."""
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8

@@ -1,6 +1,6 @@
 """Makes this process one that reads what it has open, and programs of its own, and writes no file.
 
-For a verb that reads a text of somebody else: whatever the text made of it, it could open nothing
+For a verb that reads a text of someone else: whatever the text made of it, it could open nothing
 of the user's, and reach no other process.
 """
 

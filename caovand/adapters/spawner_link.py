@@ -65,7 +65,7 @@ class SpawnerLink:
                 self._reap()
 
     def close(self) -> None:
-        """Tell the spawner to end what it started, and itself."""
+        """Tell the spawner to end its children and itself."""
         self._hang_up()
         self._link.close()
 
@@ -95,7 +95,7 @@ class SpawnerLink:
         for pid in list(self._abandoned):
             try:
                 ended = os.waitpid(pid, os.WNOHANG)[0]
-            except ChildProcessError:  # somebody else reaped it
+            except ChildProcessError:  # someone else reaped it
                 ended = pid
             if ended:
                 self._abandoned.discard(pid)

@@ -197,7 +197,7 @@ def user_check(user: str, why_none: str) -> CheckResult:
 def server_checks(
     kind: Kind, listen: str, served: Mapping[str, Any] | None
 ) -> Iterator[CheckResult]:
-    """What keeps page or gateway from being served; `served` is what the status has of it."""
+    """What keeps page or gateway from being served; `served` is its entry in the status."""
     if not listen:
         return
     if not server_process.has_library():
@@ -284,7 +284,7 @@ def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllR
 
 
 def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
-    """The facts about a port on this machine; nothing is known of one `elsewhere`.
+    """The facts about a port on this machine; nothing is known about one `elsewhere`.
 
     A process that this user may not read is taken for the engine's, where there is one.
     """

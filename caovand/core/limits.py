@@ -45,7 +45,7 @@ def limit_reached(problem: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def suppress_absent() -> Iterator[None]:
-    """Suppress OSErrors that mean absent or forbidden, but not those of a limit."""
+    """Suppress OSErrors that mean absent or forbidden, but not exhausted limits."""
     try:
         yield
     except OSError as problem:

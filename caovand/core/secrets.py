@@ -189,7 +189,7 @@ def hide_in(
 
 
 def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
-    """Text without these secrets, and without anything that looks like one or is named like one."""
+    """Hide these secrets in a text, and anything that looks like one or is named like one."""
     return _hidden(text, escaped_forms(secrets), mark)
 
 

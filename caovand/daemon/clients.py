@@ -1,4 +1,4 @@
-"""A slot's clients behind the gateway: what it learns of the engine, and what it reports.
+"""A slot's clients behind the gateway: what the gateway learns of the engine and reports.
 
 Before a planned end of the engine the gateway learns that it drains, and begun answers have some
 seconds to finish.
@@ -156,7 +156,7 @@ class Clients:
         return most and most + max(most // AHEAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
-        """How long until an engine serves, None if nobody knows."""
+        """The expected seconds until an engine serves, None if unknown."""
         plan = s.plan.identity if s.plan else ""
         at, whole_s = now(), self._slot.starts.remaining_s(plan, 0.0)
         if s.state is State.STARTING:

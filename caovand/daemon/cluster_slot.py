@@ -46,7 +46,7 @@ class ClusterSlot:
     # -- the machine ------------------------------------------------------------------------
 
     def config(self) -> Config:
-        """The configuration in force."""
+        """The configuration in effect."""
         return self._machine.config
 
     def snapshot(self) -> Snapshot:

@@ -111,7 +111,7 @@ class Keys:
         return self._unsaved and wall_clock.now() - self._saved_at >= SAVE_EVERY_S
 
     def save(self) -> None:
-        """Write what was used; raises OSError if it cannot be."""
+        """Write what was used; raises OSError on failure."""
         if self._unsaved:
             self._saved_at, self._unsaved = wall_clock.now(), False
             state_file.write(

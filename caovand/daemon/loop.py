@@ -188,7 +188,7 @@ class Supervisor:
             self.notifier.extend(within_s)
 
     def give_up(self, fault: BaseException) -> None:
-        """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
+        """End after a bug in the daemon: systemd starts a new one, which ends what we leave."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()
 

@@ -119,7 +119,7 @@ class Slot:
     def apply(self, event: Event) -> None:
         """Let the machine take one event, and perform the actions that follow.
 
-        An exception is a fault of ours that may leave work half done: the daemon ends with it.
+        An exception is a bug that may leave work half done: the daemon ends with it.
         Once the slot has quit, nothing starts it again, while other slots may still be ending.
         """
         if self.quit:
@@ -236,7 +236,7 @@ class Slot:
 
     @property
     def mode(self) -> tuple[Mode, str]:
-        """The mode in force and where it comes from."""
+        """The mode in effect and where it comes from."""
         if self._memory.modes.mode is not None:
             return self._memory.modes.mode, "caovanctl mode"
         return self.config.policy.mode, str(self._shared.config_path)

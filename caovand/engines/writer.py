@@ -125,7 +125,7 @@ def _whole(text: str) -> tuple[Writer, Explanation] | None:
 def _as_errors(
     text: str, found: tuple[Writer, Explanation] | None
 ) -> tuple[Writer, Explanation] | None:
-    """Read what sounds like an error as one that the engine's logger printed, whoever quotes it."""
+    """Read lines that look like errors as the engine logger's own, whoever quotes them."""
     known = found[0].engine if found else None
     every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
     words = []

@@ -58,7 +58,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
-    """All that answers; `start` puts it behind a listening socket."""
+    """The HTTP application; `start` puts it behind a listening socket."""
 
     def __init__(self, desk: Desk, session: ClientSession) -> None:
         self._desk, self._session = desk, session

@@ -32,7 +32,7 @@ from caovand.lab.core.bench import compare
 
 PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
-"""What is more than noise may still be too little to stay with an old release for."""
+"""A slowdown beyond noise may still be too small to keep an old release for."""
 ASKED = (
     "1, 2, 3, 4, 5, 6, 7, 8,",
     "The capital of France is",

@@ -52,7 +52,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Page:
-    """All that answers; `start` puts it behind a listening socket."""
+    """The HTTP application; `start` puts it behind a listening socket."""
 
     def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
         self._daemon, self._access, self._files = daemon, access, own

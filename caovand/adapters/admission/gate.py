@@ -103,7 +103,7 @@ class Gate:
     async def serve(self, link: socket.socket) -> None:
         """Relay a connection that begins as one of ZeroMQ does."""
         loop = asyncio.get_running_loop()
-        # A client that only checks whether somebody listens costs no connection inside.
+        # A client that only checks whether someone listens costs no connection inside.
         first = await asyncio.wait_for(loop.sock_recv(link, CHUNK), FIRST_MESSAGE_S)
         if not first:
             return

@@ -233,7 +233,7 @@ def _started(
 
 
 def _kill(process: subprocess.Popen[bytes] | Program) -> None:
-    """KILL a process that nobody watches, and reap it; it is left where we may not."""
+    """KILL and reap a process that nobody watches; leave it if that is not permitted."""
     with contextlib.suppress(engine_user.SpawnerEnded):
         process.kill()
         process.wait()

@@ -34,7 +34,7 @@ class EngineTraces:
     given_up: bool = False
 
     def known(self) -> KnownEngine:
-        """Add the processes that are in its cgroup now."""
+        """Add the processes now in its cgroup."""
         grouped = None if self.cgroup is None else processes.in_cgroup(self.cgroup)
         return KnownEngine(self.session, self.start, self.members, grouped, self.output)
 

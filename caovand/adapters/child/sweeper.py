@@ -16,7 +16,7 @@ ROUNDS = 3  # of killing what is seen, before more is done about what is still n
 TRACKER_S = 1.0
 COMMAND_LINE_S = 0.5  # to read that of a process, which may hang with it
 UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
-"""Stands for what is in the engine's cgroup, or keeps dying, and was never seen alive."""
+"""Stands for processes in the engine's cgroup that were never seen alive."""
 
 
 async def sweep(
@@ -77,5 +77,5 @@ async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
 
 
 def for_people(left: Sequence[Any]) -> str:
-    """Processes for people: `VLLM::EngineCore (pid 17)`."""
+    """Format processes for people: `VLLM::EngineCore (pid 17)`."""
     return ", ".join(f"{process.name} (pid {process.pid})" for process in left)

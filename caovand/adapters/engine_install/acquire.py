@@ -102,7 +102,7 @@ def _install(
 
 
 def find_unsafe(tree: Path) -> str:
-    """Name what no Python has: setuid files, devices, links out of its folder; empty if none."""
+    """Name files that no Python contains: setuid files, devices, links out of it; empty if none."""
     real = tree.resolve()
     for parent, inner, files in os.walk(tree):
         for path in (Path(parent, name) for name in (*inner, *files)):

@@ -55,7 +55,7 @@ def plugin_identity(plugin: Path) -> str:
 
 
 def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWorld) -> None:
-    """Install the wheels from disk alone, checking their hashes once more."""
+    """Install the wheels from disk alone, checking their hashes again."""
     # uv where it is installed: it is several times as fast as pip
     # file by file rather than from the folder: it may hold other versions' wheels too
     wanted = path / "wheels.txt"

@@ -46,9 +46,9 @@ def build(
     jobs: int,
     world: InstallWorld,
 ) -> list[BuiltKernel]:
-    """Build what is not there yet, with `jobs` compilers at once; what was built now.
+    """Build what is missing, with `jobs` compilers at once; what was built now.
 
-    Raises EngineError for what could not be built; the rest is built all the same.
+    Raises EngineError for what could not be built; the rest is built anyway.
     """
     what = f"build the kernels of {engine.name}"
     site = next(engine.path.glob("lib/python3*/site-packages"))

@@ -114,7 +114,7 @@ def engines(root: Path) -> list[Engine]:
 
 
 def unfinished(root: Path) -> list[str]:
-    """Names of engines whose installation was begun and never finished."""
+    """Names of engines with an unfinished installation."""
     return [path.name for path in _folders(root) if read(path) is None and (path / STEPS).exists()]
 
 

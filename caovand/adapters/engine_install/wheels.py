@@ -164,7 +164,7 @@ def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]
 
 
 def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progress) -> None:
-    """Complete the folder with pip; files that are there already are not downloaded again.
+    """Complete the folder with pip; files that already exist are not downloaded again.
 
     The caller holds a lock on the folder or on the root it lies in.
     """

@@ -13,7 +13,7 @@ from caovand.adapters.files.safe_files import FULL, takes_nothing
 
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
-"""Root's own: the service's user owns the service's folders and could plant links in them."""
+"""Root's folders: the service's user owns the service's and could plant links there."""
 
 MIN_BYTES = 16 << 10  # with less free space, none of our files fits
 

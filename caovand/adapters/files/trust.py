@@ -146,7 +146,7 @@ def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def program(name: str, environ: Mapping[str, str]) -> str | None:
-    """This program from PATH: never from the current folder, for root from no other user's."""
+    """Find a program in PATH: never in the current folder, for root in no other user's."""
     return shutil.which(name, path=os.pathsep.join(_search_path(environ)) or os.devnull)
 
 

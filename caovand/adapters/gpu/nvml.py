@@ -80,7 +80,7 @@ def _asker(nvml: Any) -> Callable[..., Any]:
 
 
 def _cards(nvml: Any, index: int, switched: frozenset[int]) -> list[Gpu]:
-    """The card with this index, as far as readable; `switched` are the cards behind NVSwitches."""
+    """Read the card with this index; `switched` are the cards behind NVSwitches."""
     ask = _asker(nvml)
     card = _gpu(nvml, ask, index, switched)
     if card is None:

@@ -49,7 +49,7 @@ def read_json(folder: Path, name: str, budget: Budget) -> Any:
 
 
 def unreadable_problem(what: str, folder: Path, more: int = 0) -> ModelProblem:
-    """The problem of files that exist but that this user may not read."""
+    """The problem of existing files that this user may not read."""
     others = f" and {more} more files" if more else ""
     return ModelProblem(
         f"read {what}{others}",

@@ -5,7 +5,7 @@
     ROOT/.pulling-OWNER--NAME/     one that is not complete; never under the final name
         pull.json                  how much it will be
         blobs/sha256-ab12...       a checked file, by its hash: it outlives a new commit
-        blobs/sha256-ab12....part  a begun one, and .json: the ETag it was begun with
+        blobs/sha256-ab12....part  a begun one, and .json: the ETag it was started with
         model/                     the complete folder, a moment before it is renamed
     ROOT/.removing-OWNER--NAME/    what is being deleted
     ROOT/.OWNER--NAME.lock         there while one of them changes
@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pull that was begun: what it is of, and how much is there."""
+    """A pull that was started: what it is of, and how much is there."""
 
     name: str
     size_bytes: int
@@ -133,7 +133,7 @@ def models(root: Path) -> list[tuple[Place, Manifest]]:
 
 
 def unfinished(root: Path) -> list[Unfinished]:
-    """Pulls that were begun and are not complete."""
+    """Incomplete pulls."""
     found = []
     for path in _folders(root):
         if not path.name.startswith(_STAGING):

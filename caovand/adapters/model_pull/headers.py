@@ -36,7 +36,7 @@ FIRST_BYTES = 64 << 10
 
 @contextlib.contextmanager
 def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
-    """The folder, for as long as somebody plans with it. Raises PullError."""
+    """The folder, for as long as someone plans with it. Raises PullError."""
     with tempfile.TemporaryDirectory(prefix="caovan-model-") as name:
         folder = Path(name)
         for file in offer.selection.files:

@@ -10,7 +10,7 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
 from caovand.core.model_source import transfer
 
-FEW_ATTEMPTS = 4  # before anything has come, somebody waits for an answer
+FEW_ATTEMPTS = 4  # before anything has come, someone waits for an answer
 T = TypeVar("T")
 
 
@@ -23,7 +23,7 @@ class Busy(ConnectionCut):
 
 
 def retry_cut(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
-    """Do it, again after a Cut; PullError once that has no more sense."""
+    """Call `act`, again after each Cut; raises PullError once retrying is pointless."""
     attempt = 1
     while True:
         try:

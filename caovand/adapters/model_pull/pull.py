@@ -23,7 +23,7 @@ _MIB = 1 << 20
 def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
     """Make `place` this model. Raises PullError and OSError; what has come is kept for next time.
 
-    Files of a model that is there already are checked, and taken over where they are right.
+    Files of an existing model are checked, and taken over where they are right.
     """
     what = f"pull {offer.title}"
     made = Manifest(

@@ -221,7 +221,7 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
 
 
 def redact_key(endpoint: Endpoint, text: str) -> str:
-    """Make an answer safe for a message: whoever received our key may echo it."""
+    """Remove the API key from an answer, so that a message can quote it."""
     text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
     return one_line(text[:QUOTED])
 

@@ -124,7 +124,7 @@ class ActorOutput:
 
 
 def print_new(file: BinaryIO, *, whole: bool) -> None:
-    """Print what is new in a file, up to the end of its last line if that is to be `whole`."""
+    """Print a file's new content; only complete lines if `whole`."""
     at = file.tell()
     while data := file.read(PIECE_BYTES):
         kept = data[: data.rfind(b"\n") + 1] or (b"" if whole else data)

@@ -18,7 +18,7 @@ FIRST_FD = 3  # of those that systemd passes
 
 
 def listen_on(listen: str, backlog: int) -> socket.socket:
-    """A listening socket on ADDRESS:PORT; raises OSError if that cannot be."""
+    """A listening socket on ADDRESS:PORT; raises OSError on failure."""
     family, address = _resolved(listen)
     return socket.create_server(
         address,

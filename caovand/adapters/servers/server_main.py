@@ -59,7 +59,7 @@ def run(
 ) -> int:
     """Serve until this is ended; the exit status.
 
-    `prepare` reads what is needed, and returns what starts to serve on the listening socket.
+    `prepare` loads the server and returns the function that serves on the listening socket.
     """
     if options.parent not in (None, os.getppid()):
         return 1  # it died before the kernel was asked to end us with it

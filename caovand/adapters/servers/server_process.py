@@ -75,7 +75,7 @@ class ServerProcess:
         on_end: Callable[[int], None],
         confinement: Confinement,
     ) -> None:
-        """Start it on the running loop; raises OSError if that cannot be."""
+        """Start it on the running loop; raises OSError on failure."""
         self._on_line, self._on_end = on_line, on_end
         self._loop = asyncio.get_running_loop()
         self._read, self._seen = b"", 0
@@ -170,7 +170,7 @@ def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """No variable of ours that it does not need: some are secrets."""
+    """Only the variables it needs: others may be secrets."""
     kept = {name: environ[name] for name in INHERITED if name in environ}
     folders = [HOME, *filter(None, [environ.get("PYTHONPATH", "")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}

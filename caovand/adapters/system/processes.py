@@ -107,7 +107,7 @@ def has_terminal() -> bool:
 
 
 def all_processes() -> list[Process]:
-    """All processes there are."""
+    """All processes."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in map(read, pids) if process is not None]
 
@@ -180,7 +180,7 @@ def _as_its_user(read_of: Callable[[int], list[str]], process: Process) -> list[
 
 
 def reap(found: Iterable[Process], session: int) -> list[Process]:
-    """Reap those of these processes that are dead children of ours, except the session's first.
+    """Reap our dead children among these processes, except the session's first.
 
     Returns those.
     """
@@ -218,7 +218,7 @@ def former_cgroup(group: Path | None) -> Path | None:
 
 
 def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
-    """The pids below `roots`, the roots left out."""
+    """The pids below `roots`, without the roots."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)

@@ -51,7 +51,7 @@ class Candidate:
 
 
 def with_engine(config: Config, kind: str) -> Config:
-    """The configuration for another kind of engine: what is meant for its own is left out."""
+    """The configuration for another kind of engine, without the keys for its own kind."""
     if kind == chosen_engine(config).name:
         return config
     engine = replace(config.engine, kind=kind, python=None, extra_args=(), env=())

@@ -112,7 +112,7 @@ def plan_for(
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
-    """The machine with the nodes that its engine can serve over, and why it has none of them.
+    """The machine with the nodes its engine can use, and the reason if there are none.
 
     Raises CommandError if it may not serve without them.
     """

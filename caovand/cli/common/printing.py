@@ -57,7 +57,7 @@ def escaping_output() -> Iterator[None]:
 
 
 def raw_stream(stream: TextIO) -> TextIO:
-    """The stream itself, for who cleans what it writes."""
+    """The stream itself, for code that cleans what it writes."""
     return stream.stream if isinstance(stream, EscapingStream) else stream
 
 

@@ -1,4 +1,4 @@
-"""`caovanctl model list`: the models that were pulled, and the pulls that were begun."""
+"""`caovanctl model list`: the models that were pulled, and the pulls that were started."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def columns_of(
 
 
 def activity(figures: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
-    """The requests under way, the cache, how requests fared, and their drafts."""
+    """The requests under way, the cache, how requests went, and their drafts."""
     if figures.get("running") is None:
         return  # no engine answers
     under_way = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting"

@@ -36,7 +36,7 @@ LATEST = 10  # events of that
 
 @dataclass(frozen=True)
 class Section:
-    """Lines that stand together, of which `least` are shown before another gets more.
+    """Lines shown together; `least` of them are shown before another section gets more.
 
     Where there is too little room, `last` keeps the lines at the end.
     """

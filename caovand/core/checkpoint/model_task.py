@@ -134,7 +134,7 @@ def with_task(card: ModelCard, config: Mapping[str, Any], files: SentenceTransfo
 
 
 def _sees_both_ways(architecture: str, config: Mapping[str, Any]) -> bool:
-    """Whether a token attends to those behind it as well: such a model needs no cache."""
+    """Whether a token also attends to later tokens: such a model needs no cache."""
     text = table_value(config, "text_config") or config
     marked = any(mark in architecture for mark in _ENCODERS)
     said = text.get("is_causal") is False or text.get("use_bidirectional_attention") is True

@@ -39,7 +39,7 @@ def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> 
 
 
 def scaling_factor(rope: Mapping[str, Any]) -> float:
-    """The factor by which positions are stretched; 0 without one."""
+    """The factor by which positions are scaled; 0 without scaling."""
     value = rope.get("factor")
     if value is None:
         return 0.0

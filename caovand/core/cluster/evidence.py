@@ -24,7 +24,7 @@ NAME = 64  # characters of a phase, a signature, a time
 CARD = (
     "index", "used_mib", "total_mib", "utilization", "temperature", "power_w", "throttled", "fault",
 )  # fmt: skip
-"""What is sent of a card's latest sample."""
+"""The fields sent of a card's latest sample."""
 TEXTS = ("start", "at", "lacks")
 LINES = ("kernel", "stacks", "log")
 

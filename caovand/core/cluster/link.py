@@ -55,7 +55,7 @@ class ProbeReport:
 
 @dataclass(frozen=True)
 class Link:
-    """What is known of a link. Each failure is why a connection that way failed, "" if it did not.
+    """The state of a link. Each failure is why a connection that way failed, "" if it did not.
 
     `host` and `port` are where ranks meet, and `meets` is the address of `host` on the head.
     `to_head` is about a connection to there, `to_own` about one to the head's own address,
@@ -132,7 +132,7 @@ def probe_from(document: Any) -> Probe | None:
 
 
 def reached_to(reached: ProbeReport | None) -> dict[str, Any] | None:
-    """Return a probe's result as a document, None without one."""
+    """Return a probe's result as a document, None if there is none."""
     if reached is None:
         return None
     return {**vars(reached), "failures": dict(reached.failures)}

@@ -32,7 +32,7 @@ def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Ite
 
 
 def versions_text(facts: NodeFacts, package: Package | None) -> str:
-    """What is installed, in a line, with the `package` that starts the ranks."""
+    """The installed versions in one line, with the `package` that starts the ranks."""
     releases = (
         ("caovan", facts.caovan),
         (facts.engine, facts.version),

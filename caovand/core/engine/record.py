@@ -92,7 +92,7 @@ class Nodes:
     own: Callable[[Plan, Place], Plan]
     """Adapts a local plan to the node's place."""
     all_reduces_over_link: Callable[[Plan], bool]
-    """Whether such a plan adds up the results of layers over the link."""
+    """Whether such a plan does all-reduces over the link."""
     no_rdma: Callable[[Mapping[str, str]], str]
     """Why [engine] env keeps ranks from InfiniBand and RoCE, "" if it does not."""
     by_host_name: Callable[[Mapping[str, str], str], bool]

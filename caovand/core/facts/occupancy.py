@@ -45,7 +45,7 @@ def host_reserve_mib(total_mib: int) -> int:
 
 
 def unoccupied(gpu: Gpu) -> Gpu:
-    """The card as if nobody used it."""
+    """The card with all its memory free."""
     reserve = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
     return replace(gpu, free_mib=max(gpu.total_mib - reserve, 0))
 
@@ -114,7 +114,7 @@ def find_growth(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]
 
 
 def used_by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
-    """The memory that others use on each card, the driver included."""
+    """The memory that others use on each card, including the driver."""
     return {s.index: s.used_mib - sum(mib for pid, mib in s.users if pid in ours) for s in samples}
 
 

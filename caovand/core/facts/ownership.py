@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Process:
-    """One process; (pid, start) names it for ever, start is in clock ticks since boot."""
+    """One process; (pid, start) names it forever, start is in clock ticks since boot."""
 
     pid: int
     start: int
@@ -39,7 +39,7 @@ class Process:
 
 @dataclass(frozen=True, eq=False)
 class KnownEngine:
-    """What is known of one engine: its first process, and its processes when last seen.
+    """What is known about one engine: its first process, and its processes when last seen.
 
     `session` is the pid of the first process and `start` its start: nothing older is the engine's.
     `grouped` are the pids in its cgroup, None if it has none.
@@ -140,7 +140,7 @@ def _knows_session(engine: KnownEngine, session: int) -> bool:
 
 
 def _add_descendants(found: dict[int, int], table: Iterable[Process], us: int) -> None:
-    """Give what descends from an engine's processes to it, but for what is another's."""
+    """Assign descendants of an engine's processes to it, except those of another engine."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)

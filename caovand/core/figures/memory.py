@@ -1,4 +1,4 @@
-"""Whose the memory of a slot's cards is: the engine's by part, and that of others."""
+"""Who uses the memory of a slot's cards: the engine, by part, and other processes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class EngineState(str, Enum):
     """What an engine is doing, as the daemon reports it.
 
     STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
-    finish. GONE: none serves, and none will before somebody acts.
+    finish. GONE: none serves, and none will before someone acts.
     """
 
     STARTING = "starting"

@@ -1,4 +1,4 @@
-"""What the policy knows of each request, and the bounds that it keeps."""
+"""The policy's record of each request, and its limits."""
 
 from __future__ import annotations
 

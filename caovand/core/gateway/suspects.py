@@ -15,7 +15,7 @@ CUT_S = 30.0
 
 @dataclass(frozen=True)
 class Cut:
-    """A begun answer that the engine cut off, until it is known whether it died of that request."""
+    """An answer that the engine cut off, until it is known whether that request killed it."""
 
     digest: bytes
     at: float

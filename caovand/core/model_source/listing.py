@@ -23,7 +23,7 @@ TRUNCATED = 3000
 
 SHA256 = "sha256"
 GIT = "git"
-"""The hash by which git knows a small file: SHA-1 of its length and content."""
+"""The hash that git uses for a small file: SHA-1 of its length and content."""
 _HEX = {SHA256: re.compile(r"[0-9a-f]{64}"), GIT: re.compile(r"[0-9a-f]{40}")}
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

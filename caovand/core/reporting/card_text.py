@@ -8,7 +8,7 @@ from typing import Any
 
 
 def reading(gpu: Mapping[str, Any]) -> str:
-    """What it does and what slows it down, or its fault."""
+    """A card's load and what slows it down, or its fault."""
     if gpu["fault"]:
         return str(gpu["fault"])
     return ", ".join(filter(None, [load(gpu), slowdown(gpu)]))

@@ -54,7 +54,7 @@ class Case:
 def draft(
     case: Case, *, at: str, processes: Sequence[Mapping[str, Any]], host: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`incident.json` without its `cause`, secrets included; `at` is wall-clock time for people."""
+    """`incident.json` without its `cause`, with secrets; `at` is wall-clock time for people."""
     return {
         "at": at,
         "failure": case.finding.failure,

@@ -148,7 +148,7 @@ def _step(snapshot: Snapshot, phases: tuple[Phase, ...]) -> dict[str, str | None
 
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
-    """A warning where the engine's log says why our kernels are not used on a card of theirs."""
+    """Warn if the engine's log says why our kernels are not used on a card they support."""
     why = reported.get("kernels_refusal")
     return (f"{UNUSED}: {why}",) if why else ()
 
@@ -204,7 +204,7 @@ def one_line_of_all(snapshots: Mapping[str, Snapshot]) -> str:
 
 
 def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
-    """The names of slots: those that need somebody first, those that serve in full last."""
+    """The names of slots: those that need someone first, those that serve in full last."""
 
     def rank(name: str) -> tuple[int, bool]:
         snapshot = snapshots[name]
@@ -215,7 +215,7 @@ def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 
 def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the list of slots has of one: all of its document but what is the daemon's."""
+    """What the list of slots has of one: its document without what is the daemon's."""
     own = {key: value for key, value in document.items() if key not in DAEMONS}
     return {"name": name, **own}
 

@@ -37,7 +37,7 @@ class Estimate:
 
     @cached_property
     def per_s(self) -> tuple[float, ...]:
-        """Over all these bands, in the proportion in which they are asked for."""
+        """Over all these bands, in proportion to the requests in each."""
         return tuple(
             1 / sum(weight / self.by_band[band][depth] for band, weight in self.weights.items())
             for depth in DEPTHS

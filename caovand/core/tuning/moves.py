@@ -211,7 +211,7 @@ def _is_over(record: Record, at: float) -> bool:
 
 
 def _of_trial(record: Record) -> Estimate | None:
-    """The estimate in which the depth on trial and the one before can be compared."""
+    """The estimate that compares the depth on trial with the previous one."""
     return estimate(record.evidence, record.depth, record.home) if record.trying else None
 
 

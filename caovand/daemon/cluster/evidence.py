@@ -27,7 +27,7 @@ NOT_RUN = "no rank of this start ran since caovand was started there: no log"
 class Collection:
     """What the nodes `ranks` have of the failed start `start`: added to its incident as it comes.
 
-    `lost` tells what is known of a node that sends nothing.
+    `lost` tells what is known about a node that sends nothing.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Collection:
         return f"incident {incident}: {'; '.join([*has, *lacks])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
-        """Store what is known of a node; why not, "" on success."""
+        """Store what is known about a node; why not, "" on success."""
         file, text = node_file(self._ranks[name]), json.dumps(document, indent=1) + "\n"
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
@@ -143,7 +143,7 @@ class Witness:
         self._ran = start
 
     def recorded(self, start: str) -> Then:
-        """An incident of this start is begun here: its evidence is what the head will want."""
+        """An incident of this start is started here: its evidence is what the head will want."""
         return lambda gathered: self._take(start, True, gathered)
 
     def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:

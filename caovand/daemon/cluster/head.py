@@ -255,7 +255,7 @@ class Head(Part):
         return self._team.ranks, self._evidence.begin(self._latest, self._team.ranks, finding)
 
     def _silence(self, name: str) -> str:
-        """What is known of a worker that sends no evidence."""
+        """The facts about a worker that sends no evidence."""
         member = self._workers.by_name.get(name)
         if member is None or member.lost:
             return "nothing is heard of it: see whether its machine and caovan are up"

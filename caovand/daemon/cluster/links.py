@@ -39,8 +39,8 @@ class Peer(NamedTuple):
 
 
 class Links:
-    """What is known of the links of the head called `head`, whose ranks meet at `host` and `port`,
-    to its workers, and of those between them.
+    """What is known about the links of the head called `head`, whose ranks meet at `host` and
+    `port`, to its workers, and of those between them.
 
     `changed` wakes what sends the orders.
     """
@@ -163,7 +163,7 @@ class Links:
             self._changed.wake()
 
     async def _reported(self, probe: Probe, met: Callable[[ProbeReport], object]) -> None:
-        """Wait until all workers that are not lost have reported so, but not for ever."""
+        """Wait until all workers that are not lost have reported so, but not forever."""
         self._probe = probe
         self._changed.wake()
         until = now() + REPORT_S

@@ -185,7 +185,7 @@ class Selection:
         return why
 
     async def _refreshed(self) -> None:
-        """Wait for workers whose rank has just ended, and whose facts are those of before it."""
+        """Wait for workers whose rank has just ended and whose facts are from before that."""
         until = now() + REFRESH_S
         while now() < until and any(map(self._inspects, self.team.ranks)):
             await self._gone.within(EACH_S)

@@ -179,7 +179,7 @@ class Worker(Part):
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _update_wait_reason(self) -> None:
-        """Update why this node waits for a silent head, once more is known of it."""
+        """Update why this node waits for a silent head, once more is known about it."""
         if self._waits and self._lost and self._waits != self._why_head_lost:
             self._try_again()
 

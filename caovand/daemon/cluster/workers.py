@@ -243,7 +243,7 @@ class Choice(NamedTuple):
     """Workers that can take part; `why` there are fewer than wanted, "" if there are not.
 
     `failure` is the kind: a node that is missing is waited for, one that is here and cannot take
-    part needs somebody.
+    part needs someone.
     """
 
     workers: dict[str, Member]
@@ -286,7 +286,7 @@ def choose(
 
 
 def unended_text(worker: Member) -> str:
-    """The text about a worker that still has its rank of an earlier start."""
+    """Describe a worker that still has its rank of an earlier start."""
     return (
         f"node {worker.report.name} still has its rank of the start before: {worker.report.state}"
     )

@@ -43,7 +43,7 @@ class SlotFigures:
         self.track = track.begin_engine(self.track)
 
     def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
-        """Follow why engines end, and count the starts after that; the cause of such a start."""
+        """Count restarts by the reason the engine ended; return the cause of this one."""
         self._cause = cause_of_end(before, event, after) or self._cause
         if not after.spawns > before.spawns > 0:
             return ""

@@ -25,7 +25,7 @@ HEALTH_TIMEOUT_S = 10.0
 # so that the second completion can hit the prefix cache, if that is on.
 PROMPT_TOKENS = 1024
 MIN_TEXT = 64
-"""A text that every embedding model takes; of some of them the limit is 128 tokens."""
+"""A text that every embedding model accepts; some are limited to 128 tokens."""
 T = TypeVar("T")
 
 

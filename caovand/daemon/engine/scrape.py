@@ -24,7 +24,7 @@ class ScrapeResult:
 
 
 async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
-    """The answer from `path`, None without one.
+    """The answer from `path`, None if there is none.
 
     Raises Stranger if another process answers, and Unanswered where we could not ask.
     """

@@ -101,7 +101,7 @@ class FailureRecords:
         self.recorder.gather(case, self._run.members(), self._engine_python, then)
 
     def _case(self, finding: Finding, watching: Watching | None) -> Case:
-        """What is known of a failure wherever it is, and what must be removed from that."""
+        """What is known about a failure wherever it is, and what must be removed from that."""
         self._shared.kernel.read()
         env = {**self._shared.environ, **dict(self._machine.config.engine.env)}
         return Case(

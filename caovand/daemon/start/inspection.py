@@ -66,7 +66,7 @@ class PlanRequest:
 
     @property
     def chosen_mode(self) -> Mode:
-        """The mode in force."""
+        """The mode in effect."""
         return self.mode or self.config.policy.mode
 
     @property

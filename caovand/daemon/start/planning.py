@@ -65,8 +65,8 @@ class SlotPlanner:
     ) -> NextPlan:
         """A request for the next engine's plan.
 
-        `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
-        `living_mode`. With `refused` the configuration is not in force, and `again` is started by
+        `again` is a plan to be tried again, `living` that of an engine that runs now, made in
+        `living_mode`. With `refused` the configuration is not in effect, and `again` is started by
         the one for which an engine served last.
         """
         if refused and again is not None and self._served is not None:

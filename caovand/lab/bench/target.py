@@ -34,7 +34,7 @@ class Target:
 
 
 def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
-    """The engine that serves now, for this verb; CommandError without one."""
+    """The engine now serving, for this verb; CommandError without one."""
     status = client.ask("status")
     cluster = status.get("cluster")  # a daemon from before an upgrade has none
     if cluster and cluster["role"] == "worker":

@@ -41,7 +41,7 @@ QUICK = BenchOrder((256,), (1, 2), 1, 16, 1, "")
 class Subject:
     """The subject of the test: the configuration, and the machine without the service's engine.
 
-    `order` is what is measured of each trial, less in a quick test.
+    `order` lists the measurements of each trial, fewer in a quick test.
     """
 
     config: Config

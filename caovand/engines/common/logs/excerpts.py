@@ -1,4 +1,4 @@
-"""Cuts a log into pieces at what engines and their libraries begin texts with, wherever it stands.
+"""Cuts a log at the words with which engines and their libraries begin a message.
 
 For logs in which nothing is found as printed: another program's prefix, an HTTP client's exception,
 a body in JSON, a list or quote of Markdown, a title that names the error.

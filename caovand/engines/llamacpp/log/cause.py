@@ -83,7 +83,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         if mark is not None and mark.phase is not None:
             shown = "serving" if mark.progress == 1.0 else mark.phase
             if shown == "serving":
-                hits = []  # it came up all the same
+                hits = []  # it came up anyway
             continue
         if not shown and not hits and _REQUEST.match(line):
             shown = "serving"

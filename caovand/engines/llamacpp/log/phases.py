@@ -82,7 +82,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
     row = _find(parts)
     if row is None:
@@ -95,7 +95,7 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None without one."""
+    """The mark of a start in a line, None if there is none."""
     return read(line)[0]
 
 

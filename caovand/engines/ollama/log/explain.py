@@ -27,7 +27,7 @@ _CARD = re.compile(
     r"|cudaSetDevice err|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
     r"|inference compute.{0,80} library=(?!cpu)\w|Device \d{1,3}: "
 )
-"""What shows that the machine has a card, or that somebody expects one."""
+"""What shows that the machine has a card, or that someone expects one."""
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:

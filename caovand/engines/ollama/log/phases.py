@@ -75,7 +75,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
     if not parts.level:
         for start, phase, detail in _RAW:

@@ -215,4 +215,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip
-"""Texts after which Ollama serves all the same: on the processor, or a prompt cut short."""
+"""Texts after which Ollama serves anyway: on the processor, or a prompt cut short."""

@@ -77,7 +77,7 @@ _BARS = (
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
     text = parts.message[:MAX_LINE]
     if parts.at_s is None:

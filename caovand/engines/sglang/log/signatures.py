@@ -135,4 +135,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("sglang.retracted", "benign", "unknown",
          r"KV cache pool is full\. Retract requests\."),
 )  # fmt: skip
-"""Texts after which SGLang serves all the same."""
+"""Texts after which SGLang serves anyway."""

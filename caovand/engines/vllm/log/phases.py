@@ -187,7 +187,7 @@ _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None without one."""
+    """The mark of a start in a line, None if there is none."""
     message = message_of(line)
     return _mark(_find(message), message)
 

@@ -39,5 +39,5 @@ LOG = Log(
     begins=("non-default args: ", "█     █     █▄   ▄█"),
     error=as_error,
     kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
-    launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
+    launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM again
 )

@@ -90,7 +90,7 @@ class Search:
             self.hits = []
 
     def _add(self, index: int, parts: Parts) -> None:
-        """Keep the line if its text is known, or an exception, and not that of one request."""
+        """Keep a line with a known text or an exception, unless it concerns a single request."""
         found = self._texts.match(index, parts)
         if found is None:
             return

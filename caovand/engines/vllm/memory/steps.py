@@ -250,7 +250,7 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """Elements in which a token's experts work, kept between layers (`stay`) or for one of them."""
+    """Elements of a token's expert buffers, kept between layers (`stay`) or for one layer."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size

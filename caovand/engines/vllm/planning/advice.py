@@ -184,7 +184,7 @@ FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
 def _differing(plan: Plan, other: Plan) -> list[str]:
-    """The settings that differ in another plan, apart from the context and what follows from it."""
+    """The settings that differ in another plan, apart from the context and its consequences."""
     names = {*plan.settings, *other.settings} - FOLLOWING
     return sorted(name for name in names if plan.value(name) != other.value(name))
 

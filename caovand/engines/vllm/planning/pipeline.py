@@ -246,7 +246,7 @@ def _work(partial: PartialPlan) -> TokenWork:
 
 
 def layer_partition(partial: PartialPlan) -> Setting | None:
-    """The variable that deals the layers, if vLLM's own rule is not the best."""
+    """The variable that assigns the layers, if vLLM's own rule is not the best."""
     candidate = partial.choice.candidate if partial.choice and not partial.unweighed else None
     if candidate is None or not candidate.stages or PARTITION in dict(partial.config.engine.env):
         return None

@@ -67,7 +67,7 @@ def flashinfer_serves(partial: PartialPlan) -> bool:
 
 
 def attention(partial: PartialPlan) -> str:
-    """The attention in force, as far as it is decided; empty if vLLM chooses."""
+    """The attention in effect, as far as it is decided; empty if vLLM chooses."""
     nested = backend_in(partial.verbatim.get("attention_config"))
     return str(partial.value("attention_backend") or nested).upper()
 

@@ -56,7 +56,7 @@ PASSAGE = 512
 FEW_SEQUENCES = 16
 """Up to here every half as many more are weighed: one of them may be a third of the users."""
 USUAL_SEQUENCES = 2
-"""Sequences let in even if the cache holds fewer whole contexts: few are as long."""
+"""Sequences allowed even if the cache holds fewer full contexts: few requests are that long."""
 
 
 def sequences_for(
@@ -185,7 +185,7 @@ class Search:
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
-        """Sequences that may be let in, most first."""
+        """Candidate numbers of sequences, largest first."""
         if self._space.sequences:
             return (self._space.sequences,)
         most = sequences_for(self._model, self._gpus, self._space.workload, base)

@@ -114,12 +114,12 @@ _ANY_KERNEL_LINE = re.compile(
 
 
 def is_of_kernel(line: str) -> bool:
-    """Whether a line of a log that no engine wrote is of the kernel, a driver or its installer."""
+    """Whether a line outside engine logs comes from the kernel, a driver or its installer."""
     return bool(_ANY_KERNEL_LINE.match(line))
 
 
 def find_in_machine(lines: Sequence[str]) -> Finding | None:
-    """What a kernel's log tells of the machine that wrote it; nothing is known of its processes."""
+    """Find a failure in a kernel's log of another machine, whose processes are unknown."""
     found = find_in_kernel(lines, None)
     if found is not None and found.signature not in (row.id for row in OF_PROGRAM):
         return found

@@ -105,4 +105,4 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "of its own.",
     ),
 }
-"""What advice says of them; a sentence about another owner is left out."""
+"""Advice by row; a sentence about another owner is left out."""

@@ -1,4 +1,4 @@
-"""Ray, the host, causes in general terms, consequences, wrappers, and what is harmless."""
+"""Ray, the host, general causes, consequences, wrappers, and harmless texts."""
 
 from __future__ import annotations
 
