@@ -16,6 +16,7 @@ from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.network import Network
+from caovand.core.model_task import POOLING
 from caovand.engines.common.speeds import (
     LINKED_S,
     UNLINKED_S,
@@ -228,7 +229,8 @@ class Pace:
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1)  # even a usual request is too long
         if context < self._model.max_model_len:
-            reached *= WORTH_OF_CUT_IN_BATCH if workload.batch else WORTH_OF_CUT
+            known = workload.batch and self._model.task not in POOLING
+            reached *= WORTH_OF_CUT_IN_BATCH if known else WORTH_OF_CUT
         waiting = 0 if workload.batch else workload.users * USERS_SPREAD
         served = candidate.sequences / (candidate.sequences + waiting)
         seconds = self.seconds(candidate, room)

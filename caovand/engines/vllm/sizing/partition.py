@@ -196,11 +196,13 @@ class Stages:
 def partition(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], usual: Workload
 ) -> tuple[int, ...]:
-    """The layers of each stage of this candidate; vLLM's own rule if the cards are alike."""
+    """The layers of each stage of this candidate; vLLM's own rule if the cards are alike and the
+    stages have room enough, though the last one holds the head, too."""
     own = own_partition(len(model.layer_types), len(candidate.stages))
     if not gpus:
         return own
     stages = Stages(model, candidate, gpus)
-    if not stages.differ:
+    enough = stages.enough(usual)
+    if not stages.differ and min(stages.room(*one) for one in spans(own)) >= enough:
         return own
-    return deal(own, anchors(model), stages.room, stages.seconds, stages.enough(usual))
+    return deal(own, anchors(model), stages.room, stages.seconds, enough)
