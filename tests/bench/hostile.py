@@ -259,7 +259,7 @@ async def gateway(port: int, folder: Path) -> None:
 
     logging.getLogger("aiohttp").addHandler(logging.NullHandler())  # as its own process does
     logging.getLogger("aiohttp").propagate = False
-    listener = listening.on(f"127.0.0.1:{port}", 1024)
+    listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
     await server.start(listener, folder / "gateway", MAX_BODY)
     await asyncio.Event().wait()
 
