@@ -1,4 +1,4 @@
-"""Fuzzed requests of `make bench-hostile`, a few: none is taken for two, none is a fault of ours."""
+"""Fuzzed requests of `make bench-hostile`, a few: none is taken for two or is our fault."""
 
 from __future__ import annotations
 
