@@ -115,7 +115,7 @@ class OwnServer:
         self._timer, self._printed = None, ""
         try:
             if self._listener is None:
-                self._listener = self._listeners.open(
+                self._listener = self._listeners.listen(
                     self.kind.name, self._listen, self.kind.backlog
                 )
         except OSError as problem:

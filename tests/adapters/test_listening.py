@@ -38,7 +38,7 @@ def passed(monkeypatch: pytest.MonkeyPatch, first: int, count: int, **more: str)
 
 def test_a_new_socket_is_kept_by_systemd_instead_of_an_older_one() -> None:
     notifier = FakeNotifier()
-    Listeners({}, notifier).open("page", f"127.0.0.1:{free_port()}", 5).close()
+    Listeners({}, notifier).listen("page", f"127.0.0.1:{free_port()}", 5).close()
     assert notifier.told == [("forget", "page"), ("keep", "page")]
 
 
@@ -47,7 +47,7 @@ def test_a_client_that_came_between_two_daemons_is_served(monkeypatch: pytest.Mo
     before = on(listen, 5)
     with socket.create_connection(before.getsockname()) as early:
         listeners = passed(monkeypatch, before.detach(), 1, LISTEN_FDNAMES="gateway")
-        with listeners.open("gateway", listen, 5) as now:
+        with listeners.listen("gateway", listen, 5) as now:
             connection, address = now.accept()
             connection.close()
             assert address == early.getsockname()
@@ -61,7 +61,7 @@ def test_a_socket_of_an_address_that_is_no_longer_configured_is_closed(
     first = on(f"127.0.0.1:{free_port()}", 5).detach()
     listeners = passed(monkeypatch, first, 1, LISTEN_FDNAMES="gateway")
     port = free_port()
-    with listeners.open("gateway", f"127.0.0.1:{port}", 5) as now:
+    with listeners.listen("gateway", f"127.0.0.1:{port}", 5) as now:
         assert now.getsockname()[1] == port
         assert listeners._notifier.told == [("forget", "gateway"), ("keep", "gateway")]
     again = on(f"127.0.0.1:{free_port()}", 5)

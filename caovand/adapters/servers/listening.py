@@ -42,7 +42,7 @@ class Listeners:
         self._notifier = notifier
         self._passed = _passed(environ)
 
-    def open(self, name: str, listen: str, backlog: int) -> socket.socket:
+    def listen(self, name: str, listen: str, backlog: int) -> socket.socket:
         """The socket that an earlier daemon listened with, or a new one; OSError without either."""
         before = self._passed.pop(name, None)
         if before is not None:
