@@ -1,4 +1,4 @@
-"""Fuzzed requests of `make bench-hostile`, a few: none is taken for two or is our fault."""
+"""A few fuzzed requests of `make bench-hostile`: none is read as two, none is a fault of ours."""
 
 from __future__ import annotations
 
