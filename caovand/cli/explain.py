@@ -48,6 +48,7 @@ SHOWN = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logfile", help="log file to read; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    parser.set_defaults(own_process=False)  # main sets it
 
 
 def run(args: argparse.Namespace) -> int:

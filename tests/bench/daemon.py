@@ -33,7 +33,8 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.health.detector import DetectorRules, begin, observe, proven
 from caovand.core.health.observation import LogLine, Progress
 from caovand.core.plan import Plan
-from caovand.daemon.engine.watching import WatchedRun, Watching
+from caovand.daemon.engine.watched_run import WatchedRun
+from caovand.daemon.engine.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.phases import read
 from tests.bench.measures import memory_mb, pid, round_trip, shares

@@ -28,7 +28,8 @@ from caovand.core.lifecycle.events import Event, Exited, Failed, Proven
 from caovand.core.plan import Plan
 from caovand.daemon.engine import proof
 from caovand.daemon.engine.canary import Canary
-from caovand.daemon.engine.watching import WatchedRun, Watching
+from caovand.daemon.engine.watched_run import WatchedRun
+from caovand.daemon.engine.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import plain

@@ -20,7 +20,7 @@ from caovand.core.healing.ladder import (
 from caovand.core.healing.rung import ANY
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL
 from caovand.engines.common.logs.rows import raised
-from caovand.engines.vllm.healing import advice
+from caovand.engines.vllm.healing import advice_texts
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import BLAMED, CURES, HEALING, WHATEVER_PHASE
 from caovand.engines.vllm.healing.rungs import RUNGS
@@ -30,7 +30,7 @@ from tests.core.test_ladder import plan_of
 CHANGES = re.compile(r"(?:What helps|If it comes back), in this order: (.+)\.")
 
 
-WRITTEN = {**GENERAL, **advice._GENERAL}
+WRITTEN = {**GENERAL, **advice_texts.GENERAL}
 
 
 def rungs_in(found: list[str]) -> list[str]:
@@ -47,7 +47,7 @@ def written(failure: Failure) -> str:
     special = [name for name in rows if name not in HEALING.precise]
     sentences = [
         *WRITTEN[failure],
-        *(t for i in special for t in advice._SPECIAL.get(i, ())),
+        *(t for i in special for t in advice_texts.SPECIAL.get(i, ())),
     ]
     return " ".join(sentences)
 
@@ -117,10 +117,10 @@ def test_no_sentence_tells_to_change_what_the_ladder_would_not(failure: Failure)
 
 
 def test_every_row_is_written_with_names_that_can_be_filled() -> None:
-    rows = {**WRITTEN, **SPECIAL, **advice._SPECIAL}
+    rows = {**WRITTEN, **SPECIAL, **advice_texts.SPECIAL}
     for sentences in rows.values():
         for sentence in sentences:
             fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
             assert all(name.isidentifier() for name in fields)
     assert set(WRITTEN) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
-    assert set(advice._SPECIAL) <= {row.id for row in SIGNATURES}
+    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES}

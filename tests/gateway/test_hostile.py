@@ -1,4 +1,4 @@
-"""A few fuzzed requests of `make bench-hostile`: none is read as two, none is a fault of ours."""
+"""A few fuzzed requests of `make bench-hostile`: none is read as two, none finds a bug."""
 
 from __future__ import annotations
 

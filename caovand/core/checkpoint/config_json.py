@@ -11,6 +11,7 @@ from caovand.core.checkpoint.gptq import read_gptq
 from caovand.core.checkpoint.quantisation import Quantisation, read_quantisation
 from caovand.core.checkpoint.rope import scaling_factor, scaling_tables, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
+from caovand.core.checkpoint.text_config import text_config
 from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
 from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
 from caovand.core.problem import Problem
@@ -31,25 +32,6 @@ LAYER_NAMES = {
     "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
 """A layer that is only an MLP has no cache, but counts: tensors are named by layer numbers."""
-GEMMA = {
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-    "sliding_window": 4096, "tie_word_embeddings": True,
-}  # fmt: skip
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "gemma2": {
-        **GEMMA, "max_position_embeddings": 8192, "vocab_size": 256000,
-        "sliding_window_pattern": 2,
-    },
-    "gemma3_text": {
-        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262208,
-        "sliding_window_pattern": 6,
-    },
-    "gemma4_text": {
-        **GEMMA, "max_position_embeddings": 131072, "vocab_size": 262144,
-        "sliding_window_pattern": 6, "sliding_window": 512, "global_head_dim": 512,
-    },
-}  # fmt: skip
-"""Transformers' defaults by model type: Gemma is published with only the differences."""
 WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
 """Types whose window, if they have one, applies to every layer."""
 INDEX_BLOCK, SCALE_BYTES = 128, 4
@@ -61,7 +43,7 @@ def describe(
     config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None, path: str = ""
 ) -> ModelCard:
     """The card according to the configuration alone, without weights."""
-    architecture, text = _architecture(config), _text(config)
+    architecture, text = _architecture(config), text_config(config)
     heads = first_count(text, *HEADS)
     hidden = first_count(text, *HIDDEN)
     head = first_count(text, "head_dim") or (hidden // heads if heads else 0)
@@ -122,7 +104,7 @@ def describe(
 
 def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weights, ...]:
     """The weights that an engine invents for this configuration when asked for dummy ones."""
-    text = _text(config)
+    text = text_config(config)
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
     gated, bits = bool(text.get("attn_output_gate")), _quantisation(config, text).bits
     return weights_by_shape(card, tied=bool(tied), gated=gated, bits=bits)
@@ -244,25 +226,6 @@ def context_limit(
     return int(limit * stretch)
 
 
-def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The text model's part, with its family's defaults for missing keys."""
-    text = _text_as_written(config)
-    kind = text_value(text, "model_type") or text_value(config, "model_type")
-    defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}
-    return {**defaults, **{name: value for name, value in text.items() if value is not None}}
-
-
-def _text_as_written(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    while True:
-        for name in ("text_config", "llm_config", "language_config"):
-            if table_value(config, name):
-                return table_value(config, name)
-        thinker = table_value(config, "thinker_config")
-        if not thinker:
-            return config
-        config = thinker
-
-
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
@@ -295,7 +258,7 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
 
 def declares_mtp(config: Mapping[str, Any]) -> bool:
     """Whether the configuration itself counts MTP layers."""
-    return any(first_count(_text(config), name) for name in mtp.KEYS)
+    return any(first_count(text_config(config), name) for name in mtp.KEYS)
 
 
 def _layers(text: Mapping[str, Any], *names: str) -> int:

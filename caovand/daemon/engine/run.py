@@ -37,7 +37,8 @@ from caovand.daemon.cards import CardUsage, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.canary import Canary, FirstAnswers
 from caovand.daemon.engine.figures import SlotFigures
-from caovand.daemon.engine.watching import WatchedRun, Watching
+from caovand.daemon.engine.watched_run import WatchedRun
+from caovand.daemon.engine.watching import Watching
 from caovand.daemon.records import memories
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.stale_files import StaleFileCleaner

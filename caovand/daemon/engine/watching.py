@@ -11,20 +11,16 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from caovand.adapters.child import Child
-from caovand.adapters.engine.pump import Ring
-from caovand.adapters.network.http import Endpoint, Stranger, Unanswered
+from caovand.adapters.network.http import Stranger, Unanswered
 from caovand.adapters.system import kernel_log
 from caovand.adapters.system.oom_kills import OomKills
 from caovand.core import limits
 from caovand.core.config.schema import WatchSection
-from caovand.core.engine.record import Engine
-from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.health import detector
 from caovand.core.health.detector import Observation
@@ -38,12 +34,11 @@ from caovand.core.health.observation import (
 )
 from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
-from caovand.core.lifecycle.events import Event, Exited, Failed, Progressed, Proven
-from caovand.core.plan import Plan
+from caovand.core.lifecycle.events import Exited, Failed, Progressed, Proven
 from caovand.daemon.engine import proof, scrape
-from caovand.daemon.engine.canary import Canary
 from caovand.daemon.engine.causes import Causes
 from caovand.daemon.engine.peers import Peers
+from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.tasks import Tasks
 from caovand.engines.common.logs.rows.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
 
@@ -51,32 +46,6 @@ DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
 FAILURE_GRACE_S = 300.0  # without progress, after a process of a start has reported a failure
 PROBE_PROMPT = tuple(range(32, 48))
-
-
-@dataclass(frozen=True)
-class WatchedRun:
-    """The run of one engine; `apply` takes events, `notice` publishes texts.
-
-    `cgroup` is the engine's own, if any. `on_reading` takes each scrape of its metrics. `canary`
-    compares its answers. `occupied` is as in Causes. An engine without `answers` has no clients
-    here and is sent no requests: another node knows whether it serves.
-    """
-
-    engine: Engine
-    generation: int
-    plan: Plan
-    endpoint: Endpoint
-    section: WatchSection
-    ring: Ring
-    apply: Callable[[Event], None]
-    notice: Callable[[str, str], None]
-    cgroup: Path | None = None
-    on_reading: Callable[[Reading], None] = lambda _: None
-    canary: Canary | None = None
-    occupied: Callable[[], Awaitable[str]] | None = None
-    answers: bool = True
-    at_engine: Callable[[], int] = lambda: 0
-    """How many of the gateway's requests the engine works on."""
 
 
 class Watching:

@@ -1,0 +1,280 @@
+"""What advice says of each failure of vLLM, and of single texts of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+
+# One row a failure. A sentence with an unknown {name} is left out.
+GENERAL: Mapping[Failure, tuple[str, ...]] = {
+    "device-oom-load": (
+        "The weights do not fit: use a smaller quantization, or more GPUs (tensor_parallel_size).",
+        "Check with nvidia-smi whether another process uses the card's memory.",
+    ),
+    "kv-cache-none": (
+        "No memory is left for the KV cache: if gpu_memory_utilization is high, use a smaller "
+        "quantization or more GPUs (tensor_parallel_size).",
+    ),
+    "kv-cache-short": (
+        "Set max_model_len = {context}: that fits into the available {have} GiB.",
+        "The whole context of {len} tokens needs {need} GiB.",
+    ),
+    "vram-busy": (
+        "Another process uses memory: {free} of {total} GiB are free, {wanted} GiB are wanted.",
+        "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
+    ),
+    "device-oom-capture": (
+        "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card.",
+        "Check with nvidia-smi what else uses the card's memory; more GPUs (tensor_parallel_size) "
+        "or a smaller quantization also leave more of it.",
+    ),
+    "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
+    "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
+    "collective-timeout": ("One GPU stopped answering the others: start again once.",),
+    "host-oom": ("The machine ran out of memory: close other programs, or add swap.",),
+    "compile-cache-stale": (
+        "The compile cache does not belong to these settings: delete torch_compile_cache once.",
+    ),
+    "shared-memory-limit": (
+        "A kernel needs {required} bytes of shared memory; this card has {limit}.",
+        "No memory setting helps.",
+    ),
+    "jit-toolchain": (
+        "A kernel must be built here and the tools are missing: install g++ and gcc, and an engine "
+        "that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit that fits "
+        "the driver, and set CUDA_HOME.",
+    ),
+    "backend-unsupported": (
+        "This card cannot run these settings; a model in another quantization may run.",
+    ),
+    "bad-arguments": (
+        "vLLM refused its arguments; starting again cannot help. Correct the argument in the line.",
+    ),
+    "model-missing": (
+        "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
+        "download missing or broken files again.",
+    ),
+    "network": (
+        "The model hub could not be reached: check the network, or download the model once and set "
+        "HF_HUB_OFFLINE=1.",
+    ),
+    "access-denied": (
+        "Permission denied: for a folder, let the engine's user read it, and name one that it "
+        "writes to in [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
+        "licence.",
+    ),
+    "port-busy": (
+        "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
+    ),
+    "plugin-error": (
+        "A plugin failed. Without caovan's plugin vLLM runs on its own kernels, and before 0.32 a"
+        " hybrid model that drafts has no prefix cache.",
+    ),
+    "compile-failed": ("torch.compile failed.",),
+    "engine-died": (
+        "The engine process ended while serving; the line says with what. vLLM then exits with "
+        "status 0, so a supervisor that reads only the exit status does nothing.",
+        "A process of it ended with {fault}: start the same plan again first.",
+    ),
+    "start-stall": (
+        "The start made no progress for {waited_s} s while waiting for another process.",
+        "Check the host's free memory and swap, and the disk.",
+    ),
+    "hang": (
+        "A process of the engine stopped answering: end the whole process group and start again.",
+    ),
+    "draft-collapse": (
+        "Drafts are no longer accepted, or hardly ever, so drafting only costs time: start "
+        "again.",
+    ),
+    "answers-changed": (
+        "The answer to a fixed prompt differs from that at the plan's first start, so the engine "
+        "computes wrongly: start again.",
+        "Check the card's memory, overclocking and peer access: `nvidia-smi -q -d ECC`, "
+        "`journalctl -k`.",
+    ),
+    "answers-degenerate": (
+        "The answer to a fixed prompt has logits that are not numbers, or repeats one token, so "
+        "the engine computes wrongly: start again.",
+        "If every start does so, try other kernels, an 8-bit cache off, or another data type: "
+        "float16 overflows where a model was trained in bfloat16.",
+    ),
+    "allreduce-wrong": (
+        "An all-reduce over the cards gave wrong sums before the engine started, so its answers "
+        "would be nonsense: move data through the host.",
+        "Check peer access: `nvidia-smi topo -p2p r`, the IOMMU (`iommu=pt`) and ACS of the PCIe "
+        "bridges, and any patch of the driver that enables peer-to-peer.",
+    ),
+    "allreduce-hung": (
+        "An all-reduce over the cards hangs, so the engine would, too: move data through the "
+        "host.",
+        "Check peer access as `nvidia-smi topo -p2p r` shows it, and /dev/shm.",
+    ),
+    "node-missing": (
+        "Another node of the cluster is missing: `caovanctl cluster nodes` shows which. Once it "
+        "is here the engine starts.",
+    ),
+    "node-unfit": (
+        "A check keeps another node of the cluster out: `caovanctl cluster check` on the head "
+        "names each problem with its fix. After that the engine starts.",
+    ),
+    "node-lost": (
+        "A node of the cluster left while it served: all nodes end their ranks and start again "
+        "together. Look at its daemon's log, and at the network between them.",
+    ),
+}  # fmt: skip
+
+# Signatures with better advice than their failure.
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "states.short": (
+        "Set max_num_seqs = {most}: the states of {most} requests fit.",
+        "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
+        "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
+    ),
+    "args.cli": (
+        "This release of vLLM has no argument {unknown}: leave it out, or install a release or the "
+        "package that has it.",
+        "{positional} stands where only options are taken: the entry point of the container image "
+        "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
+        "model in --model for api_server; for another command set --entrypoint.",
+        "The value of {argument} is refused: the line says why.",
+        "{required} is missing from the arguments.",
+        "vLLM refused its arguments; starting again cannot help.",
+    ),
+    "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
+    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
+    "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
+    "jit.refused": (
+        "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
+        "missing: the engine chose a kernel that this card cannot run. Install a newer release of "
+        "the engine, or let it use other kernels.",
+    ),
+    "jit.cc": (
+        "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
+        "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
+    ),
+    "uva.absent": (
+        "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
+        "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",
+    ),
+    "jit.link": (
+        "The linker ran and did not find lib{library}: for cuda, link the driver's libcuda.so.1 as "
+        "libcuda.so into a folder of LIBRARY_PATH (sudo ldconfig may be enough).",
+    ),
+    "jit.toolkit": (
+        "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
+        "then reports the card as too old: install a CUDA toolkit that knows the card (12.8 for "
+        "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
+        "VLLM_USE_FLASHINFER_SAMPLER=0.",
+    ),
+    "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
+    "model.uninspected": (
+        'vLLM could not import its own code for {architecture}: the lines before "Error in '
+        'inspecting model architecture" say why. Usually a package of its environment is missing '
+        "or does not fit: install the engine again, in an environment of its own.",
+        "vLLM could not import its own code for this model, whose architecture it may well know: "
+        "the lines before say why, usually a package of its environment that is missing.",
+    ),
+    "model.architecture": (
+        "This vLLM does not know the model's architecture: use a newer engine or another model.",
+    ),
+    "gpu.count": (
+        "{found} GPUs were found, {wanted} are wanted: a card is missing (nvidia-smi), or "
+        "tensor_parallel_size is too high.",
+    ),
+    "ram.kv": (
+        "The KV cache needs {wanted} GiB of host memory, {free} are free: lower "
+        "kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE if that is set.",
+    ),
+    "cuda.arch": (
+        "The engine's CUDA code does not run here: update the NVIDIA driver, or use an engine "
+        "that was built for this card and driver.",
+    ),
+    "build.killed": (
+        "A compiler was killed while building a kernel: the host has too little memory for so "
+        "many at once; finished parts are kept.",
+        "Or close other programs, or add swap.",
+    ),
+    "disk.error": (
+        "The disk or the network share cannot be read: `journalctl -k` has the details. Check the "
+        "drive (smartctl) or remount the share.",
+    ),
+    "oom.kv.tokens": ("Set max_model_len = {context}: that fits.",),
+    "args.address": (
+        "This machine does not have the address to listen on: correct [server] host.",
+    ),
+    "engine.package": (
+        "The engine lacks the package {module}: install it into the engine's environment, or use "
+        "a model that does not need it.",
+        "The engine lacks the package {package}: install it into the engine's environment, or use "
+        "a model that does not need it.",
+    ),
+    "engine.broken": (
+        "The engine's installation is incomplete: {name} is missing from it, or a folder named "
+        "vllm hides it.",
+        "The engine's installation is incomplete: its compiled operator {operator} is missing.",
+        "The engine's installation is incomplete: its module {part} is missing.",
+        "Reinstall the engine: `caovanctl engine verify` lists the differences, `sudo caovanctl "
+        "engine install` repairs them.",
+    ),
+    "engine.unlinked": (
+        "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "
+        "engine's package asks for.",
+        "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
+        "CUDA. Reinstall the engine together with its PyTorch.",
+    ),
+    "args.match-unit": (
+        "Prefixes of this model's cache cannot match every {unit} tokens: leave "
+        "--prefix-match-unit out.",
+    ),
+    "args.uneven": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and sizes, key-value heads included, and check that none of them is 0 in config.json.",
+    ),
+    "model.json": (
+        "A JSON file of the model is broken (config.json, the tokenizer's, the index of the "
+        "weights): the traceback names it; download it again.",
+    ),
+    "ray.missing": (
+        "Ray is not installed in the engine's environment, or not with the same Python on every "
+        "node: `caovanctl cluster check` on the head shows which, and how to install it.",
+    ),
+    "ray.mismatch": (
+        "Ray's nodes have different releases of Ray or Python: `caovanctl cluster check` on the "
+        "head shows which. Install the head's on all of them.",
+    ),
+    "ray.token": (
+        "This node's token for Ray is another one: all nodes need the same cluster key, and "
+        "RAY_AUTH_TOKEN must not be in [engine] env.",
+    ),
+    "ray.nodes": (
+        "Not all nodes joined Ray with their cards: {fact}. Look at `caovanctl logs` on the one "
+        "that is missing, and at the firewall between them.",
+    ),
+    "ray.short": (
+        "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
+        "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
+    ),
+    "ray.resources": (
+        "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "
+        "node names as many cards as on the head, and that nothing else uses this Ray.",
+    ),
+    "drafts.uneven": (
+        "vLLM's CPU build crashes on a Gated DeltaNet hybrid when requests of one step have "
+        "different numbers of drafts, as JSON answers cause. Turn drafting off ([policy] mtp = 0).",
+    ),
+    "prompt.short": (
+        "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
+        "setting helps: have clients send two tokens or more.",
+    ),
+    "start.timeout": (
+        "The start took longer than the engine waits for its own processes: kernels are still "
+        "compiled, or the disk is slow. Start again, which finds them compiled, or set "
+        "VLLM_ENGINE_READY_TIMEOUT_S to more seconds.",
+    ),
+    "watchdog.dump": (
+        "vLLM's own watchdog saw a step that never ended, and wrote all stacks to {dump}: end the "
+        "whole process group and start again.",
+    ),
+}
