@@ -188,7 +188,7 @@ firewall:
 LONG := long and not exhaustive
 .PHONY: test-long
 test-long: .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
-	@packaging/parts.py test-fetched test-strangers test-real+test-gateway,llamacpp+test-made test-daemons
+	@packaging/parts.py test-fetched test-strangers test-real+test-gateway+test-plugin,llamacpp+test-made test-daemons
 
 .PHONY: test-all
 test-all: .venv/ready ## every test there is, with all examples of the properties; an hour and more
@@ -216,9 +216,17 @@ test-real: engine $(TEST_MODELS)
 test-gateway: llamacpp
 	$(PY) -m pytest -m '$(LONG)' $(GATEWAY)
 
+.PHONY: test-plugin
+test-plugin: engine $(TEST_MODELS) .caovan/nvdisasm/ready
+	PATH="$(CURDIR)/.caovan/nvdisasm/nvidia/cu13/bin:$$PATH" $(PY) -m pytest --durations=12 -m '$(LONG)' tests/kernels
+
+.caovan/nvdisasm/ready: .venv/ready
+	@$(PY) $(PIP) --target $(@D) nvidia-cuda-nvdisasm==13.5.37
+	@touch $@
+
 .PHONY: test-made
 test-made: .venv/ready
-	$(PY) -m pytest --durations=12 -m '$(LONG)' tests/packaging tests/kernels $(ELSEWHERE)
+	$(PY) -m pytest --durations=12 -m '$(LONG)' tests/packaging $(ELSEWHERE)
 
 .PHONY: test-daemons
 test-daemons: .venv/ready
@@ -232,6 +240,10 @@ bench: engine $(MODELS)/hybrid_copy ## what daemon, page, gateway and planning c
 	$(PY) -m tests.bench.gateway
 	$(PY) -m tests.bench.planner
 	$(PY) -m tests.bench.explain
+
+.PHONY: bench-hostile
+bench-hostile: .venv/ready ## what others notice while 200,000 fuzzed requests hit the gateway, as a table
+	$(PY) -m tests.bench.hostile
 
 # The libraries of clients, in an environment of their own; node and npm are the system's.
 .PHONY: bench-clients

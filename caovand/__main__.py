@@ -20,6 +20,7 @@ from typing import Any
 
 from caovand import __version__
 from caovand.adapters import engine_user, log
+from caovand.adapters.child import for_people
 from caovand.adapters.control import CannotBind, Control
 from caovand.adapters.files import config_file, directories, lock_file
 from caovand.adapters.system import processes, short_slice, threads
@@ -32,6 +33,8 @@ from caovand.daemon.requests import verbs
 
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
+KILL_S = 3.0
+"""For ending engines without the spawner, before a new daemon does it with another."""
 # How long the loop waits for a thread that reads a flood of log lines. Python's default is 5 ms,
 # for each step of an answer.
 SWITCH_S = 0.001
@@ -173,12 +176,21 @@ async def _run(
     as_whom = f", with engines as the user {user.name}" if user else ""
     supervisor.notice("daemon", f"caovand {__version__} uses {config_path}{as_whom}")
     if user is not None:
-        text = "the spawner of engines has ended; a new daemon starts another"
-        loop.add_reader(user.ended, lambda: supervisor.give_up(engine_user.SpawnerEnded(text)))
+        watch = user.ended.fileno()
+
+        def give_up() -> None:
+            loop.remove_reader(watch)
+            supervisor.give_up(engine_user.SpawnerEnded(user.why_ended))
+
+        loop.add_reader(watch, give_up)
     supervisor.notifier.ready(supervisor.one_line)
     supervisor.apply_operator_event(events.Start(at=time.monotonic()))
     try:
         await supervisor.run()
+    except engine_user.SpawnerEnded as problem:
+        left = await supervisor.kill_engines(KILL_S)
+        still = f"; still left of engines: {for_people(left)}" if left else ""
+        raise engine_user.SpawnerEnded(f"{problem}{still}; a new daemon starts another") from None
     finally:
         supervisor.close_servers()
         await control.close()

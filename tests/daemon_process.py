@@ -55,6 +55,8 @@ class Daemon:
         self.caovanctl = [sys.executable, "-m", "caovand.cli.main"]
         self.wrapper: tuple[str, ...] = ()
         """Words of a command that runs the daemon, such as in namespaces of its own."""
+        self.pass_fds: tuple[int, ...] = ()
+        """Descriptors that this command gets."""
         self.process: subprocess.Popen[bytes] | None = None
         self._spawned: list[str] = []
 
@@ -72,6 +74,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                pass_fds=self.pass_fds,
             )
         until(self.answers, f"a daemon that answers: {self.log()}")
 
@@ -84,9 +87,13 @@ class Daemon:
         return False
 
     def log(self) -> str:
-        """What it printed."""
+        """The end of what it printed."""
+        return self.whole_log()[-6000:]
+
+    def whole_log(self) -> str:
+        """All it printed; empty before its first start."""
         with contextlib.suppress(OSError):
-            return (self.folder / "log.txt").read_text()[-6000:]
+            return (self.folder / "log.txt").read_text()
         return ""
 
     def ctl(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
@@ -135,7 +142,7 @@ class Daemon:
         sessions = {int(text.rpartition(" ")[2]) for text in self.spawned()}
         return [
             p
-            for p in processes.every()
+            for p in processes.all_processes()
             if not p.zombie
             and (p.session in sessions or p.name == f"escapee-{self.folder.name}"[:15])
         ]

@@ -226,8 +226,8 @@ def parse_requirements(path: Path) -> list[tuple[str, list[str]]]:
     return found
 
 
-def world(run: FakePip, said: list[str], free_bytes: int = 2**40) -> commands.World:
-    return commands.World(
+def world(run: FakePip, said: list[str], free_bytes: int = 2**40) -> commands.InstallWorld:
+    return commands.InstallWorld(
         run=run,
         free_bytes=lambda _path: free_bytes,
         now=lambda: datetime(2026, 6, 1, tzinfo=timezone.utc),
@@ -266,7 +266,7 @@ def install_until(lock: str, index: str, root: str, point: str) -> None:
         places._place = link
     plugin = Path(index).parent / "plugin.whl"
     install.install(
-        install.Order(
+        install.InstallRequest(
             lock=parse(Path(lock).read_text(), lock),
             root=Path(root),
             plugin=plugin,

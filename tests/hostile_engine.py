@@ -1,13 +1,16 @@
-"""Ten things that an engine's code may try against its daemon, and what it needs for its work.
+"""Things that an engine's code may try against its daemon, and what it needs for its work.
 
-As a program, in an engine's process: `hostile_engine.py DAEMON_PID FOLDER`, where `FOLDER` has the
-daemon's folders and keys. It prints which of them it could do, as a JSON object.
+As a program: `hostile_engine.py FOLDER NAME=PID... NAME...`, where FOLDER has the daemon's folders
+and keys ("-": only processes are tried), and processes without a pid are children of `daemon`,
+waited for. It prints what came of each attempt, as a JSON object. An attempt does no harm where it
+succeeds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import re
@@ -16,100 +19,143 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 ASK = b'{"v":1,"id":"1","op":"status","args":{}}\n'
-PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[os.uname().machine]
+MACHINE = ("x86_64", "aarch64").index(os.uname().machine)
+SYSCALLS = {
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "tgkill": (234, 131),
+    "ioprio_get": (252, 31), "ioprio_set": (251, 30), "rt_sigqueueinfo": (129, 138),
+    "sched_getattr": (315, 275), "sched_setattr": (314, 274),
+}  # fmt: skip
+WAIT_S = 300.0
+DID, DENIED = "did", "denied"
+BY_A_THREAD = "end by a thread"
+"""By the id of another thread than its first, which `kill` takes, too."""
+REFUSALS = (errno.EPERM, errno.EACCES, errno.EROFS)
+"""For want of rights; an engine of root's has the daemon's folder in /proc read-only."""
+
+Ways = Mapping[str, Callable[[], object]]
 
 
-def _reads_memory(daemon: int, folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        maps = Path(f"/proc/{daemon}/maps").read_text()
-        with open(f"/proc/{daemon}/mem", "rb") as memory:
-            memory.seek(int(maps.split("-")[0], 16))
-            return bool(memory.read(8))
-    here = ctypes.create_string_buffer(8)
-    vector = (ctypes.c_void_p * 2)(ctypes.addressof(here), 8)
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    # Where nothing is mapped the kernel says EFAULT, but only to whom it lets in.
-    done = call(PROCESS_VM_READV, daemon, vector, 1, vector, 1, 0)
-    return done >= 0 or os.strerror(ctypes.get_errno()) == "Bad address"
+def call(name: str, *args: object) -> int:
+    """The result of a system call; OSError."""
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in args]
+    done = ctypes.CDLL(None, use_errno=True).syscall(SYSCALLS[name][MACHINE], *words)
+    if done < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return int(done)
 
 
-def _writes_memory(daemon: int, folder: Path) -> bool:
-    with open(f"/proc/{daemon}/mem", "r+b"):
-        return True
+def _memory(pid: int, name: str, mode: str) -> Ways:
+    def transfers() -> None:
+        here = ctypes.create_string_buffer(8)
+        vector = (ctypes.c_void_p * 2)(ctypes.addressof(here), 8)
+        try:
+            call(name, pid, vector, 1, vector, 1, 0)
+        except OSError as problem:
+            if problem.errno != errno.EFAULT:  # nothing is mapped there; but it was let in
+                raise
+
+    return {"/proc": lambda: open(f"/proc/{pid}/mem", mode).close(), name: transfers}
 
 
-def _ends_it(daemon: int, folder: Path) -> bool:
-    ways: list[Callable[[], object]] = [
-        lambda: os.kill(daemon, 0),
-        lambda: signal.pidfd_send_signal(os.pidfd_open(daemon), 0),
-        lambda: resource.prlimit(
-            daemon, resource.RLIMIT_CORE, resource.prlimit(daemon, resource.RLIMIT_CORE)
-        ),
-    ]
-    return any(map(_succeeds, ways))
+def _ends(pid: int) -> Ways:
+    group = os.getpgid(pid)
+    info = (ctypes.c_int * 32)(0, 0, -1)  # SI_QUEUE: what a process may send to another
+    ways: dict[str, Callable[[], object]] = {
+        "kill": lambda: os.kill(pid, 0),
+        "pidfd": lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 0),
+        "tgkill": lambda: call("tgkill", pid, pid, 0),
+        "sigqueue": lambda: call("rt_sigqueueinfo", pid, 0, info),
+    }
+    if group != os.getpgrp():  # ourselves we may signal
+        ways["group"] = lambda: os.kill(-group, 0)
+    return ways
 
 
-def _uses_control(daemon: int, folder: Path) -> bool:
-    sockets = [("run/control", ASK), ("run/control", GREETING), ("run/inner/control", GREETING)]
-    return any(_answers(folder / name, words) for name, words in sockets)
+def _ends_by_a_thread(pid: int) -> Ways:
+    threads = [int(name) for name in os.listdir(f"/proc/{pid}/task") if name != str(pid)]
+    return {"kill": lambda: os.kill(threads[0], 0)}
 
 
-def _gets_key_of_page(daemon: int, folder: Path) -> bool:
-    return any(_answers(folder / "run" / name, ASK) for name in ("page", "gateway"))
+def _lowers(pid: int) -> Ways:
+    own = resource.RLIMIT_CORE
+    attributes = ctypes.create_string_buffer(48)
+
+    def sets_attributes() -> None:
+        call("sched_getattr", pid, attributes, len(attributes), 0)
+        call("sched_setattr", pid, attributes, 0)
+
+    return {
+        "nice": lambda: os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid)),
+        "ioprio": lambda: call("ioprio_set", 1, pid, call("ioprio_get", 1, pid)),
+        "attributes": sets_attributes,
+        "limits": lambda: resource.prlimit(pid, own, resource.prlimit(pid, own)),
+    }
 
 
-def _replaces_sockets(daemon: int, folder: Path) -> bool:
-    place = folder / "run/status"
-    place.rename(place.with_name("theirs"))
-    place.with_name("theirs").rename(place)
-    return True
+def _schedules(pid: int) -> Ways:
+    return {
+        "scheduler": lambda: os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0)),
+        "parameters": lambda: os.sched_setparam(pid, os.sched_param(0)),
+        "cores": lambda: os.sched_setaffinity(pid, os.sched_getaffinity(pid)),
+    }
 
 
-def _writes_state(daemon: int, folder: Path) -> bool:
-    return _writes(folder / "state")
-
-
-def _writes_logs(daemon: int, folder: Path) -> bool:
-    with open(folder / "log/engine.log", "ab"):
-        return True
-
-
-def _reads_api_key(daemon: int, folder: Path) -> bool:
-    return bool((folder / "api.key").read_text())
-
-
-def _reads_cluster_key(daemon: int, folder: Path) -> bool:
-    return bool((folder / "keys/cluster.key").read_text())
-
-
-HOSTILE = {
-    "read its memory": _reads_memory,
-    "write its memory": _writes_memory,
-    "end it": _ends_it,
-    "use control": _uses_control,
-    "take the key from the page's socket": _gets_key_of_page,
-    "replace sockets": _replaces_sockets,
-    "write state": _writes_state,
-    "write logs": _writes_logs,
-    "read the API key's file": _reads_api_key,
-    "read cluster.key": _reads_cluster_key,
+TO_PROCESSES: Mapping[str, Callable[[int], Ways]] = {
+    "read the memory of": lambda pid: _memory(pid, "process_vm_readv", "rb"),
+    "write the memory of": lambda pid: _memory(pid, "process_vm_writev", "r+b"),
+    "end": _ends,
+    BY_A_THREAD: _ends_by_a_thread,
+    "lower the priority of": _lowers,
+    "schedule": _schedules,
 }
-NEEDED: dict[str, Callable[[int, Path], bool]] = {
-    "write the cache": lambda daemon, folder: _writes(folder / "cache"),
-    "write its temporary folder": lambda daemon, folder: _writes(Path(tempfile.gettempdir())),
-    "share memory": lambda daemon, folder: _writes(Path("/dev/shm")),
-    "rename between folders": lambda daemon, folder: _moves(folder / "cache"),
-    "read /usr, /sys and itself": lambda daemon, folder: all(
+
+
+def _uses_control(folder: Path) -> Ways:
+    words = {"a line": ASK, "ZeroMQ": GREETING}
+    return {name: lambda ask=ask: _is_answered(folder / "run/control", ask)  # type: ignore[misc]
+            for name, ask in words.items()}  # fmt: skip
+
+
+def _replaces_sockets(folder: Path) -> Ways:
+    def renames() -> None:
+        place = folder / "run/status"
+        place.rename(place.with_name("theirs"))
+        place.with_name("theirs").rename(place)
+
+    return {"rename": renames}
+
+
+TO_FOLDERS: Mapping[str, Callable[[Path], Ways]] = {
+    "use control": _uses_control,
+    "take the key from the page's socket": lambda folder: {
+        name: lambda name=name: _is_answered(folder / "run" / name, ASK)  # type: ignore[misc]
+        for name in ("page", "gateway")
+    },
+    "replace sockets": _replaces_sockets,
+    "write state": lambda folder: {"a file": lambda: _writes(folder / "state")},
+    "write logs": lambda folder: {"the log": (folder / "log/engine.log").open("ab").close},
+    "read the API key's file": lambda folder: {"it": (folder / "api.key").read_text},
+    "read cluster.key": lambda folder: {"it": (folder / "keys/cluster.key").read_text},
+}
+BY_SOCKETS = frozenset({"use control", "take the key from the page's socket"})
+NEEDED: dict[str, Callable[[Path], bool]] = {
+    "write the cache": lambda folder: _writes(folder / "cache"),
+    "write its temporary folder": lambda folder: _writes(Path(tempfile.gettempdir())),
+    "share memory": lambda folder: _writes(Path("/dev/shm")),
+    "rename between folders": lambda folder: _moves(folder / "cache"),
+    "read /usr, /sys and itself": lambda folder: all(
         os.listdir(place) for place in ("/", "/usr/lib", "/sys/devices", "/proc/self/fd")
     ),
-    "signal its own": lambda daemon, folder: os.kill(os.getppid(), 0) is None,
-    "name a thread of its child's, as CUDA does": lambda daemon, folder: _names_threads(),
-    "use devices": lambda daemon, folder: bool(open("/dev/null", "r+b")),  # noqa: SIM115
+    "signal its own": lambda folder: os.kill(os.getppid(), 0) is None,
+    "name a thread of its child's, as CUDA does": lambda folder: _names_threads(),
+    "schedule itself and its children": lambda folder: _schedules_its_own(),
+    "use devices": lambda folder: bool(open("/dev/null", "r+b")),  # noqa: SIM115
 }
 
 
@@ -118,14 +164,41 @@ def _writes(folder: Path) -> bool:
         return bool(file.write(b"x"))
 
 
-def _names_threads() -> bool:
+def _in_a_child(does: Callable[[], object]) -> bool:
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
-            Path(f"/proc/self/task/{os.getpid()}/comm").write_text("cuda00001400006")
+            does()
             os._exit(0)
         os._exit(1)
     return os.waitpid(child, 0)[1] == 0
+
+
+def _names_threads() -> bool:
+    name = "cuda00001400006"
+    return _in_a_child(lambda: Path(f"/proc/self/task/{os.getpid()}/comm").write_text(name))
+
+
+def _schedules_its_own() -> bool:
+    """As OpenMP, ZeroMQ and NUMA libraries do: by the ids of threads, too."""
+    ends, end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.read(ends, 1)
+        os._exit(0)
+    try:
+        for pid in (0, os.getpid(), child):
+            for way in _schedules(pid).values():
+                way()
+        os.nice(0)
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+        call("ioprio_set", 1, 0, call("ioprio_get", 1, 0))
+        return True
+    finally:
+        os.close(end)
+        os.close(ends)
+        os.waitpid(child, 0)
 
 
 def _moves(cache: Path) -> bool:
@@ -136,33 +209,96 @@ def _moves(cache: Path) -> bool:
         return True
 
 
-def _answers(place: Path, words: bytes) -> bool:
+def _is_answered(place: Path, words: bytes) -> None:
+    """Ask at a socket; PermissionError where it is closed without an answer."""
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(5)
-        with contextlib.suppress(OSError):
-            link.connect(str(place))
+        link.settimeout(60)
+        link.connect(str(place))
+        with contextlib.suppress(ConnectionError):
             link.sendall(words)
-            return bool(link.recv(16))
-    return False
+            if link.recv(16):
+                return
+    raise PermissionError(errno.EPERM, "closed")
 
 
-def _succeeds(way: Callable[[], object]) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        way()
-        return True
-    return False
-
-
-def tried(daemon: int, folder: Path) -> dict[str, bool]:
-    """Which of the things an engine could do; blocking."""
+def outcome(ways: Callable[[], Ways]) -> str:
+    """DID where all ways work, DENIED where each is for want of rights; else how they ended."""
     found = {}
-    for name, attempt in {**HOSTILE, **NEEDED}.items():
-        found[name] = False
-        with contextlib.suppress(OSError):
-            found[name] = attempt(daemon, folder)
+    try:
+        for name, way in ways().items():
+            found[name] = _ended(way)
+    except OSError as problem:
+        found["at all"] = _named(problem)
+    ends = set(found.values())
+    return ends.pop() if len(ends) == 1 else ", ".join(f"{n}: {e}" for n, e in found.items())
+
+
+def _ended(way: Callable[[], object]) -> str:
+    try:
+        way()
+    except OSError as problem:
+        return _named(problem)
+    return DID
+
+
+def _named(problem: OSError) -> str:
+    code = problem.errno or 0
+    return DENIED if code in REFUSALS else errno.errorcode.get(code, repr(problem))
+
+
+def tried(targets: Mapping[str, int], folder: Path | None) -> dict[str, str]:
+    """What comes of each attempt, as `outcome` names it; blocking."""
+    found = {
+        f"{name} the {target}": outcome(lambda attempt=attempt, pid=pid: attempt(pid))  # type: ignore[misc]
+        for target, pid in targets.items()
+        for name, attempt in TO_PROCESSES.items()
+        if name != BY_A_THREAD or len(os.listdir(f"/proc/{pid}/task")) > 1
+    }
+    if folder is not None:
+        for name, of in TO_FOLDERS.items():
+            found[name] = outcome(lambda of=of: of(folder))  # type: ignore[misc]
     return found
 
 
+def works(folder: Path) -> dict[str, bool]:
+    """Which of the things that an engine needs it can do."""
+    found = {}
+    for name, attempt in NEEDED.items():
+        found[name] = False
+        with contextlib.suppress(OSError):
+            found[name] = attempt(folder)
+    return found
+
+
+def _child(daemon: int, name: str) -> int:
+    """The pid of the daemon's child with this in its name or command line, once there is one."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                place = Path("/proc", entry)
+                text = (place / "stat").read_text() if entry.isdigit() else ""
+                comm, rest = text[text.find("(") + 1 : text.rfind(")")], text[text.rfind(")") + 2 :]
+                if text and int(rest.split()[1]) == daemon:
+                    words = (place / "cmdline").read_bytes().decode().split("\0")
+                    if f"caovan-{name}" == comm or f"caovand.{name}" in words:
+                        return int(entry)
+        time.sleep(0.01)
+    raise SystemExit(f"no {name} of process {daemon}")
+
+
+def main() -> None:
+    """Try what the arguments name, and print what came of it."""
+    targets: dict[str, int] = {}
+    for word in sys.argv[2:]:
+        name, _, pid = word.partition("=")
+        targets[name] = int(pid) if pid else _child(targets["daemon"], name)
+    folder = None if sys.argv[1] == "-" else Path(sys.argv[1])
+    result: dict[str, object] = {"tried": tried(targets, folder)}
+    if folder is not None:
+        result["works"] = works(folder)
+    print(re.sub(r"\s+", " ", json.dumps(result)), flush=True)
+
+
 if __name__ == "__main__":
-    result = json.dumps(tried(int(sys.argv[1]), Path(sys.argv[2])))
-    print(re.sub(r"\s+", " ", result), flush=True)
+    main()

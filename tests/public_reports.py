@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from caovand.core.engine.log import Explanation
-from caovand.engines.common import public_reports
+from caovand.engines.common.healing import public_reports
 from caovand.engines.writer import explain_log
 
 FOLDER = Path(__file__).parent / "samples" / "public"

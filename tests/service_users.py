@@ -79,7 +79,9 @@ class Users:
     def left(self) -> list[str]:
         """What lives or lies in memory of the engines' user."""
         own = self.engine.pw_uid
-        living = [str(one) for one in processes.every() if not one.zombie and one.uid == own]
+        living = [
+            str(one) for one in processes.all_processes() if not one.zombie and one.uid == own
+        ]
         files = [
             str(file) for file in SHARED.iterdir() if file.lstat().st_uid == self.engine.pw_uid
         ]

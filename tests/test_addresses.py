@@ -12,6 +12,7 @@ from tests.source_trees import nodes, source
 
 SLEEPERS = {
     "tests/patience.py": "the pause between two questions",
+    "tests/hostile_engine.py": "a program of its own: the pause between two questions",
     "tests/two_nodes.py": "how long a link is cut",
     "tests/readers.py": "hostile readers: how slow they are",
     "tests/strangers.py": "hostile users: how slow they are, and how often a friend asks",

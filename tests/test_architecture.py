@@ -31,6 +31,7 @@ IMPURE = frozenset({
     "tempfile", "threading", "time", "urllib", "uuid",
 })  # fmt: skip
 FOUNDATIONS = (
+    "caovand.adapters.call_filter",
     "caovand.adapters.confinement",
     "caovand.adapters.engine_helper",
     "caovand.adapters.engine_program",

@@ -174,7 +174,7 @@ def test_a_neighbour_s_strange_name_is_shown_wherever_it_is_read(
     seen = processes.read(pid)
     assert seen is not None
     assert seen.name == shown
-    assert [process.name for process in processes.every() if process.pid == pid] == [shown]
+    assert [process.name for process in processes.all_processes() if process.pid == pid] == [shown]
     cards = FakeNvml()
     users = [SimpleNamespace(pid=pid, usedGpuMemory=5 << 20)]
     monkeypatch.setattr(cards, "nvmlDeviceGetComputeRunningProcesses", lambda _: users)

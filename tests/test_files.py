@@ -63,9 +63,11 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/system/processes.py": ("open os.open read_text read_bytes write_text", KERNEL),
     "adapters/gpu/tegra.py": ("read_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
-    "adapters/files/stale_files.py": (
-        "open shutil.rmtree",
-        KERNEL + "; a folder of our own",
+    "adapters/files/stale_files.py": ("open", KERNEL),
+    "adapters/files/segments.py": ("open", KERNEL),
+    "adapters/files/emptying.py": (
+        "os.open os.rename",
+        "a folder of our own that is no link, and by descriptors what is in it",
     ),
     "adapters/engine/pump.py": ("os.replace", OWN),
     "adapters/incidents.py": ("open write_text rename shutil.rmtree tempfile.mkdtemp", OWN),
@@ -128,7 +130,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "open os.open",
         "O_EXCL, " + OWN,
     ),
-    "adapters/servers/own_server.py": ("write_text", KERNEL),
+    "adapters/servers/server_main.py": ("write_text", KERNEL),
     "page/files.py": ("read_bytes", "files of this package"),
     "cli/common/ending.py": ("os.open", "/dev/null"),
     "cli/common/archive.py": ("tarfile.open", "over a file that safe_files opened"),

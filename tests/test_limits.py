@@ -47,7 +47,7 @@ from caovand.daemon.loop import Supervisor
 from caovand.daemon.records import memories
 from caovand.daemon.shortage import OVER_S, Shortage
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.core.machines import CUDA, inventory, plan
 from tests.patience import soon
@@ -113,7 +113,7 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     engine.write_text("#!/bin/sh\necho started\nexec sleep 600\n")
     engine.chmod(0o755)
     machine = inventory(engine=replace(CUDA, python=str(engine)))
-    ready = Prepared(plan(machine), machine, "fingerprint", "auto")
+    ready = PreparedStart(plan(machine), machine, "fingerprint", "auto")
 
     def look(*_: object) -> Inventory:
         Path("/proc/self/stat").read_text()  # needs a descriptor, as the real one does
@@ -137,7 +137,7 @@ def world(tmp_path: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr("caovand.daemon.cards.BACK_S", 0.0)
     yield tmp_path
     fault.on = False
-    for process in processes.every():
+    for process in processes.all_processes():
         with contextlib.suppress(OSError):
             if str(tmp_path).encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
                 processes.send(process, signal.SIGKILL)
@@ -299,17 +299,17 @@ def test_each_of_these_calls_is_met_somewhere() -> None:
 def test_a_limit_is_known_by_itself_and_as_a_cause(
     problem: BaseException | None, remedy: str
 ) -> None:
-    assert remedy in limits.reached(problem)
-    assert bool(limits.reached(problem)) == bool(remedy)
+    assert remedy in limits.limit_reached(problem)
+    assert bool(limits.limit_reached(problem)) == bool(remedy)
     caused = Unanswered("x")
     caused.__cause__ = problem
-    assert limits.reached(caused) == limits.reached(problem)
+    assert limits.limit_reached(caused) == limits.limit_reached(problem)
 
 
 def test_what_cannot_be_looked_at_is_not_absent() -> None:
-    with limits.absent():
+    with limits.suppress_absent():
         raise FileNotFoundError
-    with pytest.raises(OSError, match="many"), limits.absent():
+    with pytest.raises(OSError, match="many"), limits.suppress_absent():
         raise OSError(errno.EMFILE, "too many")
 
 

@@ -1,6 +1,7 @@
 """Parses untrusted text in a separate process, bounded in time, memory and size of answer.
 
-Whatever the text does to the parser, the daemon's loop goes on and the parser ends.
+Whatever the text does to the parser, the daemon's loop goes on, the parser ends, and no file is
+opened but programs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ for limit, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds),
     resource.setrlimit(limit, (max(most - (limit == resource.RLIMIT_CPU), 0), most))
 sys.path.append(home)
 import importlib
-importlib.import_module(module).main()
+parser = importlib.import_module(module)
+from caovand.adapters import reader
+reader.confine()
+parser.main()
 """
 
 

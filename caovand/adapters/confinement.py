@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from caovand.adapters import engine_user
 from caovand.adapters.engine_helper import in_memory
 
 PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
@@ -19,18 +20,20 @@ PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 
 @dataclass(frozen=True)
 class Confinement:
-    """It reads all that its user may except what is `hidden`, and what is `readable` in that.
+    """It may read what its user may, except `hidden` paths, but including `readable` ones in them.
 
-    It writes below `writable` folders alone, which are made where they are missing.
+    It writes below `writable` folders alone, which are made where they are missing. One that is
+    `alone` signals no other process.
     """
 
     hidden: tuple[str, ...]
     readable: tuple[str, ...]
     writable: tuple[str, ...]
+    alone: bool = False
 
 
 @contextlib.contextmanager
-def launching(
+def popen_arguments(
     argv: Sequence[str],
     env: Mapping[str, str],
     confinement: Confinement | None,
@@ -51,6 +54,7 @@ def launching(
         "unlimited_stack": unlimited_stack,
         "ends_with": int(ends_with),
         "confined": asdict(confinement) if confinement else None,
+        "keepers": [user.spawner] if (user := engine_user.current()) else [],
     }
     with open(in_memory(json.dumps(launch)), "rb") as launched:
         words = [sys.executable, "-I", "-S", PROGRAM]

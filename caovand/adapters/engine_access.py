@@ -31,7 +31,7 @@ def check(card: ModelCard, env: Mapping[str, str]) -> None:
     user = engine_user.current()
     if user is None:
         return
-    place, what, asks = Path(card.path), f"read {card.path}", barrier
+    place, what, asks = Path(card.path), f"read {card.path}", find_barrier
     if not card.folder:
         kept, cache = folder_of(card), hub_cache(env)
         if kept is None and cache is None:
@@ -111,7 +111,7 @@ def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
     return bool(seen.st_mode & (bit << 3 if seen.st_gid in groups else bit))
 
 
-def barrier(path: str) -> list[str]:
+def find_barrier(path: str) -> list[str]:
     """The first place that keeps our own user from reading a model, and from doing what there."""
     for place in _way(path):
         if not os.access(place, os.X_OK):
@@ -146,6 +146,6 @@ def _in_link(file: str) -> list[str]:
 
 
 def _way(path: str) -> Iterator[str]:
-    """The folders above a path and above what it leads to, from the top."""
+    """The folders above a path and above the target of its links, topmost first."""
     for end in (os.path.abspath(path), os.path.realpath(path)):
         yield from map(str, reversed(Path(end).parents))

@@ -58,12 +58,12 @@ def _answer(request: int, answers: int) -> None:
             name, args, limit_s = json.loads(file.read())
         signal.alarm(int(limit_s) + 1)
         with open(answers, "wb") as file:
-            file.write(json.dumps(called(name, args)).encode())
+            file.write(json.dumps(call(name, args)).encode())
     finally:
         os._exit(0)
 
 
-def called(name: str, args: list[Any]) -> dict[str, Any]:
+def call(name: str, args: list[Any]) -> dict[str, Any]:
     """The result of a function, or why there is none."""
     try:
         module, _, function = name.partition(":")

@@ -39,7 +39,7 @@ class Helper:
         self._running: tuple[socket.socket, Program] | None = None
 
     def call(self, name: str, args: Sequence[Any], limit_s: float) -> Any:
-        """Call a function by its name; OSError, also where it takes too long."""
+        """Call a function by its name; raises OSError, also where it takes too long."""
         request = json.dumps([name, args, limit_s])
         try:
             data = self._called(request, limit_s + MARGIN_S)
@@ -109,7 +109,7 @@ class Helper:
 
 
 def _read(answers: Any, deadline: float) -> bytes:
-    """All that comes until the other end is closed; TimeoutError where that takes longer."""
+    """Read until the other end is closed; raises TimeoutError if that takes longer."""
     poll = select.poll()
     poll.register(answers, select.POLLIN)
     parts: list[bytes] = []

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import BinaryIO, Protocol
 
 MAX_OUTPUT = 16 << 20
-"""What is kept of a program's output: a child of its own may print for ever."""
+"""What is kept of a program's output: a child of its own may print forever."""
 
 
 class Keeper(Protocol):
     """Who may signal programs of the engine's user."""
 
     def signal(self, pidfd: int, number: int) -> None:
-        """Signal a process of that user; OSError."""
+        """Signal a process of that user; raises OSError."""
 
     def abandon(self, pid: int) -> None:
         """KILL a program that nobody can watch, and reap it in time."""
@@ -44,7 +44,7 @@ class Program:
             if self.returncode is None:
                 try:
                     pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except ChildProcessError:  # somebody else reaped it
+                except ChildProcessError:  # someone else reaped it
                     pid, status = self.pid, 0
                 if pid:
                     self.returncode = os.waitstatus_to_exitcode(status)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 from caovand.adapters import rights, spawner
 from caovand.adapters.engine_helper import Helper
 from caovand.adapters.engine_program import Captured, Program
+from caovand.adapters.spawner_link import SpawnerEnded as SpawnerEnded  # noqa: PLC0414
 from caovand.adapters.spawner_link import SpawnerLink
 
 NAME = "caovan-engine"
@@ -36,10 +38,6 @@ END_S = 5.0
 Result = TypeVar("Result")
 
 
-class SpawnerEnded(Exception):
-    """No engine can be started or ended any more."""
-
-
 class EngineUser:
     """The user `name`, whose programs the spawner starts, the program `process` behind `link`."""
 
@@ -47,9 +45,12 @@ class EngineUser:
         self, name: str, uid: int, process: subprocess.Popen[bytes], link: socket.socket
     ) -> None:
         self.name, self.uid = name, uid
-        self.ended = os.pidfd_open(process.pid)
-        """Readable once the spawner has ended."""
-        self._process, self._link = process, SpawnerLink(link)
+        self._process, self._pidfd = process, os.pidfd_open(process.pid)
+        self._link = SpawnerLink(link, self._wake)
+        self.ended = select.epoll()
+        """Readable once the spawner has ended or was abandoned."""
+        self.ended.register(self._pidfd, select.EPOLLIN)
+        self.ended.register(link, 0)  # that it was hung up is reported anyway
         self._helper = Helper(name, self._program)
         self.call = self._helper.call
         """Call a function of caovan's as this user."""
@@ -78,7 +79,7 @@ class EngineUser:
             return self._link.ask({**asked, **more}, descriptors)["pid"]
 
     def capture(self, argv: Sequence[str], env: Mapping[str, str], stdin: int) -> Captured:
-        """Start a program and keep what it prints; OSError."""
+        """Start a program and keep what it prints; raises OSError."""
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(open(os.memfd_create("output"), "w+b")) for _ in "12"]
             pid = self.start(argv, env, [stdin, *(file.fileno() for file in files)])
@@ -89,7 +90,7 @@ class EngineUser:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: int, timeout_s: float
     ) -> CompletedProcess[str]:
-        """Run a program to its end; OSError, or subprocess.TimeoutExpired."""
+        """Run a program to its end; raises OSError, or subprocess.TimeoutExpired."""
         with self.capture(argv, env, stdin) as program:
             try:
                 output, errors = program.communicate(timeout_s)
@@ -98,19 +99,37 @@ class EngineUser:
         return CompletedProcess(argv, program.wait(), output, errors)
 
     def signal(self, pidfd: int, number: int) -> None:
-        """Signal a process of this user; OSError."""
+        """Signal a process of this user; raises OSError."""
         self._link.ask({"op": "signal", "signal": int(number)}, [pidfd])
 
     def abandon(self, pid: int) -> None:
         """KILL a program that nobody can watch, and reap it in time."""
         self._link.abandon(pid)
 
+    @property
+    def spawner(self) -> int:
+        """The spawner's pid."""
+        return self._process.pid
+
+    @property
+    def why_ended(self) -> str:
+        """Why no program can be started or signalled, once that is so."""
+        return self._link.why_ended
+
     def close(self) -> None:
         """End the spawner and all that it started, so that nothing of us is left when we end."""
         self._helper.close()
         self._link.close()
-        with contextlib.suppress(TimeoutExpired):
+        try:
             self._process.wait(END_S)
+        except TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wake(self) -> None:
+        """Let a spawner that was stopped see that it was abandoned, and end what it started."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def _program(
         self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
@@ -130,7 +149,7 @@ _own = _Own()
 
 
 def current() -> EngineUser | None:
-    """The engine's user of this process; None where engines run as our own."""
+    """The engine's user of this process; None if engines run as our own."""
     return _own.user
 
 
@@ -142,7 +161,7 @@ def why_none() -> str:
 def as_engine(function: Callable[..., Result], *args: Any, limit_s: float = CALL_S) -> Result:
     """Call a function of a module of caovan's as the engine's user, or here if that is our own.
 
-    Arguments and result are what JSON has; OSError.
+    Arguments and result are what JSON has; raises OSError.
     """
     user = current()
     if user is None:
@@ -166,7 +185,7 @@ def begin(environ: Mapping[str, str]) -> None:
     except OSError as problem:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
-        rights.drop()
+        rights.drop_overrides()
 
 
 def end() -> None:
@@ -185,7 +204,7 @@ def _begun(name: str) -> EngineUser:
     except KeyError:
         raise _Alone(f"there is no user {name}") from None
     needed = spawner.SETUID_AND_SETGID
-    if rights.held("CapPrm") & needed != needed:
+    if rights.capability_set("CapPrm") & needed != needed:
         raise _Alone("the daemon has not the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)
@@ -202,8 +221,12 @@ def _begun(name: str) -> EngineUser:
             cwd="/",
         )
     ours.settimeout(BEGIN_S)
-    if ours.recv(spawner.MAX_MESSAGE) != b"{}":
+    try:
+        why = "" if ours.recv(spawner.MAX_MESSAGE) == b"{}" else "it ended"
+    except TimeoutError:
+        why = f"it did not answer for {BEGIN_S:g} s"
+    if why:
+        ours.close()
         process.kill()
-        process.wait()
-        raise OSError(None, f"it ended with status {process.returncode}")
+        raise OSError(None, f"{why} (status {process.wait()})")
     return EngineUser(found.pw_name, found.pw_uid, process, ours)

@@ -135,7 +135,7 @@ def prune(link: sqlite3.Connection, now: float, days: int) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file that cannot be used, over one that was set aside before; OSError."""
+    """Rename a file that cannot be used, over one that was set aside before; raises OSError."""
     for end in ("-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)
     state_file.move(path, path.with_name(path.name + state_file.ASIDE))

@@ -18,7 +18,7 @@ from typing import Any
 from caovand.adapters.files import safe_files, state_file
 from caovand.core.reporting.incident_text import REPORT
 
-MOST = 20
+MAX_INCIDENTS = 20
 MAX_BYTES = 64 << 20
 NEW = ".new-"
 _NAME = re.compile(r"(\d{4,9})-([a-z-]+)")
@@ -32,7 +32,9 @@ class NoIncident(Exception):
 class Incidents:
     """The incidents in `folder`, which the first one creates."""
 
-    def __init__(self, folder: Path, most: int = MOST, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, folder: Path, most: int = MAX_INCIDENTS, most_bytes: int = MAX_BYTES
+    ) -> None:
         self.folder, self._most, self._most_bytes = folder, most, most_bytes
 
     def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:
@@ -56,7 +58,7 @@ class Incidents:
         return name
 
     def add(self, name: str, file: str, text: str) -> None:
-        """Store one more file of the incident `name`; NoIncident, OSError."""
+        """Store one more file of the incident `name`; raises NoIncident, OSError."""
         path = self.folder / name
         if _NAME.fullmatch(name) is None or _FILE.fullmatch(file) is None or not path.is_dir():
             raise NoIncident(f"cannot add to incident {name[:64]}: it has expired")
@@ -64,7 +66,7 @@ class Incidents:
         self._prune(self._most)
 
     def amend(self, name: str, more: Mapping[str, Any]) -> None:
-        """Add fields to the report of the incident `name`; OSError, state_file.Unusable."""
+        """Add fields to the report of the incident `name`; raises OSError, state_file.Unusable."""
         path = self.folder / name / REPORT
         report = {**state_file.read(path, self._most_bytes), **more}
         safe_files.replace(path, json.dumps(report, indent=1) + "\n", 0o644)
@@ -104,14 +106,14 @@ class Incidents:
         return rows
 
     def files(self, number: int) -> dict[str, int]:
-        """The files of an incident with their sizes; NoIncident."""
+        """The files of an incident with their sizes; raises NoIncident."""
         path = self._path(number)
         # One that begins with a dot is just being written.
         files = (f for f in sorted(path.iterdir()) if f.is_file() and not f.name.startswith("."))
         return {file.name: file.stat().st_size for file in files}
 
     def read(self, number: int, name: str, offset: int, most: int) -> bytes:
-        """A piece of a file of an incident; NoIncident."""
+        """A piece of a file of an incident; raises NoIncident."""
         if name not in self.files(number):
             raise NoIncident(f'cannot read "{name[:64]}": incident {number} has no such file')
         with open(self._path(number) / name, "rb") as file:

@@ -1,11 +1,13 @@
 """Becomes another program, such as an engine: joins its cgroup, confines itself, runs its command.
 
 A program of its own, run as a file by the daemon's isolated Python, so that the other's variables
-reach nothing else. Standard input is one document of JSON, as `confinement.launching`
+reach nothing else. Standard input is one document of JSON, as `confinement.popen_arguments`
 makes it.
 
-A confined process cannot gain privileges (no_new_privs), use the system calls in DENIED, reach
-others by ptrace, signal or abstract socket, write outside of `writable`, or read what is `hidden`.
+A confined process cannot gain privileges (no_new_privs), use the system calls that `call_filter`
+refuses, reach others by ptrace, signal or abstract socket, write outside of `writable`, or read
+what is `hidden`. Of /dev it has DEVICES alone, and of root's rights none to the machine's memory
+and log.
 See `man 7 landlock`: each version of its interface covers more, and this uses the kernel's.
 
 CUDA's driver names its threads in /proc/PID/task/TID/comm and ends with error 304 where it cannot.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import json
 import os
 import platform
@@ -27,15 +30,15 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
+HOME = os.path.abspath(f"{__file__}/../../..")
+"""Where caovan lies, which an isolated Python does not find by itself."""
 CANNOT_RUN, NOT_FOUND = 126, 127
 """Exit statuses, those of a shell."""
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
-
-# -- Landlock -----------------------------------------------------------------------------------
 
 MIN_ABI = 2
 """Version 1 (Linux 5.13) forbids every rename between folders, and compilers need those."""
@@ -61,51 +64,17 @@ CORE_PATTERN = f"{PROC}/sys/kernel/core_pattern"
 CLONE_NEWNS = 0x00020000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 
-# -- seccomp ------------------------------------------------------------------------------------
-
-SET_MODE_FILTER, FILTER_FLAG_SPEC_ALLOW = 1, 4
-BPF_LOAD, BPF_JEQ, BPF_JGE, BPF_RET = 0x20, 0x15, 0x35, 0x06
-ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
-NR_OFFSET = 0
-ARCH_OFFSET, ARG0_OFFSET, ARG1_OFFSET = 4, 16, 24
-"""Offsets in struct seccomp_data: of a call's number, its architecture and its arguments."""
-X32 = 0x40000000
-UINT32_MAX = 0xFFFFFFFF
-EVERYWHERE = {"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
-              "fspick": 433, "mount_setattr": 442, "open_tree_attr": 467}  # fmt: skip
-DENIED: Mapping[str, Mapping[str, int]] = {
-    "x86_64": EVERYWHERE | {
-        "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "bpf": 321,
-        "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
-        "delete_module": 176, "mount": 165, "umount2": 166, "pivot_root": 155, "keyctl": 250,
-        "add_key": 248, "request_key": 249, "open_by_handle_at": 304, "swapon": 167,
-        "swapoff": 168, "reboot": 169, "acct": 163,
-    },
-    "aarch64": EVERYWHERE | {
-        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "bpf": 280,
-        "kexec_load": 104, "kexec_file_load": 294, "init_module": 105, "finit_module": 273,
-        "delete_module": 106, "mount": 40, "umount2": 39, "pivot_root": 41, "keyctl": 219,
-        "add_key": 217, "request_key": 218, "open_by_handle_at": 265, "swapon": 224,
-        "swapoff": 225, "reboot": 142, "acct": 89,
-    },
-}  # fmt: skip
-SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
-SYS_PRLIMIT = {"x86_64": 302, "aarch64": 261}
-SYS_TRUNCATE = {"x86_64": 76, "aarch64": 45}
-SIGNALS: Mapping[str, Mapping[str, int]] = {
-    "x86_64": {"kill": 62, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297,
-               "tkill": 200, "pidfd_send_signal": 424, "fcntl": 72, "ioctl": 16},
-    "aarch64": {"kill": 129, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240,
-                "tkill": 130, "pidfd_send_signal": 424, "fcntl": 25, "ioctl": 29},
-}  # fmt: skip
-UNNAMED = ("tkill", "pidfd_send_signal")
-"""Their arguments do not name the process."""
-OWNERS = {"fcntl": (8, 15), "ioctl": (0x8901, 0x8902)}
-"""F_SETOWN and the like: who gets a signal when a descriptor is ready."""
-AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-
-RAW = {(1, minor) for minor in (1, 2, 4, 11)}
-"""Numbers of the devices for the machine's memory, its ports, and the kernel's log."""
+DEV = "/dev"
+SHARED_MEMORY = f"{DEV}/shm"
+DEVICES = (
+    "null", "zero", "full", "random", "urandom",
+    "nvidia*", "nvgpu", "nvhost*", "nvmap", "nvsciipc", "dri", "kfd", "accel", "dxg",
+    "infiniband", "gdrdrv",
+)  # fmt: skip
+"""What engines use: cards, also those of boards (nvgpu, nvmap) and of WSL (dxg), and links."""
+PR_CAPBSET_DROP = 24
+CAP_SYS_RAWIO, CAP_SYSLOG = 17, 34
+"""For /proc/kcore and the like, and for the kernel's log: Landlock has no rule for either."""
 NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 
 
@@ -116,6 +85,7 @@ def landlock_abi() -> int:
 
 def main() -> int:
     """Become the program of the document on standard input; return only if that fails."""
+    sys.path.append(HOME)
     launch = json.loads(sys.stdin.buffer.read())
     argv, env = launch["argv"], launch["env"]
     with open(os.devnull, "rb") as nothing:
@@ -130,7 +100,7 @@ def main() -> int:
         _checked(libc.prctl(PR_SET_PDEATHSIG, launch["ends_with"], 0, 0, 0))
         if launch["confined"] is not None:
             make_devices()
-            confine(libc, **launch["confined"])
+            confine(libc, **launch["confined"], keepers=launch["keepers"])
     except OSError as problem:
         print(f"cannot start {argv[0]}: {problem}", file=sys.stderr)
         return CANNOT_RUN
@@ -162,10 +132,23 @@ def make_devices() -> None:
 
 
 def confine(
-    libc: Any, hidden: Sequence[str], readable: Sequence[str], writable: Sequence[str]
+    libc: Any,
+    hidden: Sequence[str],
+    readable: Sequence[str],
+    writable: Sequence[str],
+    *,
+    alone: bool = False,
+    keepers: Iterable[int] = (),
 ) -> None:
-    """Confine this thread and all that comes of it, as far as the kernel can; OSError."""
+    """Confine this thread and all that it starts, as far as the kernel can; OSError.
+
+    It may not touch its parent and `keepers`; one that is `alone` signals no other process.
+    """
+    from caovand.adapters import call_filter  # noqa: PLC0415  (before files are hidden)
+
     _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for who has no rights to lose
     for folder in writable:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
@@ -173,9 +156,17 @@ def confine(
     if PROC in writable and os.getuid() == 0:
         protect_machine(libc)
     if abi >= MIN_ABI:
-        restrict(libc, abi, [os.path.realpath(path) for path in hidden], readable, writable)
-    if platform.machine() in DENIED:
-        filter_calls(libc, program(platform.machine(), abi, os.getppid()))
+        hidden = [os.path.realpath(path) for path in hidden]
+        restrict(libc, abi, engine_rules(hidden, readable, writable))
+    if platform.machine() in call_filter.MACHINES:
+        code = call_filter.program(
+            platform.machine(),
+            {os.getppid(), *keepers},
+            truncation=abi >= TRUNCATE_ABI,
+            signals=abi >= SCOPE_ABI,
+            alone=alone,
+        )
+        call_filter.install(libc, code)
 
 
 def protect_machine(libc: Any) -> None:
@@ -215,24 +206,29 @@ def _mount(libc: Any, path: str, flags: int) -> None:
     _checked(libc.mount(name, name, None, ctypes.c_ulong(flags), None))
 
 
-def restrict(
-    libc: Any, abi: int, hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
-) -> None:
-    """Allow reading all but `hidden`, with `readable` in it, and writing `writable`; OSError."""
+def engine_rules(
+    hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
+) -> Iterator[tuple[str, int]]:
+    """Rights for reading all but `hidden`, with `readable` in it, and for writing `writable`."""
+    write = READ_RIGHTS | WRITE_RIGHTS
+    roots = writable_roots(writable, hidden)
+    yield "/", READ_DIR  # names alone: whoever looks for a file may list folders
+    yield from ((path, READ_RIGHTS) for path in except_for("/", (*hidden, DEV)))
+    yield from ((path, READ_FILE | WRITE_FILE | READ_DIR) for path in devices())
+    for one in readable:
+        if not in_one_of(one, roots):
+            yield from ((path, READ_RIGHTS) for path in except_for(os.path.realpath(one), hidden))
+    yield from ((path, write) for path in (*roots, SHARED_MEMORY))
+
+
+def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
+    """Keep this thread, and all that it starts, from files but by these rules; raises OSError."""
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
     ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
-    read, write = READ_RIGHTS & handled, (READ_RIGHTS | WRITE_RIGHTS) & handled
-    rules = [
-        ("/", READ_DIR),  # names alone: whoever looks for a file may list folders
-        *((path, read) for path in except_for("/", hidden)),
-        *((path, read) for one in readable for path in except_for(os.path.realpath(one), hidden)),
-        *((path, write) for one in writable for path in except_for(os.path.realpath(one), hidden)),
-        *((path, write) for path in devices()),
-    ]
     for path, rights in rules:
-        _allow(libc, ruleset, path, rights)
+        _allow(libc, ruleset, path, rights & handled)
     _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
@@ -258,82 +254,41 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
         yield from except_for(entry, hidden)
 
 
+def writable_roots(writable: Iterable[str], hidden: Sequence[str]) -> dict[str, None]:
+    """The folders to write to, without links; a path below one of them needs no rule.
+
+    An earlier engine may have made it a link, to the daemon's state: such a link is not followed.
+    """
+    roots: dict[str, None] = {}
+    for one in sorted(writable, key=len):
+        real = os.path.realpath(one)
+        if not in_one_of(one, roots):
+            roots.update(dict.fromkeys(except_for(real, hidden)))
+        elif not in_one_of(os.path.join(real, "."), roots):
+            why = "an engine could have made this link: if you did, add its target to [engine]"
+            print(f"caovan: the engine cannot write to {one}: {why} writable", file=sys.stderr)
+    return roots
+
+
+def in_one_of(path: str, folders: Container[str]) -> bool:
+    """Whether the path lies in one of these folders, or does so through a link on the way to it."""
+    return any(
+        one in folders
+        for folder in folders_above(path)
+        for one in folders_above(os.path.join(os.path.realpath(folder), "."))
+    )
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """The folders that a path lies in, the innermost first."""
+    while (above := os.path.dirname(path)) != path:
+        path = above
+        yield path
+
+
 def devices() -> Iterator[str]:
-    """Devices that may be written: all that a user may, of root's none with the machine's data."""
-    if os.getuid() != 0:
-        yield "/dev"
-        return
-    with os.scandir("/dev") as found:
-        for entry in found:
-            try:
-                node = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # a terminal that was closed
-                continue
-            number = (os.major(node.st_rdev), os.minor(node.st_rdev))
-            if not stat.S_ISBLK(node.st_mode) and not entry.is_symlink() and number not in RAW:
-                yield entry.path
-
-
-def program(machine: str, abi: int, keeper: int) -> bytes:
-    """The filter of system calls, for a kernel whose Landlock has version `abi`.
-
-    Those in DENIED fail with EPERM, and so does setting the limits of another process, which needs
-    no more than its user. Where Landlock does not know of it, so do truncating by name, and signals
-    for the process `keeper` and its group.
-    """
-    denied = [*DENIED[machine].values()]
-    if abi < TRUNCATE_ABI:
-        denied.append(SYS_TRUNCATE[machine])
-    argued: list[tuple[int, int, Sequence[int]]] = []
-    if abi < SCOPE_ABI:
-        calls = SIGNALS[machine]
-        pids = (keeper, -keeper & UINT32_MAX, -os.getpgid(keeper) & UINT32_MAX, -1 & UINT32_MAX)
-        named = calls.keys() - {*UNNAMED, *OWNERS}
-        denied += [calls[name] for name in UNNAMED]
-        argued += [(calls[name], ARG0_OFFSET, pids) for name in sorted(named)]
-        argued += [(calls[name], ARG1_OFFSET, values) for name, values in OWNERS.items()]
-    code = [
-        (BPF_LOAD, 0, 0, ARCH_OFFSET),
-        (BPF_JEQ, 1, 0, AUDIT_ARCH[machine]),
-        (BPF_RET, 0, 0, REFUSE),
-        (BPF_LOAD, 0, 0, NR_OFFSET),
-        *_unless(BPF_JGE, X32),
-    ]
-    for number in denied:
-        code += _unless(BPF_JEQ, number)
-    for number, argument, values in argued:
-        refused = [one for value in values for one in _unless(BPF_JEQ, value)]
-        code += [(BPF_JEQ, 0, len(refused) + 2, number), (BPF_LOAD, 0, 0, argument), *refused]
-        code.append((BPF_RET, 0, 0, ALLOW))
-    code += [
-        (BPF_JEQ, 0, 3, SYS_PRLIMIT[machine]),
-        (BPF_LOAD, 0, 0, ARG0_OFFSET),
-        (BPF_JEQ, 1, 0, 0),
-        (BPF_RET, 0, 0, REFUSE),
-        (BPF_RET, 0, 0, ALLOW),
-    ]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
-
-
-def _unless(compare: int, value: int) -> list[tuple[int, int, int, int]]:
-    return [(compare, 0, 1, value), (BPF_RET, 0, 0, REFUSE)]
-
-
-def filter_calls(libc: Any, code: bytes) -> None:
-    """Filter this process's system calls; print why if that is impossible.
-
-    SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the processor's speculation, which some kernels would turn
-    off for a filtered process; the kernels of some containers do not know the flag.
-    """
-    instructions = ctypes.create_string_buffer(code)
-    pointer = struct.pack("@HP", len(code) // 8, ctypes.addressof(instructions))
-    number = SYS_SECCOMP[platform.machine()]
-    if all(
-        libc.syscall(number, SET_MODE_FILTER, flags, pointer)
-        for flags in (FILTER_FLAG_SPEC_ALLOW, 0)
-    ):
-        why = os.strerror(ctypes.get_errno())
-        print(f"caovan: cannot filter the engine's system calls: {why}", file=sys.stderr)
+    """The devices in /dev that an engine may use."""
+    return (path for name in DEVICES for path in glob.iglob(f"{DEV}/{name}"))
 
 
 def _allow(libc: Any, ruleset: int, path: str, rights: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 STATUS = Path("/proc/self/status")
 
 
-def held(kind: str) -> int:
+def capability_set(kind: str) -> int:
     """A set of this process's capabilities, by its name in /proc; 0 where that shows none; OSError.
 
     `kind` is such as "CapEff".
@@ -18,16 +18,16 @@ def held(kind: str) -> int:
     return int(next((line.split()[1] for line in lines if line.startswith(f"{kind}:")), "0"), 16)
 
 
-def drop() -> None:
+def drop_overrides() -> None:
     """Drop the two capabilities of a user who is not root, as far as the kernel permits.
 
     Others are the operator's, such as one to read models of other owners.
     """
     with contextlib.suppress(OSError):
-        if os.getuid() == 0 or not (permitted := held("CapPrm")):
+        if os.getuid() == 0 or not (permitted := capability_set("CapPrm")):
             return
         from caovand.adapters import spawner  # noqa: PLC0415  (few processes have any)
 
         if permitted & (lent := spawner.SETUID_AND_SETGID):
-            kept = (held(name) & ~lent for name in ("CapEff", "CapPrm", "CapInh"))
+            kept = (capability_set(name) & ~lent for name in ("CapEff", "CapPrm", "CapInh"))
             spawner.capabilities(*kept)

@@ -189,7 +189,7 @@ class Spawner:
 
 
 def become(uid: int, groups: Sequence[int]) -> None:
-    """Become another user for good, without any capability; OSError."""
+    """Become another user for good, without any capability; raises OSError."""
     capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)
     os.setgroups(groups)
     os.setresgid(groups[0], groups[0], groups[0])
@@ -200,7 +200,7 @@ def become(uid: int, groups: Sequence[int]) -> None:
 
 
 def capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
-    """Have these capabilities, and pass only the inheritable ones on to programs; OSError."""
+    """Set our capabilities; programs that we start get the inheritable ones. Raises OSError."""
     low, high = ([one >> shift & 0xFFFFFFFF for one in (effective, permitted, inheritable)]
                  for shift in (0, 32))  # fmt: skip
     data = struct.pack("=6I", *low, *high)
@@ -216,7 +216,7 @@ def _signal(number: object) -> int:
 
 
 def _receive(link: socket.socket) -> tuple[bytes, list[int], int]:
-    """Receive a message, its descriptors and flags; OSError."""
+    """Receive a message, its descriptors and flags; raises OSError."""
     received = array.array("i")
     space = socket.CMSG_LEN(MAX_DESCRIPTORS * received.itemsize)
     data, controls, flags, _ = link.recvmsg(MAX_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)

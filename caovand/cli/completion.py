@@ -63,7 +63,7 @@ BASH = """_caovanctl() {{
 complete -o filenames -F _caovanctl caovanctl
 """
 FILES = ("FILE", "DIR", "PATH", "MODEL")
-"""What the name of an argument has in it that is a file or folder."""
+"""Parts of an argument's name that mean a file or folder."""
 ZSH = """#compdef caovanctl
 autoload -U +X bashcompinit && bashcompinit
 """

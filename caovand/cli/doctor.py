@@ -23,7 +23,7 @@ from caovand.adapters.servers.server_process import GATEWAY, PAGE, Kind
 from caovand.adapters.system import host, memory_speed
 from caovand.cli.common.alternatives import alternatives
 from caovand.cli.common.checks import report
-from caovand.cli.common.ending import ended
+from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError
 from caovand.cli.common.orphans import find_orphans
 from caovand.cli.common.planned import plan_for, remembered_here, tuned_here
@@ -38,10 +38,10 @@ from caovand.cli.common.survey import (
     running,
 )
 from caovand.cli.common.verb import Group, Verb
-from caovand.core.addresses import split
+from caovand.core.addresses import split_address
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
-from caovand.core.facts.all_reduce import Sums, key_of
+from caovand.core.facts.all_reduce import AllReduceResult, key_of
 from caovand.core.facts.checks import CheckResult, DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_options(parser)
     args, rest = parser.parse_known_args(words)
     args.words, args.runtime = rest, None
-    return ended("caovan-sm75-doctor", lambda: run(args))
+    return run_to_exit_status("caovan-sm75-doctor", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +122,9 @@ def findings(
     in_gguf = seen[0] is not None and seen[0].gguf is not None
     if in_gguf and not saved and machine.host.memory_gb_s is None:
         own_cache = own_directories(os.environ, os.getuid()).cache
-        machine = replace(machine, host=memory_speed.known(machine.host, measure_in=own_cache))
+        machine = replace(
+            machine, host=memory_speed.with_memory_speed(machine.host, measure_in=own_cache)
+        )
     cache = cache_of(status)
     if not saved:
         free_mib = host.read_host(cache).cache_free_mib
@@ -195,7 +197,7 @@ def user_check(user: str, why_none: str) -> CheckResult:
 def server_checks(
     kind: Kind, listen: str, served: Mapping[str, Any] | None
 ) -> Iterator[CheckResult]:
-    """What keeps page or gateway from being served; `served` is what the status has of it."""
+    """What keeps page or gateway from being served; `served` is its entry in the status."""
     if not listen:
         return
     if not server_process.has_library():
@@ -206,7 +208,7 @@ def server_checks(
     elif served:
         yield CheckResult(kind.name, "PASS", f"{kind.title} is served on {served['url']}")
     else:
-        _, port = split(listen)
+        _, port = split_address(listen)
         for listener in ports.listeners(port):
             text = f"{kind.title}'s port {port} is taken by {listener}"
             yield CheckResult(kind.name, "WARN", text, f"set another [{kind.name}] listen")
@@ -252,7 +254,7 @@ def gather(
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
         engine_env=frozenset(name for name, _ in config.engine.env),
-        link_errors={} if saved else pcie_errors.corrected(machine.gpus),
+        link_errors={} if saved else pcie_errors.count_corrected(machine.gpus),
     )
     if machine.engine is None or model is None or worker:
         return facts
@@ -270,19 +272,19 @@ def gather(
     return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
 
 
-def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> Sums | None:
+def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllReduceResult | None:
     """What a start of this plan found out about its all-reduce."""
     task = engine.planning.all_reduce(plan, inventory)
     if task is None:
         return None
     key = key_of(task, engine.planning.cards(plan, inventory), inventory.engine)
     with contextlib.suppress(OSError):
-        return all_reduce.known(cache, key)
+        return all_reduce.read_result(cache, key)
     return None
 
 
 def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
-    """The facts about a port on this machine; nothing is known of one `elsewhere`.
+    """The facts about a port on this machine; nothing is known about one `elsewhere`.
 
     A process that this user may not read is taken for the engine's, where there is one.
     """

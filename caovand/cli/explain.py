@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from caovand.adapters import reader
 from caovand.adapters.log_excerpt import excerpt_of
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Group, Verb
@@ -16,8 +17,8 @@ from caovand.core.engine.log import Explanation
 from caovand.core.healing.answer import Answer
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting import answer_text
-from caovand.engines.common.answer import answer_of
-from caovand.engines.common.whole_log import plan_from_log
+from caovand.engines.common.healing.answer import answer_of
+from caovand.engines.common.logs.whole_log import plan_from_log
 from caovand.engines.writer import engines, explain_log, starts
 
 # Figures for people, in this order, with what they are.
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Explain the log that `args` names."""
     try:
         with sys.stdin.buffer if args.logfile == "-" else open(args.logfile, "rb") as log:
+            if args.own_process:
+                reader.confine()
             excerpt = excerpt_of(log, starts())
     except OSError as problem:
         message = f"cannot read {args.logfile}: {problem.strerror}"

@@ -1,4 +1,4 @@
-"""`caovanctl inventory`: what is there, and what a plan on another machine can be made from."""
+"""`caovanctl inventory`: the machine and the model, as input for a plan made elsewhere."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
             path = str(args.api_key_file.absolute())
             return secret_file.read(path, secret_file.API_KEY_FILE)
         if named := os.environ.get(KEY, ""):
-            if not api_key.usable(named):
+            if not api_key.is_usable(named):
                 raise ConfigError([f"cannot use ${KEY}: it must be one line of plain ASCII"])
             return named
         if status is None:
@@ -118,7 +118,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
 
 
 def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
-    """The endpoint with its model and context, as its own list of models says; CommandError."""
+    """The endpoint with the model and context that its list names; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(found.url)
     try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from caovand.adapters import rights
-from caovand.cli.common.ending import ended
+from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError
 from caovand.cli.parser import parser
 from caovand.core.reporting.wire import failure_fields
@@ -16,17 +16,18 @@ from caovand.core.reporting.wire import failure_fields
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit status."""
-    rights.drop()  # the unit's, which ExecStop and ExecReload inherit
+    rights.drop_overrides()  # the unit's, which ExecStop and ExecReload inherit
     words = sys.argv[1:] if argv is None else argv
     effects = False
 
     def run() -> int:
         nonlocal effects
         args = parser(words).parse_args(words)
+        args.own_process = argv is None
         effects = args.effects
         return _run(args)
 
-    return ended("caovanctl", run, lambda: effects)
+    return run_to_exit_status("caovanctl", run, lambda: effects)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -25,9 +25,9 @@ from caovand.adapters.files.directories import Directories, own_directories
 from caovand.adapters.system import processes
 from caovand.cli.common import own_daemon
 from caovand.cli.common.console import console
-from caovand.cli.common.ending import ended
+from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.planned import Planned, plan_for, remembered
+from caovand.cli.common.planned import Planned, plan_for, remembered_plan
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
@@ -61,7 +61,7 @@ EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --m
 
 
 @dataclass(frozen=True)
-class Order:
+class ServeRequest:
     """What the command line asks for; `secrets` by the variable that carries them, and a `note`
     for people, "" for none."""
 
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--exec", action="store_true", help=EXEC)
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     args.words = rest
-    return ended("caovan-vllm-serve", lambda: run(args))
+    return run_to_exit_status("caovan-vllm-serve", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(Exit.USAGE, fact, "leave --exec out")
     mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
-    config = keyed(order, places.state)
-    kept = None if unsupervised else remembered(places.state)
+    config = with_key_file(order, places.state)
+    kept = None if unsupervised else remembered_plan(places.state)
     found = plan_for(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     print_plan(found, out)
@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
-    """The command line with the keys of its `--config FILE`; CommandError."""
+    """The command line with the keys of its `--config FILE`; raises CommandError."""
     try:
         path = serve_words.named_file(words)
         return serve_words.expand(words, yaml_file.read(path, python), known) if path else [*words]
@@ -141,8 +141,8 @@ def read(
     engine: EngineSection | None = None,
     known: Iterable[str] = (),
     switches: Iterable[str] = (),
-) -> Order:
-    """The configuration these words amount to; CommandError where they name no model."""
+) -> ServeRequest:
+    """The configuration these words amount to; raises CommandError if they name no model."""
     found = command_line.read(words, known, switches)
     try:
         check_values(command_line.values(found))
@@ -158,14 +158,14 @@ def read(
             config = serve_words.configuration(model, given, server)
         except ProblemError as error:
             raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
-        return Order(config, secrets, serve_words.left_out(given))
+        return ServeRequest(config, secrets, serve_words.left_out(given))
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
         server=server,
         engine=replace(engine or EngineSection(), extra_args=kept),
     )
-    return Order(config, secrets)
+    return ServeRequest(config, secrets)
 
 
 def _split_model(
@@ -211,7 +211,7 @@ def _interpreter(script: Path) -> str | None:
     return None
 
 
-def become_engine(found: Planned, order: Order) -> None:
+def become_engine(found: Planned, order: ServeRequest) -> None:
     """Replace this process with vLLM."""
     if found.command.unlimited_stack:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -220,7 +220,7 @@ def become_engine(found: Planned, order: Order) -> None:
     sys.stderr.flush()
     argv = without_folder(found.command.argv)
     own = trust.own_environ(os.environ)
-    own["PATH"] = processes.inherited(own, argv[0])["PATH"]
+    own["PATH"] = processes.inherited_environ(own, argv[0])["PATH"]
     env = {**own, **found.command.env, **order.secrets}
     if _version(found) < SAFE_PATH_SINCE:
         # Its children would look for modules in the current folder, and nothing keeps them from it.
@@ -230,10 +230,10 @@ def become_engine(found: Planned, order: Order) -> None:
 
 def share_caches(found: Planned, cache: Path) -> None:
     """Let vLLM find what other plans' engines found out, unless others could change the cache."""
-    if trust.doubt(cache, (0, os.getuid()), groups=True) is None:
+    if trust.find_doubt(cache, (0, os.getuid()), groups=True) is None:
         for place, folder in found.command.links:
             with suppress(OSError):  # then vLLM finds it out anew
-                safe_files.lead(Path(place), Path(folder))
+                safe_files.link_to(Path(place), Path(folder))
 
 
 def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def _version(found: Planned) -> tuple[int, ...]:
     return version_numbers(found.inventory.engine.python_version)[:2]
 
 
-def own_places(order: Order) -> Directories:
+def own_places(order: ServeRequest) -> Directories:
     """The daemon's folders, those of this port: it meets no other's sockets and memories."""
     places, name = own_directories(os.environ, os.getuid()), f"serve-{order.config.server.port}"
     return replace(
@@ -257,12 +257,12 @@ def own_places(order: Order) -> Directories:
     )
 
 
-def remembered_mode(order: Order) -> Mode | None:
+def remembered_mode(order: ServeRequest) -> Mode | None:
     """What `caovanctl mode` chose for an earlier daemon of this port: the next one will use it."""
     return ModeMemory(memories.find(own_places(order).state, memories.MODE)).mode
 
 
-def become_daemon(order: Order, out: Console) -> None:
+def become_daemon(order: ServeRequest, out: Console) -> None:
     """Replace this process with the daemon, on a configuration file and folders of its own."""
     places = own_places(order)
     runtime, state = places.runtime, places.state
@@ -286,14 +286,14 @@ def become_daemon(order: Order, out: Console) -> None:
     os.execve(sys.executable, argv, env)
 
 
-def write_config(state: Path, order: Order) -> Path:
+def write_config(state: Path, order: ServeRequest) -> Path:
     """Write the configuration and the key as files for the daemon, readable by us alone."""
     key = order.secrets.get("VLLM_API_KEY")
     more = {} if key is None else {"api-key": key}
-    return own_daemon.write(state, keyed(order, state), more)
+    return own_daemon.write(state, with_key_file(order, state), more)
 
 
-def keyed(order: Order, state: Path) -> Config:
+def with_key_file(order: ServeRequest, state: Path) -> Config:
     """The configuration, with the file that a typed key is kept in."""
     if "VLLM_API_KEY" not in order.secrets:
         return order.config

@@ -68,7 +68,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def head(answer: Mapping[str, Any]) -> Text:
-    """The state, and what is served or how far the start is."""
+    """The state, with the served model or the progress of the start."""
     text = Text(answer["state"], style=f"bold {COLOURS.get(answer['state'], 'cyan')}")
     text.append(f" for {duration(answer['since_s'])}", style="")
     if answer["served"]:
@@ -80,7 +80,7 @@ def head(answer: Mapping[str, Any]) -> Text:
 
 
 def outlook(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """Why the state is what it is, and what comes next."""
+    """The reason for the state, and what happens next."""
     if answer["reason"]:
         yield row("why", answer["reason"])
     if answer["looking"]:
@@ -140,7 +140,7 @@ def _of_head(cluster: Mapping[str, Any]) -> str:
 
 
 def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """What is not as it should be, or was not."""
+    """Present and past problems."""
     degraded = answer["degraded"]
     if degraded:
         since = degraded["since"]
@@ -165,14 +165,16 @@ def row(name: str, text: str, style: str = "") -> Text:
 
 def _start(start: Mapping[str, Any]) -> Iterator[Text]:
     """The last start by phase, what the engine's log says of it, and the start before."""
-    yield row("start", starts.words(start["seconds"], start["phases"]))
+    yield row("start", starts.duration_text(start["seconds"], start["phases"]))
     if start["reported"]:
         known = start["reported"].items()
         parts = (f"{name.removesuffix('_s').replace('_', ' ')} {spent:g}" for name, spent in known)
         yield row("", f"by the engine's log, in seconds: {', '.join(parts)}", "dim")
     if before := start["before"]:
         which = "" if before["same_plan"] else " (another plan)"
-        yield row("", f"before{which}: {starts.words(before['seconds'], before['phases'])}", "dim")
+        yield row(
+            "", f"before{which}: {starts.duration_text(before['seconds'], before['phases'])}", "dim"
+        )
 
 
 def memory(compared: Mapping[str, Any]) -> str:

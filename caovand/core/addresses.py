@@ -14,7 +14,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def split(listen: str) -> tuple[str, int]:
+def split_address(listen: str) -> tuple[str, int]:
     """Host and port of ADDRESS:PORT, such as 127.0.0.1:9400 or [::1]:9400; raises ValueError."""
     host, _, port = listen.rpartition(":")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
@@ -24,9 +24,9 @@ def split(listen: str) -> tuple[str, int]:
 
 
 def is_endpoint(listen: str) -> bool:
-    """Whether `split` takes this text."""
+    """Whether `split_address` takes this text."""
     try:
-        split(listen)
+        split_address(listen)
     except ValueError:
         return False
     return True

@@ -9,6 +9,6 @@ from __future__ import annotations
 RULE = "must be one line of plain ASCII, without a blank at either end"
 
 
-def usable(key: str) -> bool:
+def is_usable(key: str) -> bool:
     """Whether a client can send this key."""
     return bool(key) and key.isascii() and key.isprintable() and key == key.strip()

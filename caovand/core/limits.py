@@ -28,7 +28,7 @@ class NoAnswer(OSError):
     """A check that could not be made: it says nothing about what it was to check."""
 
 
-def reached(problem: BaseException | None) -> str:
+def limit_reached(problem: BaseException | None) -> str:
     """The limit behind an exception or its cause, with the remedy; "" for any other."""
     while problem is not None:
         if isinstance(problem, MemoryError):
@@ -44,10 +44,10 @@ def reached(problem: BaseException | None) -> str:
 
 
 @contextlib.contextmanager
-def absent() -> Iterator[None]:
-    """Suppress OSErrors that mean absent or forbidden, but not those of a limit."""
+def suppress_absent() -> Iterator[None]:
+    """Suppress OSErrors that mean absent or forbidden, but not exhausted limits."""
     try:
         yield
     except OSError as problem:
-        if reached(problem):
+        if limit_reached(problem):
             raise

@@ -97,7 +97,7 @@ class Plan:
     """What the model does, and so what is asked of it."""
 
     def value(self, name: str) -> Any:
-        """The decided value of a setting, None without one."""
+        """The decided value of a setting, None if there is none."""
         setting = self.settings.get(name)
         return setting.value if setting else None
 
@@ -148,7 +148,7 @@ class Plan:
         return depth if isinstance(depth, int) and depth > 0 else 0
 
     @property
-    def looks_drafts_up(self) -> bool:
+    def uses_lookup_drafts(self) -> bool:
         """Whether drafts are looked up in the text, so that its topic decides their acceptance."""
         speculative = self.value("speculative_config")
         return isinstance(speculative, Mapping) and looks_up(speculative.get("method"))
@@ -173,7 +173,7 @@ class Plan:
     def tuned(self, own: Plan) -> Plan | None:
         """This plan as the draft tuner's choice instead of the policy's `own` depth.
 
-        None if context or requests at once would be fewer, or a step another one altogether.
+        None if context or requests at once would be fewer, or a step another one entirely.
         """
         limits = ("max_model_len", "max_num_seqs")
         fewer = any(_is_less(self.value(name), own.value(name)) for name in limits)

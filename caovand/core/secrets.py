@@ -142,7 +142,7 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
 )
 
 
-def forms(secrets: Iterable[str]) -> tuple[str, ...]:
+def escaped_forms(secrets: Iterable[str]) -> tuple[str, ...]:
     """Secrets as JSON, Python, shells and URLs escape them, at most twice; longest first."""
     found: set[str] = set()
     for secret in secrets:
@@ -170,7 +170,7 @@ def hide_in(
     value: Any, secrets: Iterable[str] = (), mark: str = HIDDEN, longest: int | None = None
 ) -> Any:
     """Plain data without secrets; texts are cut after `longest` characters."""
-    known = forms(secrets)
+    known = escaped_forms(secrets)
 
     def hidden(value: Any) -> Any:
         if isinstance(value, str):
@@ -189,8 +189,8 @@ def hide_in(
 
 
 def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
-    """Text without these secrets, and without anything that looks like one or is named like one."""
-    return _hidden(text, forms(secrets), mark)
+    """Hide these secrets in a text, and anything that looks like one or is named like one."""
+    return _hidden(text, escaped_forms(secrets), mark)
 
 
 def _hidden(text: str, known: Iterable[str], mark: str) -> str:

@@ -27,7 +27,7 @@ POLL_S = 1.0
 SLOW_S = 20.0  # how long an answer of a driver that is well may take
 
 
-class InUse:
+class CardUsage:
     """The cards of one slot: `on_sample` and `on_kernel_line` get what concerns them.
 
     `notice` is for what people should know.
@@ -83,13 +83,13 @@ class InUse:
             self._on_sample(sample)
         now = occupancy.by_others(mine, self.ours)
         if now is not None and self._taken is not None:
-            for (index, pid), mib in occupancy.grown(self._taken, now).items():
+            for (index, pid), mib in occupancy.find_growth(self._taken, now).items():
                 name = processes.name_of(pid) or "another program"
                 self._notice(f"GPU {index}: {name} (pid {pid}) has taken {mib} MiB")
         self._taken = now
         self._others = self._others if now is None else now
         if now is not None:
-            self._besides = occupancy.besides(mine, self.ours)
+            self._besides = occupancy.used_by_others(mine, self.ours)
 
 
 class Cards:
@@ -99,8 +99,8 @@ class Cards:
         self._latest: dict[int, GpuSample] = {}
         self._stale_s = 3 * sample_s + SLOW_S
         self.history: deque[GpuSample] = deque(maxlen=KEPT)
-        self._rounds: tuple[figures.Round, ...] = ()
-        self._slots: list[InUse] = []
+        self._rounds: tuple[figures.SampleRound, ...] = ()
+        self._slots: list[CardUsage] = []
         self._on_kernel_line = on_kernel_line
         loop = asyncio.get_running_loop()
 
@@ -113,7 +113,7 @@ class Cards:
 
         self._sampler = GpuSampler(sample_s, on_loop(self._samples), on_loop(self._xid))
 
-    def share(self, slot: InUse) -> InUse:
+    def share(self, slot: CardUsage) -> CardUsage:
         """Add the cards of a slot."""
         self._slots.append(slot)
         return slot
@@ -159,7 +159,7 @@ async def wait_for_freed_memory(
             now = await asyncio.wait_for(asyncio.to_thread(nvml.read_gpus), BACK_S)
         except asyncio.TimeoutError:
             return f"the driver has not answered for {BACK_S:.0f} s"
-        missing = occupancy.withheld(before, now, dead)
+        missing = occupancy.describe_withheld(before, now, dead)
         free = tuple(gpu.free_mib for gpu in now)
         if free != last:
             last, moved = free, clock()

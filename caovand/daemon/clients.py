@@ -1,4 +1,4 @@
-"""A slot's clients behind the gateway: what it learns of the engine, and what it reports.
+"""A slot's clients behind the gateway: what the gateway learns of the engine and reports.
 
 Before a planned end of the engine the gateway learns that it drains, and begun answers have some
 seconds to finish.
@@ -17,8 +17,8 @@ from caovand.adapters.network.http import Endpoint
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
 from caovand.core.engine.planning import Planning
-from caovand.core.gateway.record import MAX_KEPT, Totals, grown
-from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.gateway.record import MAX_KEPT, Totals, add_growth
+from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
@@ -34,10 +34,10 @@ AHEAD = 8
 
 
 @dataclass(frozen=True)
-class Slot:
+class ClientsSlot:
     """What this needs of the slot; `key` is what clients must send, "" for nothing.
 
-    It raises ConfigError where that cannot be found out.
+    It raises ConfigError if that cannot be found out.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -56,7 +56,7 @@ class Slot:
 class Clients:
     """The clients of one slot."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: ClientsSlot) -> None:
         self.totals: Mapping[str, Any] = Totals().document()
         """Of all requests that have ended, since the daemon started."""
         self._counts: Mapping[str, int] = NOBODY
@@ -108,7 +108,7 @@ class Clients:
         endings: Sequence[str],
     ) -> None:
         """Take what the gateway reports, as of what it knew with `seq`."""
-        self.totals = grown(self.totals, self._reported, totals)
+        self.totals = add_growth(self.totals, self._reported, totals)
         self._reported = totals
         self._known, self._counts, self._heard_at = seq, dict(counts), now()
         for shape in endings:
@@ -122,7 +122,7 @@ class Clients:
         said = {
             "engine": engine_of(snapshot, drains=self._drains).value,
             "generation": snapshot.generation,
-            "returns": returns(snapshot),
+            "returns": will_return(snapshot),
             "phase": snapshot.phase if snapshot.state is State.STARTING else "",
             "at_once": self._at_once(plan) if plan else None,
             "names": _names(plan, self._slot.config()),
@@ -156,12 +156,12 @@ class Clients:
         return most and most + max(most // AHEAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
-        """How long until an engine serves, None if nobody knows."""
+        """The expected seconds until an engine serves, None if unknown."""
         plan = s.plan.identity if s.plan else ""
         at, whole_s = now(), self._slot.starts.remaining_s(plan, 0.0)
         if s.state is State.STARTING:
             return self._slot.starts.remaining_s(plan, at - s.since)
-        if whole_s is None or not (s.state is State.BACKOFF or returns(s)):
+        if whole_s is None or not (s.state is State.BACKOFF or will_return(s)):
             return None
         wait_s = s.deadline - at if s.state is State.BACKOFF and s.deadline else 0.0
         return whole_s + max(wait_s, 0.0)

@@ -66,9 +66,9 @@ class Keys:
         return {"day": day, "tokens": {name: n[1] + n[2] for name, n in counts.items()}}
 
     def add(self, wanted: ClientKey) -> str:
-        """Keep another key; its secret, which is shown this once. ProblemError or OSError."""
+        """Add a key and return its secret, shown only once; raises ProblemError or OSError."""
         there = self._keys or ()
-        keys.checked(wanted, [key.name for key in there])
+        keys.check_new_key(wanted, [key.name for key in there])
         secret = keys.PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         added = ClientKey(
             wanted.name, keys.digest_of(secret), wanted.models, wanted.rpm,
@@ -78,7 +78,7 @@ class Keys:
         return secret
 
     def revoke(self, name: str) -> None:
-        """Forget a key, from now on; ProblemError or OSError."""
+        """Forget a key, from now on; raises ProblemError or OSError."""
         there = self._keys or ()
         left = tuple(key for key in there if key.name != name)
         if len(left) == len(there):
@@ -111,7 +111,7 @@ class Keys:
         return self._unsaved and wall_clock.now() - self._saved_at >= SAVE_EVERY_S
 
     def save(self) -> None:
-        """Write what was used; OSError if it cannot be."""
+        """Write what was used; raises OSError on failure."""
         if self._unsaved:
             self._saved_at, self._unsaved = wall_clock.now(), False
             state_file.write(
@@ -153,8 +153,8 @@ def _usage(document: Any) -> dict[int, Counts]:
     return found if usable else {}
 
 
-def wanted(args: Mapping[str, Any]) -> ClientKey:
-    """The key that a request asks for; ProblemError if its arguments are of wrong types."""
+def requested_key(args: Mapping[str, Any]) -> ClientKey:
+    """The key that a request asks for; raises ProblemError if its arguments are of wrong types."""
     found = keys.from_document([{"digest": "", "models": [], **args}])
     if found is None:
         raise ProblemError(

@@ -17,12 +17,14 @@ from caovand.adapters.child import Engines
 from caovand.adapters.files import config_file
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
+from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import GATEWAY, PAGE
 from caovand.adapters.system import processes, wall_clock
 from caovand.adapters.system.notify import Notifier
 from caovand.core import limits
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
+from caovand.core.facts.ownership import Process
 from caovand.core.health.detector import READINGS
 from caovand.core.lifecycle.events import Event, Tick
 from caovand.core.lifecycle.state import State
@@ -32,9 +34,9 @@ from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
 from caovand.daemon.kernel import Kernel
 from caovand.daemon.keys import Keys
-from caovand.daemon.own_server import OwnServer
 from caovand.daemon.records.history import History
 from caovand.daemon.records.unwritten import Unwritten
+from caovand.daemon.server_supervisor import ServerSupervisor
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
@@ -92,8 +94,11 @@ class Supervisor:
             all_reduce=asyncio.Lock(),
             several=len(configs) > 1,
         )
-        self.page = OwnServer(PAGE, directories.runtime, environ, self.notice)
-        self.gateway = OwnServer(GATEWAY, directories.runtime, environ, self.notice)
+        listeners = Listeners(environ, self.notifier)
+        self.page = ServerSupervisor(PAGE, directories.runtime, environ, self.notice, listeners)
+        self.gateway = ServerSupervisor(
+            GATEWAY, directories.runtime, environ, self.notice, listeners
+        )
         for name, own in configs.items():
             self.slots[name] = Slot(name, own, self._shared)
         self._shown = self.one_line
@@ -132,7 +137,7 @@ class Supervisor:
                 await asyncio.to_thread(slot.failures.recorder.flush, RECORD_S)
             await asyncio.to_thread(self._shared.history.close, RECORD_S)
         except RuntimeError as problem:
-            if not limits.reached(problem):
+            if not limits.limit_reached(problem):
                 raise
         if self._fault is not None:
             raise self._fault
@@ -183,9 +188,15 @@ class Supervisor:
             self.notifier.extend(within_s)
 
     def give_up(self, fault: BaseException) -> None:
-        """End over a fault of ours: systemd starts a fresh daemon, which ends what we leave."""
+        """End after a bug in the daemon: systemd starts a new one, which ends what we leave."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()
+
+    async def kill_engines(self, limit_s: float) -> list[Process]:
+        """KILL the engines as far as our own rights go; return what is left after `limit_s`."""
+        living = [slot.run.child for slot in self.slots.values() if slot.run.child is not None]
+        left = await asyncio.gather(*(child.kill(limit_s) for child in living))
+        return [process for processes in left for process in processes]
 
     # -- what the operator does -------------------------------------------------------------
 
@@ -226,7 +237,7 @@ class Supervisor:
         """End the page and the gateway."""
         self.page.close()
         self.gateway.close()
-        with limits.absent():
+        with limits.suppress_absent():
             self.keys.save()
 
     # -- what people see --------------------------------------------------------------------

@@ -17,7 +17,7 @@ class Machine(Protocol):
 
     @property
     def config(self) -> Config:
-        """The configuration in force."""
+        """The configuration in effect."""
 
     @property
     def engine(self) -> Engine:
@@ -37,7 +37,7 @@ class Machine(Protocol):
 
     @property
     def mode(self) -> tuple[Mode, str]:
-        """The mode in force and where it comes from."""
+        """The mode in effect and where it comes from."""
 
     def apply(self, event: Event) -> None:
         """Let the machine take one event."""

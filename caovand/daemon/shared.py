@@ -35,7 +35,7 @@ class Changes:
         self._show = show
 
     def wake(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wake all waiters for a change."""
         self._show()
         self.event.set()
         self.event = asyncio.Event()

@@ -22,7 +22,7 @@ class Shortage:
 
     def met(self, doing: str, problem: BaseException) -> bool:
         """Whether `problem` comes from a limit: then the work is to be tried again."""
-        limit = limits.reached(problem)
+        limit = limits.limit_reached(problem)
         if not limit:
             return False
         self._at = self._clock()

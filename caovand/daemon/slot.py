@@ -31,15 +31,15 @@ from caovand.core.plan import Plan
 from caovand.core.reporting import status
 from caovand.daemon import clients, tuning
 from caovand.daemon.cluster.roles import part_of
+from caovand.daemon.cluster_slot import ClusterSlot
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.engine.run import EngineRun
-from caovand.daemon.lending import Lent
+from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.records.failure_records import FailureRecords
 from caovand.daemon.records.history import History
 from caovand.daemon.records.slot_memory import SlotMemory
-from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.shared import Shared, now
-from caovand.daemon.start.inspections import Inspections
+from caovand.daemon.start.inspector import Inspector
 from caovand.daemon.start.planning import SlotPlanner
 from caovand.daemon.tuning import DraftTuner, Serving
 
@@ -90,16 +90,14 @@ class Slot:
         self.failures = FailureRecords(
             self, self._planner, self.run, self.incidents, self._mark, shared
         )
-        self._inspections = Inspections(
-            self, self._planner, self.run, self._memory.modes, shared.tasks
-        )
+        self._inspector = Inspector(self, self._planner, self.run, self._memory.modes, shared.tasks)
         places = shared.directories
         self.part = part_of(
-            Lent(self, self._planner, self.run, self.figures, self.failures, places)
+            ClusterSlot(self, self._planner, self.run, self.figures, self.failures, places)
         )
         self.run.part = self.part
         self.clients = clients.Clients(
-            clients.Slot(
+            clients.ClientsSlot(
                 snapshot=lambda: self.snapshot,
                 config=lambda: self.config,
                 endpoint=lambda: self.run.endpoint,
@@ -112,7 +110,7 @@ class Slot:
                 blame=self.failures.blame,
             )
         )
-        self._room_again = RoomAgain()
+        self._memory_freed = MemoryFreed()
         self._revision = 0
         self._failed: Counter[str] = Counter()
 
@@ -121,7 +119,7 @@ class Slot:
     def apply(self, event: Event) -> None:
         """Let the machine take one event, and perform the actions that follow.
 
-        An exception is a fault of ours that may leave work half done: the daemon ends with it.
+        An exception is a bug that may leave work half done: the daemon ends with it.
         Once the slot has quit, nothing starts it again, while other slots may still be ending.
         """
         if self.quit:
@@ -163,7 +161,7 @@ class Slot:
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Inspect):
-            self._inspections.begin(action)
+            self._inspector.begin(action)
         elif isinstance(action, Spawn):
             prepared = self._planner.prepared
             assert prepared is not None
@@ -171,7 +169,7 @@ class Slot:
         elif isinstance(action, End):
             # It would end what it finds in the ledger, though that may be the next child's.
             if not (self.run.ending and self.run.child):
-                self._inspections.cancel()
+                self._inspector.cancel()
             # A daemon that ends has no next engine to wait for.
             hurry = lambda: self.snapshot.quitting  # noqa: E731
             self.clients.ends(action, again=self.run.ending)
@@ -238,7 +236,7 @@ class Slot:
 
     @property
     def mode(self) -> tuple[Mode, str]:
-        """The mode in force and where it comes from."""
+        """The mode in effect and where it comes from."""
         if self._memory.modes.mode is not None:
             return self._memory.modes.mode, "caovanctl mode"
         return self.config.policy.mode, str(self._shared.config_path)
@@ -308,7 +306,7 @@ class Slot:
         self.run.poll(self._cards)
         serving, track = self._serving(), self.figures.track
         quiet_s = self.config.policy.tune_quiet_s
-        if self._room_again.poll(serving, track, self.run.cards.besides, quiet_s):
+        if self._memory_freed.poll(serving, track, self.run.cards.besides, quiet_s):
             self.retry_full("other programs have freed GPU memory: trying the full plan", "plan")
         elif self._tuner.poll(serving, track):
             self.apply(events.Reconfigured(at=now()))

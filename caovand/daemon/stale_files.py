@@ -81,5 +81,5 @@ async def _in_time(scan: asyncio.Future[None]) -> None:
     """Wait for a scan, not for long; a failed one is repeated later."""
     done, _ = await asyncio.wait([scan], timeout=LIMIT_S)
     for one in done:
-        if not limits.reached(one.exception()):
+        if not limits.limit_reached(one.exception()):
             one.result()

@@ -163,7 +163,7 @@ class DraftTuner:
         self._show(record, plan)
         step = moves.move(record, now)
         if not step.text:
-            self._text = moves.waits(record, plan.mtp) or self._text
+            self._text = moves.trial_progress(record, plan.mtp) or self._text
             if self._found and self._found.best != plan.mtp and not record.trying:
                 self._text += f"; {MAX_MOVES} moves in a week are the most"
             return False
@@ -198,7 +198,7 @@ class DraftTuner:
     def _show(self, record: Record, plan: Plan) -> None:
         """Suggest a depth; a typed one is only measured."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
-        waits = moves.awaited(record, plan.mtp) if plan.policy_drafts else ""
+        waits = moves.awaited_evidence(record, plan.mtp) if plan.policy_drafts else ""
         self._found, self._text = found, found.text if found else waits
         if found and self.policy.tune == "suggest" and (found.depth, found.best) != self._shown:
             self._shown = (found.depth, found.best)

@@ -11,14 +11,22 @@ from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines import registry
-from caovand.engines.common import building, exits, host, kernel, python, raised, toolchain
-from caovand.engines.common.advice import sentences
-from caovand.engines.common.advice_texts import GENERAL
-from caovand.engines.common.framing import is_alarming, pieces
-from caovand.engines.common.kernel import find_in_machine, is_of_kernel
-from caovand.engines.common.python import ANY_PROGRAM
-from caovand.engines.common.whole_log import lines_of, public
-from caovand.engines.common.wrapping import join_wrapped, without_label
+from caovand.engines.common.healing.advice import sentences
+from caovand.engines.common.healing.advice_texts import GENERAL
+from caovand.engines.common.logs.excerpts import is_alarming, pieces
+from caovand.engines.common.logs.rows import (
+    building,
+    exits,
+    host,
+    kernel,
+    python,
+    raised,
+    toolchain,
+)
+from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
+from caovand.engines.common.logs.rows.python import ANY_PROGRAM
+from caovand.engines.common.logs.whole_log import lines_of, without_secrets
+from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
 
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
@@ -75,7 +83,29 @@ def starts() -> tuple[str, ...]:
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
-    text = join_wrapped(without_label(text))
+    text = join_wrapped(without_label(without_markup(text)))
+    return _cut_short(_whole(text), text)
+
+
+def _cut_short(
+    found: tuple[Writer, Explanation] | None, text: str
+) -> tuple[Writer, Explanation] | None:
+    """An engine's log in which nothing is found, but whose end cuts off a traceback, says so."""
+    if found is None or found[1].finding is not None or found[1].reached == "serving":
+        return found
+    writer, explanation = found
+    lines = lines_of(text)
+    last = python.cut_at(lines)
+    if last is None or writer.engine is None:
+        return found
+    finding = Finding("unknown", lines[last].strip(), explanation.reached, {}, "traceback.cut")
+    finding = without_secrets(finding, last + 1)
+    advice = tuple(sentences(finding, {}, {}, GENERAL))
+    return writer, replace(explanation, finding=finding, advice=advice)
+
+
+def _whole(text: str) -> tuple[Writer, Explanation] | None:
+    """As explain_log, of a text without what other programs add to all of its lines."""
     found = _explained(text)
     if (before := _certainty(found)) == _DECIDED:
         return found
@@ -95,7 +125,7 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
 def _as_errors(
     text: str, found: tuple[Writer, Explanation] | None
 ) -> tuple[Writer, Explanation] | None:
-    """Read what sounds like an error as one that the engine's logger printed, whoever quotes it."""
+    """Read lines that look like errors as the engine logger's own, whoever quotes them."""
     known = found[0].engine if found else None
     every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
     words = []
@@ -161,7 +191,7 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
     finding = find_in_machine(lines)
     if finding is None:
         return Explanation(None, (), "", None, (), {}, {}, {})
-    finding = public(finding, finding.line)
+    finding = without_secrets(finding, finding.line)
     advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
     return Explanation(None, (), "", finding, advice, {}, {}, {})
 

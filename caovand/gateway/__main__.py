@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from caovand.adapters.servers import own_server
+from caovand.adapters.servers import server_main
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.gateway.facts import BODIES
 
@@ -19,12 +19,12 @@ VICTIM = 300  # for the kernel's OOM killer: the engine and the daemon matter mo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve; the exit status."""
-    parser = own_server.parser(GATEWAY, __doc__)
+    parser = server_main.parser(GATEWAY, __doc__)
     parser.add_argument("--max-body-mib", type=int, required=True, help="of one request")
     options = parser.parse_args(argv)
     max_body_bytes = options.max_body_mib << 20
     limit = partial(
-        own_server.confine,
+        server_main.confine,
         memory=MEMORY_BYTES + 2 * BODIES * max_body_bytes,
         descriptors=DESCRIPTORS,
         nice=0,
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return start
 
-    return own_server.run(GATEWAY, options, limit, prepare)
+    return server_main.run(GATEWAY, options, limit, prepare)
 
 
 if __name__ == "__main__":

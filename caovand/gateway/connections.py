@@ -38,7 +38,7 @@ class Connections:
         return _Connection(self, self._make())
 
     def opened(self, transport: asyncio.Transport, connection: _Connection) -> bool:
-        """Admit a connection, or not."""
+        """Admit or reject a connection."""
         if len(self._open) >= self._most:
             if not self._idle:
                 return False

@@ -29,7 +29,7 @@ from caovand.core.gateway.policy import Policy
 from caovand.core.gateway.prefixes import Prefixes
 from caovand.core.gateway.protocol import Fault
 from caovand.core.gateway.record import MAX_KEPT, Record, Totals
-from caovand.core.gateway.usage import Ledger, Quotas, Used
+from caovand.core.gateway.usage import KeyUsage, Ledger, Quotas
 from caovand.core.problem import Problem
 from caovand.gateway.facts import Facts
 
@@ -176,7 +176,7 @@ class Desk:
             problem = Problem("answer", limit.fact, "send it again later")
             raise Refused(Fault(429, "key_limit", problem, limit.retry_after_s))
 
-    def spend(self, ticket: Ticket, used: Used) -> None:
+    def spend(self, ticket: Ticket, used: KeyUsage) -> None:
         """Count the tokens of a request that was at the engine."""
         at, lane, ticket.record.used = wall_clock.now(), ticket.lane, used
         self.quotas.spend(lane.key, used.tokens, at)

@@ -7,6 +7,7 @@ Streams that wait get comments with the phase and the seconds expected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from caovand.core.gateway.events import (
     Release,
     Unsent,
 )
-from caovand.core.gateway.naming import rewritten
+from caovand.core.gateway.naming import rewrite_body
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
@@ -48,7 +49,6 @@ HOP_BY_HOP = frozenset({
 })  # fmt: skip
 OURS_TO_ENGINE = HOP_BY_HOP | {"host", "content-length", "authorization", "x-api-key"}
 OURS_TO_CLIENT = HOP_BY_HOP | {"content-length", "date", "server"}
-ERROR_EVENTS = (b'data: {"error"', b"event: error")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Exchange:
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # Which model a name means may have changed while the request waited.
         ticket.record.sent, ticket.record.tries = self._desk.now(), ticket.record.tries + 1
-        body = rewritten(call.body, call.fields, call.path, self._desk.naming)
+        body = rewrite_body(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"
@@ -177,7 +177,7 @@ class Exchange:
         try:
             first = await got.content.readany()
             head = _Head(got.status, headers, first)
-            broken = got.content_type == STREAM and first.startswith(ERROR_EVENTS)
+            broken = got.content_type == STREAM and protocol.error_at(first, fresh=True) == 0
             if broken or (got.status >= 500 and got.status != 501):
                 rest = await self._read_rest(got, len(first))
                 self._fault = _Head(head.status, headers, first + rest)
@@ -218,12 +218,20 @@ class Exchange:
         """Pass the answer on, chunk by chunk as they come."""
         response = await self._begin(head.status, head.headers, got.content_length)
         ticket, read, write = self._ticket, got.content.readany, response.write
-        chunk, meter = head.first, self._meter.take
+        chunk, meter, error_at = head.first, self._meter.take, protocol.error_at
+        streams, fresh = self._is_stream(head), True
         while chunk:
             meter(chunk)
+            if streams and (place := error_at(chunk, fresh=fresh)) >= 0:
+                chunk, self._fault = chunk[:place], _Head(head.status, {}, chunk[place:])
             ticket.writing_since = self._desk.now()
-            await write(chunk)  # an error here is the client's end
+            if chunk:
+                await write(chunk)  # an error here is the client's end
             ticket.writing_since = None
+            if self._fault is not None:
+                await self._end_faulted(got, self._fault)
+                return True
+            fresh = chunk.endswith(b"\n\n")
             try:
                 chunk = await read()
             except (ClientError, OSError, asyncio.TimeoutError):
@@ -234,6 +242,20 @@ class Exchange:
         self._desk.tell(ticket, Done)
         await response.write_eof()
         return True
+
+    async def _end_faulted(self, got: ClientResponse, fault: _Head) -> None:
+        """End an answer with the engine's error event; with our own if the engine dies of it."""
+        rest = b""
+        with contextlib.suppress(ClientError, OSError, asyncio.TimeoutError):
+            rest = await self._read_rest(got, len(fault.first))
+        if not self._ticket.aborted:
+            self._ticket.trying(None)
+            self._desk.tell(self._ticket, Faulted)
+        effect = await self._ticket.next(None)
+        if isinstance(effect, End):
+            await self._end_failed(protocol.fault_of(effect.why, effect.retry_after_s))
+        else:
+            await self._send_last(fault.first + rest)
 
     async def _end_cut_off(self) -> None:
         """End an answer that had begun."""
@@ -277,7 +299,7 @@ class Exchange:
             fact = f"the engine answered with HTTP {head.status}"
             fault = Fault(head.status, "engine_error", Problem("answer", fact, "check the request"))
             return await self._end_failed(fault)
-        return await self._send_last(protocol.wrapped(self._call.form, document))
+        return await self._send_last(protocol.wrap_error(self._call.form, document))
 
     async def _end_failed(self, fault: Fault) -> web.StreamResponse:
         """End with an error: in the stream if one has begun, else as the whole answer."""
@@ -289,7 +311,7 @@ class Exchange:
             if self._request.transport is not None:
                 self._request.transport.abort()
             return response
-        return await self._send_last(protocol.event(self._call.form, fault))
+        return await self._send_last(protocol.error_event(self._call.form, fault))
 
     async def _send_last(self, event: bytes) -> web.StreamResponse:
         assert self._response is not None

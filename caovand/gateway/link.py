@@ -27,7 +27,7 @@ MAX_ROWS = 20  # of usage: a request to the daemon is one short line
 MAX_RECORDS = 6
 
 
-Listed = Callable[[Facts], Awaitable[tuple[str, ...]]]
+ListedModels = Callable[[Facts], Awaitable[tuple[str, ...]]]
 
 
 class Link:
@@ -44,11 +44,11 @@ class Link:
             if facts := await self._next():
                 return facts
 
-    async def run(self, desk: Desk, listed: Listed) -> None:
+    async def run(self, desk: Desk, listed: ListedModels) -> None:
         """Carry news both ways as long as the loop runs; `listed` are an engine's own names."""
         await asyncio.gather(self._hear(desk, listed), self._report(desk), self._report_usage(desk))
 
-    async def _hear(self, desk: Desk, listed: Listed) -> None:
+    async def _hear(self, desk: Desk, listed: ListedModels) -> None:
         while True:
             engine = desk.facts.engine
             if engine.state is EngineState.SERVING and engine.generation != self._learned:
@@ -57,7 +57,7 @@ class Link:
             if facts := await self._next():
                 desk.hear(facts)
 
-    async def _learn(self, desk: Desk, listed: Listed) -> None:
+    async def _learn(self, desk: Desk, listed: ListedModels) -> None:
         desk.listed = await listed(desk.facts)
 
     async def _next(self) -> Facts | None:

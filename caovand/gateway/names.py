@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 20
 MAX_NAMES = 1000
 
 
-async def listed(session: ClientSession, facts: Facts) -> tuple[str, ...]:
+async def list_names(session: ClientSession, facts: Facts) -> tuple[str, ...]:
     """The engine's own names; none where it does not list them in time."""
     headers = {"Authorization": f"Bearer {facts.key}"} if facts.key else {}
     try:

@@ -13,7 +13,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+from aiohttp import (
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    StreamReader,
+    TCPConnector,
+    web,
+)
 
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.adapters.system import wall_clock
@@ -22,10 +29,10 @@ from caovand.core.gateway.body import Fields, fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
-from caovand.core.gateway.prefixes import parts
+from caovand.core.gateway.prefixes import prefix_parts
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.record import CLIENT_GONE, Record
-from caovand.core.gateway.usage import expected
+from caovand.core.gateway.usage import expected_tokens
 from caovand.core.problem import Problem
 from caovand.gateway import names
 from caovand.gateway.connections import Connections
@@ -51,7 +58,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
-    """All that answers; `start` puts it behind a listening socket."""
+    """The HTTP application; `start` puts it behind a listening socket."""
 
     def __init__(self, desk: Desk, session: ClientSession) -> None:
         self._desk, self._session = desk, session
@@ -213,7 +220,7 @@ class Gateway:
                 raise Refused(Fault(403, "model_unknown", told))
             record.model = found.model or ""
             self._check_model(request, found.model)
-            record.prefix = desk.prefixes.take(key.name, tuple(parts(body, found.spans)))
+            record.prefix = desk.prefixes.take(key.name, tuple(prefix_parts(body, found.spans)))
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
             ticket.shape = shape[:MAX_SHAPE]
@@ -228,7 +235,7 @@ class Gateway:
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
-            ticket.expected_tokens = expected(len(body), found.max_tokens)
+            ticket.expected_tokens = expected_tokens(len(body), found.max_tokens)
             desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
             return await Exchange(desk, self._session, request, ticket, call).run()
         finally:
@@ -238,20 +245,11 @@ class Gateway:
         self, request: web.Request, ticket: Ticket, announced: int, most: int
     ) -> tuple[bytes, bytes]:
         """The body, and what identifies the request when it comes again; raises Refused."""
-        content, loop = request.content, asyncio.get_running_loop()
-        began, size, kept = loop.time(), 0, io.BytesIO()
+        content, began = request.content, asyncio.get_running_loop().time()
+        size, kept = 0, io.BytesIO()
         known = hashlib.blake2b(f"{request.method} {request.path}\0".encode(), digest_size=16)
         while True:
-            left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - loop.time()
-            try:
-                piece = await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
-            except asyncio.TimeoutError:
-                told = Problem("read the request", "its body comes too slowly", "send it again")
-                raise Refused(Fault(408, "body_too_slow", told)) from None
-            except web.RequestPayloadError:
-                told = Problem("read the request", "its body is not HTTP", "check the client")
-                raise Refused(Fault(400, "bad_body", told)) from None
-            if not piece:
+            if not (piece := await _next_piece(content, began, size)):
                 # What BytesIO gives away is no copy.
                 return kept.getvalue(), known.digest()
             size += len(piece)
@@ -262,6 +260,22 @@ class Gateway:
             self._desk.check(ticket)
             kept.write(piece)
             known.update(piece)
+
+
+async def _next_piece(content: StreamReader, began: float, size: int) -> bytes:
+    """What comes next of a body of which `size` bytes have come; raises Refused."""
+    left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - asyncio.get_running_loop().time()
+    try:
+        # What is there already needs no wait, which would cost a task.
+        if (piece := content.read_nowait()) or content.at_eof():
+            return piece
+        return await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
+    except asyncio.TimeoutError:
+        told = Problem("read the request", "its body comes too slowly", "send it again")
+        raise Refused(Fault(408, "body_too_slow", told)) from None
+    except web.RequestPayloadError:
+        told = Problem("read the request", "its body is not HTTP", "check the client")
+        raise Refused(Fault(400, "bad_body", told)) from None
 
 
 def _form(request: web.Request) -> Form:
@@ -303,7 +317,7 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     await runner.setup()
     assert runner.server is not None
     gateway.connections = Connections(runner.server)
-    listed = partial(names.listed, session)
+    listed = partial(names.list_names, session)
     gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
     gateway.server = await loop.create_server(
         gateway.connections, sock=listener, backlog=GATEWAY.backlog

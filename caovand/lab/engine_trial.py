@@ -27,12 +27,12 @@ from caovand.cli.engine.shared import root_of
 from caovand.core.config.schema import Config
 from caovand.lab import bench
 from caovand.lab.bench import show, target
-from caovand.lab.bench.drive import Order
+from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.bench import compare
 
 PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
-"""What is more than noise may still be too little to stay with an old release for."""
+"""A slowdown beyond noise may still be too small to keep an old release for."""
 ASKED = (
     "1, 2, 3, 4, 5, 6, 7, 8,",
     "The capital of France is",
@@ -44,7 +44,7 @@ POLL_S = 1.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialMeasurement:
     """Answers to the fixed prompts, and the bench's result."""
 
     answers: tuple[str, ...]
@@ -70,17 +70,19 @@ def run(args: argparse.Namespace) -> int:
             after = _measure(client)
             rows = list(compare.rows(before.bench, after.bench))
             if not args.keep_slower:
-                outcome.why = slower(rows)
+                outcome.why = why_slower(rows)
     equal = sum(a == b for a, b in zip(before.answers, after.answers, strict=True))
     kept = not outcome.why
     if args.json:
-        found = show.comparison(rows, compare.differing(before.bench, after.bench))
+        found = show.comparison(rows, compare.differing_circumstances(before.bench, after.bench))
         document = {"tried": tried.name, "before": old.name, "kept": kept, "why": outcome.why,
                     "answers": len(after.answers), "equal_answers": equal, **found}  # fmt: skip
         print(json.dumps(document))
     else:
         print(f"A is {old.name}\nB is {tried.name}")
-        for line in show.side_by_side(rows, compare.differing(before.bench, after.bench)):
+        for line in show.side_by_side(
+            rows, compare.differing_circumstances(before.bench, after.bench)
+        ):
             print(line)
         print(f"{equal} of {len(after.answers)} fixed prompts were answered with the same text")
         verdict = "is kept" if kept else f"is not kept, and {old.name} serves again: {outcome.why}"
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE if kept else Exit.FAILED
 
 
-def slower(rows: list[compare.Row]) -> str:
+def why_slower(rows: list[compare.Row]) -> str:
     """Why an engine with these figures is not kept; empty if it is."""
     worst = max(
         (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),
@@ -142,7 +144,10 @@ def _replaced(
 
 def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -> places.Engine:
     """The engine that serves still, after an installation has taken the tried one into use."""
-    old, version = places.linked(root, "previous", tried.kind), status["reported"].get("version")
+    old, version = (
+        places.linked_engine(root, "previous", tried.kind),
+        status["reported"].get("version"),
+    )
     if old is None or old.version != version or tried.version == version:
         fact = "it is the one that serves"
         raise EngineError(f"try {tried.name}", fact, "there is nothing to compare it with")
@@ -255,18 +260,18 @@ def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) ->
         raise EngineError(what, why, "see `caovanctl incidents`")
 
 
-def _measure(client: Client) -> Measured:
+def _measure(client: Client) -> TrialMeasurement:
     found = target.find(client, None, "try an engine")
     tokens = 1 if found.work else TOKENS
     answers = () if found.work else tuple(_answer(found, prompt) for prompt in ASKED)
-    order = Order(
+    order = BenchOrder(
         target.lengths(found, None, PROMPTS, tokens), AT_ONCE, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],
     )  # fmt: skip
     document, cut = bench.measured(client, found, order)
     if cut is not None:
         raise cut.error or KeyboardInterrupt
-    return Measured(answers, document)
+    return TrialMeasurement(answers, document)
 
 
 def _answer(found: target.Target, prompt: str) -> str:

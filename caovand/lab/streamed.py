@@ -21,13 +21,13 @@ from caovand.adapters.network.http import (
     Endpoint,
     Unanswered,
     ask,
-    connected,
     count_in,
-    quoted,
-    shut,
+    open_connection,
+    redact_key,
+    shut_down,
 )
-from caovand.core.engine.record import Upload, Work
-from caovand.lab.core.bench.record import Answered
+from caovand.core.engine.record import TaskRequest, Upload
+from caovand.lab.core.bench.record import TimedAnswer
 
 SILENCE_S = 1800.0
 MAX_LINE_BYTES = 1 << 20
@@ -47,12 +47,12 @@ class BadStatus(Unanswered):
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamedAnswer:
     """The result of one request: its text and why it ended; no `answered` if its client left."""
 
     text: str
     finish: str
-    answered: Answered | None
+    answered: TimedAnswer | None
 
 
 class Streams:
@@ -68,7 +68,7 @@ class Streams:
         path: str,
         model: str,
         silence_s: float = SILENCE_S,
-        work: Work | None = None,
+        work: TaskRequest | None = None,
     ) -> None:
         self._endpoint, self._model, self._work = endpoint, model, work
         self._path = work.path if work else path
@@ -82,7 +82,7 @@ class Streams:
         prompts: Sequence[str],
         tokens: int,
         on_progress: OnProgress = lambda first, answered: None,
-    ) -> list[Answered]:
+    ) -> list[TimedAnswer]:
         """Send all prompts at once and return their answers.
 
         Meanwhile `on_progress` is called, at least every POLL_S, with how many have their first
@@ -90,7 +90,7 @@ class Streams:
         Raises the first failure, which ends all others and makes every later call fail.
         """
         ready = threading.Barrier(len(prompts))
-        answers: dict[int, Answered] = {}
+        answers: dict[int, TimedAnswer] = {}
         first: list[int] = []
         failures: list[Exception] = []
 
@@ -133,9 +133,9 @@ class Streams:
         with self._lock:
             self._stopped = True
             for link in self._open:
-                shut(link)
+                shut_down(link)
 
-    def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> Streamed:
+    def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> StreamedAnswer:
         """Ask for one answer; the client disconnects after `leave_after` pieces of it, 0 for never.
 
         `more` are fields of the request.
@@ -169,7 +169,7 @@ class Streams:
 
     def _asked(
         self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
-    ) -> Answered:
+    ) -> TimedAnswer:
         if self._work is not None:
             work_body = self._work.body(self._model, prompt)
             return self._request(work_body, partial(self._read_whole, begun=begun), ready)
@@ -185,7 +185,7 @@ class Streams:
         ready: threading.Barrier | None = None,
     ) -> T:
         """Send a request, once all are `ready`, and read the answer."""
-        with connected(self._endpoint, self._path, self._silence_s) as connection:
+        with open_connection(self._endpoint, self._path, self._silence_s) as connection:
             link = connection.sock
             with self._lock:
                 if self._stopped:
@@ -210,19 +210,19 @@ class Streams:
         answer = ask(connection, self._endpoint, self._path, body)
         if answer.status != 200:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
-            raise BadStatus(self._path, answer.status, quoted(self._endpoint, text))
+            raise BadStatus(self._path, answer.status, redact_key(self._endpoint, text))
         return read(answer, sent)
 
     def _read_whole(
         self, answer: http.client.HTTPResponse, sent: float, begun: Callable[[], None]
-    ) -> Answered:
+    ) -> TimedAnswer:
         data = answer.read(MAX_ANSWER_BYTES)
         at = time.monotonic()
         prompt_tokens = count_in(_event(data), "usage", "prompt_tokens")
         if answer.length or prompt_tokens is None:
             raise Unanswered(f"{self._path}: an answer without the number of its tokens")
         begun()
-        return Answered(sent, (at,), prompt_tokens, 1)
+        return TimedAnswer(sent, (at,), prompt_tokens, 1)
 
     def _read(
         self,
@@ -230,7 +230,7 @@ class Streams:
         sent: float,
         leave_after: int,
         begun: Callable[[], None] = lambda: None,
-    ) -> Streamed:
+    ) -> StreamedAnswer:
         pieces: list[float] = []
         texts: list[str] = []
         finish = ""
@@ -244,7 +244,7 @@ class Streams:
                 continue
             event = _event(line[len(EVENT) :])
             if event.get("error"):
-                text = quoted(self._endpoint, json.dumps(event["error"]))
+                text = redact_key(self._endpoint, json.dumps(event["error"]))
                 raise Unanswered(f"{self._path}: {text}")
             if event.get("choices"):  # its text may be empty: half a character is no text yet
                 pieces.append(at)
@@ -254,14 +254,14 @@ class Streams:
                 texts.append(text)
                 finish = why or finish
                 if len(pieces) == leave_after:
-                    return Streamed("".join(texts), finish, None)
+                    return StreamedAnswer("".join(texts), finish, None)
             if event.get("usage"):
                 prompt_tokens = count_in(event, "usage", "prompt_tokens")
                 tokens = count_in(event, "usage", "completion_tokens")
         if not pieces or prompt_tokens is None or not tokens:
             raise Unanswered(f"{self._path}: the answer ended without its tokens and their number")
-        answered = Answered(sent, tuple(pieces), prompt_tokens, tokens)
-        return Streamed("".join(texts), finish, answered)
+        answered = TimedAnswer(sent, tuple(pieces), prompt_tokens, tokens)
+        return StreamedAnswer("".join(texts), finish, answered)
 
 
 def choice(document: Any) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from caovand.adapters.files import secret_file
-from caovand.adapters.servers import own_server
+from caovand.adapters.servers import server_main
 from caovand.adapters.servers.server_process import PAGE
 
 MEMORY_BYTES = 256 << 20
@@ -22,11 +22,11 @@ FIRST_VICTIM = 500  # for the kernel's OOM killer: the engine and the daemon mat
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve; the exit status."""
-    parser = own_server.parser(PAGE, __doc__)
+    parser = server_main.parser(PAGE, __doc__)
     parser.add_argument("--token-file", default="", metavar="FILE")
     options = parser.parse_args(argv)
     limit = partial(
-        own_server.confine,
+        server_main.confine,
         memory=MEMORY_BYTES,
         descriptors=DESCRIPTORS,
         nice=NICE,
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return start
 
-    return own_server.run(PAGE, options, limit, prepare)
+    return server_main.run(PAGE, options, limit, prepare)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from caovand.core.addresses import is_loopback, split
+from caovand.core.addresses import is_loopback, split_address
 
 COOKIE = "caovan_page"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -21,7 +21,7 @@ class Access:
     """The rules of a page that listens on `listen` and asks for `token`, "" for none."""
 
     def __init__(self, listen: str, token: str) -> None:
-        host, _ = split(listen)
+        host, _ = split_address(listen)
         self._hosts = LOOPBACK_NAMES | {host.lower()} if is_loopback(host) else None
         self._token = token.encode()
         self.cookie = hmac.new(self._token, b"caovan page", hashlib.sha256).hexdigest()

@@ -55,7 +55,7 @@ class ReaderGone(Exception):
     """The reader has gone, or reads no more."""
 
 
-class Tries:
+class Chats:
     """The chats under way."""
 
     def __init__(self, daemon: Daemon) -> None:

@@ -155,7 +155,7 @@ def default_model(status: Mapping[str, Any]) -> str:
 
 
 class Feeds:
-    """The feeds by model, made when somebody reads them; at most `most` readers of all."""
+    """The feeds by model, made when someone reads them; at most `most` readers of all."""
 
     def __init__(self, daemon: Daemon, most: int) -> None:
         self._daemon, self._left = daemon, most

@@ -51,7 +51,7 @@ class Guard:
         return _Guarded(self, self._make())
 
     def opened(self, transport: asyncio.Transport) -> bool:
-        """Admit a connection, or not."""
+        """Admit or reject a connection."""
         if len(self._open) >= self._most:
             if not self._strangers:
                 return False

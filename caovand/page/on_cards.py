@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.adapters.system import processes
-from caovand.core.figures.memory import strange
+from caovand.core.figures.memory import foreign_pids
 
 
 def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
@@ -23,7 +23,7 @@ def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
     unknown = {
         gpu
         for one in every or (status,)
-        for gpu in strange(one["figures"]["memory"], serves=one["served"] is not None)
+        for gpu in foreign_pids(one["figures"]["memory"], serves=one["served"] is not None)
     }
     own = {(card["gpu"], pid) for card in memory for pid in card.get("engine_pids", ())}
     found = []

@@ -1,4 +1,4 @@
-"""A request that is not carried out: an HTTP status and a problem."""
+"""A refused request: an HTTP status and a problem."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from caovand.core.reporting.incident_text import REPORT, lines, node_files
 from caovand.page import charts, files, live
 from caovand.page.access import COOKIE, Access
 from caovand.page.ask import Daemon
-from caovand.page.chat import Tries
+from caovand.page.chat import Chats
 from caovand.page.feed import Feeds, default_model
 from caovand.page.guard import BODY_BYTES, Guard
 from caovand.page.refusal import Refusal, document
@@ -52,12 +52,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Page:
-    """All that answers; `start` puts it behind a listening socket."""
+    """The HTTP application; `start` puts it behind a listening socket."""
 
     def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
         self._daemon, self._access, self._files = daemon, access, own
         self._feeds = Feeds(daemon, live.MAX_READERS)
-        self._tries = Tries(daemon)
+        self._tries = Chats(daemon)
         self._faults = 0
         self.guard: Guard | None = None
         self.app = web.Application(middlewares=[self._rules], client_max_size=BODY_BYTES)

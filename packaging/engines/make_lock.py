@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from wheel_contents import installed  # noqa: E402
 
-from caovand.adapters.engine_install.commands import anchored  # noqa: E402  (from this checkout)
+from caovand.adapters.engine_install.commands import with_absolute_paths  # noqa: E402  (from this checkout)
 from caovand.adapters.engine_install.errors import EngineError  # noqa: E402
 from caovand.adapters.engine_install.lock import (  # noqa: E402
     ANY_PYTHON,
@@ -170,7 +170,7 @@ def compile_versions(source: str, find_links: Path | None, as_of: str | None) ->
         if as_of is not None:
             command += ["--exclude-newer", as_of]
         # Elsewhere a .venv or a uv.toml that lies there would be taken.
-        env = anchored(trust.own_environ(os.environ))
+        env = with_absolute_paths(trust.own_environ(os.environ))
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=temp, env=env
         )

@@ -56,7 +56,7 @@ def register() -> None:
 def fix_states(logger) -> None:
     """Whatever the kernels do: it is vLLM 0.21's own prefix cache that this is about.
 
-    Raises RuntimeError where the fixes are required and not made.
+    Raises RuntimeError if the fixes are required and not made.
     """
     from . import states
 

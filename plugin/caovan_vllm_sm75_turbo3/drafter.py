@@ -36,7 +36,7 @@ def finished(head, method: str | None) -> None:
     try:
         importlib.import_module(MODEL)
         reason = offer()
-    except Exception as error:  # a vLLM that has changed must start all the same
+    except Exception as error:  # a vLLM that has changed must start anyway
         reason = f"{type(error).__name__}: {error}"
     if reason:
         logger.warning("caovan: the drafter stays vLLM's: %s", reason)
@@ -151,6 +151,6 @@ def round_layers(model) -> None:
                 layer.quant_method = head_layer.Int8DrafterMethod(layer.quant_method)
         for reason in sorted(reasons):
             logger.warning("caovan: the drafter stays in 16 bits: %s", reason)
-    except Exception as error:  # a vLLM that has changed must start all the same
+    except Exception as error:  # a vLLM that has changed must start anyway
         reason = library.reason_of(error)
         logger.warning("caovan: the drafter stays in 16 bits: %s", reason)

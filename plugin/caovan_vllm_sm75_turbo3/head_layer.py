@@ -140,7 +140,7 @@ class Sm75LMHead(ParallelLMHead):
             method = Int8LmHeadMethod(self.quant_method)
             method.draft_vocabulary = int8_head.draft_vocabulary(config)
             method.drafts_by = getattr(config.speculative_config, "method", None)
-        except Exception as error:  # a vLLM that has changed must start all the same
+        except Exception as error:  # a vLLM that has changed must start anyway
             reason = library.reason_of(error)
         if reason:
             logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)

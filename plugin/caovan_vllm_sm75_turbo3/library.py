@@ -210,7 +210,7 @@ class Library:
         self.version: str = self._c.caovan_sm75_version().decode()
 
     def _declare(self) -> None:
-        """The functions' types; AttributeError if the library lacks one."""
+        """The functions' types; raises AttributeError if the library lacks one."""
         prefill, decode = ctypes.POINTER(PrefillArgs), ctypes.POINTER(DecodeArgs)
         self._c.caovan_sm75_prepare.argtypes = []
         self._c.caovan_gdn_prefill_workspace_bytes.argtypes = [c_int32, c_int32, c_int32]

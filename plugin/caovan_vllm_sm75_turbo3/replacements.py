@@ -17,7 +17,7 @@ logger = init_logger("vllm.caovan_sm75")
 def wanted_kernels(vllm_config) -> str:
     """Which kernels this configuration wants; an unknown word is logged and turns them off.
 
-    None, if vLLM has no configuration in force, leaves it to the environment.
+    None, if vLLM has no configuration in effect, leaves it to the environment.
     """
     try:
         config = getattr(vllm_config, "additional_config", None)
@@ -96,7 +96,7 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
                 return
             try:
                 reason = dispatch.refusal(layer_facts(self, config))
-            except Exception as error:  # a vLLM that has changed must start all the same
+            except Exception as error:  # a vLLM that has changed must start anyway
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 self.caovan_kernels = "off"

@@ -63,7 +63,7 @@ def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
 
 
 class Sm75TritonAttentionImpl(TritonAttentionImpl):
-    """vLLM's layer; `caovan` is None where all of it is vLLM's own."""
+    """vLLM's layer; `caovan` is None if all of it is vLLM's own."""
 
     caovan: DecodeAttention | None = None
     caovan_writes = False
@@ -79,7 +79,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             reason = dispatch.attention_refusal(facts(self, config))
             if reason is None:
                 self.caovan = self.kernels(mode, config.scheduler_config.max_num_seqs)
-        except Exception as error:  # a vLLM that has changed must start all the same
+        except Exception as error:  # a vLLM that has changed must start anyway
             reason = library.reason_of(error)
         if reason:
             logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)

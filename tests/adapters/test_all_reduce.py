@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.gpu import all_reduce, all_reduce_in_env
-from caovand.core.facts.all_reduce import AllReduce, Sums
+from caovand.core.facts.all_reduce import AllReduce, AllReduceResult
 from tests.daemon_process import lives
 from tests.patience import eventually
 
@@ -94,7 +94,7 @@ def is_killed(task: dict[str, Any], rank: int, place: str, tell: Callable[..., N
 def test_every_end_of_the_ranks_is_a_verdict_and_leaves_no_process(
     work: Any, verdict: str, by: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(all_reduce_in_env, "summed", work)
+    monkeypatch.setattr(all_reduce_in_env, "check_sums", work)
     short = work in (hangs, never_ready)
     task = {"ranks": 2, "pids": str(tmp_path), "ready_s": 1.0 if work is never_ready else 60.0,
             "sums_s": 1.0 if short else 60.0}  # fmt: skip
@@ -149,11 +149,13 @@ def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_was_found_is_kept_and_bounded(tmp_path: Path) -> None:
-    assert all_reduce.known(tmp_path, "k") is None
+    assert all_reduce.read_result(tmp_path, "k") is None
     for number in range(20):
-        all_reduce.keep(tmp_path / "new", f"k{number}", Sums("right", float(number)))
-    assert all_reduce.known(tmp_path / "new", "k19") == Sums("right", 19.0)
-    assert all_reduce.known(tmp_path / "new", "k3") is None
+        all_reduce.save_result(
+            tmp_path / "new", f"k{number}", AllReduceResult("right", float(number))
+        )
+    assert all_reduce.read_result(tmp_path / "new", "k19") == AllReduceResult("right", 19.0)
+    assert all_reduce.read_result(tmp_path / "new", "k3") is None
     assert len(json.loads((tmp_path / "new" / all_reduce.FILE).read_text())) == 16
 
 
@@ -162,6 +164,6 @@ def test_what_was_found_is_kept_and_bounded(tmp_path: Path) -> None:
 )
 def test_a_broken_file_is_no_answer(tmp_path: Path, broken: str) -> None:
     (tmp_path / all_reduce.FILE).write_text(broken)
-    assert all_reduce.known(tmp_path, "k") is None
-    all_reduce.keep(tmp_path, "k", Sums("right", 1.0))
-    assert all_reduce.known(tmp_path, "k") == Sums("right", 1.0)
+    assert all_reduce.read_result(tmp_path, "k") is None
+    all_reduce.save_result(tmp_path, "k", AllReduceResult("right", 1.0))
+    assert all_reduce.read_result(tmp_path, "k") == AllReduceResult("right", 1.0)

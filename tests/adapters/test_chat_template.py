@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.engine.chat_template import MAX_BYTES, effective
+from caovand.adapters.engine.chat_template import MAX_BYTES, with_template
 from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.registry import engine_of
@@ -20,7 +20,7 @@ BARE = replace(QWEN_27B_AWQ, chat_template=None)
 
 def served(model: dict[str, str], *words: str, card: ModelCard = BARE) -> ModelCard:
     config = parse({"model": model, "engine": {"extra_args": list(words)}})
-    return effective(card, engine_of().arguments.chat_template(config))
+    return with_template(card, engine_of().arguments.chat_template(config))
 
 
 def test_a_template_from_a_file_chooses_the_parsers(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Engine:
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = Engine(tmp_path)
     yield engine
-    strays = [p for p in processes.every() if p.session in engine.sessions]
+    strays = [p for p in processes.all_processes() if p.session in engine.sessions]
     for process in [*strays, *engine.seen]:  # those of a test that failed
         processes.send(process, signal.SIGKILL)
 
@@ -148,7 +148,7 @@ def cgroup() -> Iterator[Path]:
 
 def hoppers(engine: Child) -> list[Process]:
     """Those that live and, since we adopt them, those that have died."""
-    return [process for process in processes.every() if process.name == f"hop{engine.pid}"]
+    return [process for process in processes.all_processes() if process.name == f"hop{engine.pid}"]
 
 
 HOPS = ["hopper0.001", "hopper0.0001", "hopper0.02", "hopper0"]
@@ -280,6 +280,15 @@ def test_what_a_cgroup_says_it_holds_is_waited_for_and_named() -> None:
     assert kills
 
 
+def test_what_may_not_be_signalled_is_killed_by_its_cgroup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as another user's processes without the spawner, which may signal them."""
+    monkeypatch.setattr(processes, "send", lambda process, number: False)
+    lives = [Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker")]
+    assert asyncio.run(sweeper.sweep(lambda: tuple(lives), 60.0, lives.clear)) == ()
+
+
 def test_a_command_line_that_cannot_be_read_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -319,7 +328,7 @@ def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyP
 
     async def test() -> None:
         left = await sweeper.sweep(lambda: (stuck,), 0.05)
-        assert child.named(left) == "VLLM::EngineCore (pid 7)"
+        assert child.for_people(left) == "VLLM::EngineCore (pid 7)"
 
     monkeypatch.setattr(processes, "send", lambda process, number: None)
     run(test)
@@ -808,7 +817,7 @@ def test_our_own_process_is_read() -> None:
     us = processes.read(os.getpid())
     assert us is not None
     assert (us.parent, us.session, us.uid) == (os.getppid(), os.getsid(0), os.getuid())
-    assert us in processes.every()
+    assert us in processes.all_processes()
     assert not us.zombie
 
 

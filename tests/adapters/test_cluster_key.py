@@ -38,7 +38,7 @@ def test_what_is_made_is_read_back_and_is_new_each_time(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o7777 == 0o640
     assert path.parent.stat().st_mode & 0o7777 == 0o755
     assert [one.name for one in path.parent.iterdir()] == ["cluster.key"]
-    assert cluster_key.new() != made
+    assert cluster_key.new_key() != made
 
 
 def test_the_folder_lets_the_service_in_whatever_the_umask(tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_a_key_with_a_second_name_is_not_shared(key: Path) -> None:
 
 def test_the_pairs_are_of_curve_and_the_same_on_every_node() -> None:
     key = ClusterKey(bytes(range(32)))
-    found = cluster_key.pairs(key)
-    assert found == cluster_key.pairs(ClusterKey(bytes(range(32))))
+    found = cluster_key.derive_pairs(key)
+    assert found == cluster_key.derive_pairs(ClusterKey(bytes(range(32))))
     head_public, head_secret, worker_public, worker_secret, token = found
     assert {len(one) for one in found[:4]} == {40}
     assert len(set(found)) == 5
@@ -215,7 +215,10 @@ def test_the_pairs_are_of_curve_and_the_same_on_every_node() -> None:
 
 
 def test_two_sockets_with_these_pairs_understand_each_other_and_nobody_else() -> None:
-    ours, theirs = cluster_key.pairs(cluster_key.new()), cluster_key.pairs(cluster_key.new())
+    ours, theirs = (
+        cluster_key.derive_pairs(cluster_key.new_key()),
+        cluster_key.derive_pairs(cluster_key.new_key()),
+    )
     with zmq.Context() as context, context.socket(zmq.ROUTER) as head:
         head.setsockopt(zmq.LINGER, 0)
         head.setsockopt(zmq.CURVE_SERVER, 1)
@@ -241,4 +244,4 @@ def test_a_zeromq_without_curve_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(zmq, "curve_public", absent)
     with pytest.raises(BadKey, match=r"ZeroMQ has no CURVE .* install a libzmq built with"):
-        cluster_key.pairs(cluster_key.new())
+        cluster_key.derive_pairs(cluster_key.new_key())

@@ -19,17 +19,17 @@ import zmq.asyncio
 from caovand.adapters.admission import gate
 from caovand.adapters.admission.curve import Encrypted
 from caovand.adapters.admission.door import spare_descriptors
-from caovand.adapters.admission.zmtp import Excessive
+from caovand.adapters.admission.zmtp import LimitExceeded
 from caovand.adapters.network import cluster_key, cluster_link
 from caovand.adapters.network.cluster_key import Pairs
-from caovand.adapters.network.cluster_link import HeadLink, WorkerLink, numeric
+from caovand.adapters.network.cluster_link import HeadLink, WorkerLink, numeric_address
 from caovand.core.problem import ProblemError
 from tests.daemon_process import free_port
 from tests.patience import PATIENCE_S, soon
 
 
 def pairs_of(folder: Path, name: str) -> Pairs:
-    return cluster_key.pairs(cluster_key.make(folder / name, ""))
+    return cluster_key.derive_pairs(cluster_key.make(folder / name, ""))
 
 
 class Heard:
@@ -377,7 +377,7 @@ def test_a_message_of_many_parts_costs_its_sender_the_connection(
         def feed(self, data: bytes) -> None:
             try:
                 super().feed(data)
-            except Excessive as problem:
+            except LimitExceeded as problem:
                 ended.append(str(problem))
                 raise
 
@@ -431,7 +431,7 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_is_listened_on_by_its_address() -> None:
-    assert numeric("localhost:7070") in ("127.0.0.1:7070", "[::1]:7070")
-    assert numeric("[::1]:7070") == "[::1]:7070"
+    assert numeric_address("localhost:7070") in ("127.0.0.1:7070", "[::1]:7070")
+    assert numeric_address("[::1]:7070") == "[::1]:7070"
     with pytest.raises(ProblemError, match=r"listen for workers on no\.such\.host\.invalid:1"):
-        numeric("no.such.host.invalid:1")
+        numeric_address("no.such.host.invalid:1")

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import confined
+from caovand import HOME
+from caovand.adapters import confined, launch
 from caovand.adapters.system import processes
 from tests.patience import eventually
 
@@ -31,12 +32,21 @@ def main():
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "confined_work.py").write_text(WORK)
+    (tmp_path / "caovand").symlink_to(Path(HOME) / "caovand")
     monkeypatch.setattr(confined, "HOME", str(tmp_path))
     return "confined_work"
 
 
 def ask(work: str, do: str, limit_s: float = 60.0) -> tuple[list[Any], str]:
     return confined.ask(work, {"do": do}, ["one\n", "\ud800", "中"], limit_s)
+
+
+@pytest.mark.skipif(launch.landlock_abi() < launch.MIN_ABI, reason="no Landlock")
+def test_the_text_makes_its_reader_open_no_file(work: str, tmp_path: Path) -> None:
+    attempts = f"for mode in 'rw':\n try: print(open('{tmp_path}/file', mode))\n"
+    (tmp_path / "file").touch()
+    answers, why = ask(work, f"{attempts} except PermissionError: print('[\"no\"]')")
+    assert (answers[1:], why) == ([["no"]] * 2, "")
 
 
 def test_what_is_asked_comes_back(work: str) -> None:
@@ -62,7 +72,7 @@ def test_what_came_before_it_went_wrong_counts(
     answers, told = ask(work, do.replace("\\\\n", "\\n"), limit_s)
     assert told == why
     assert answers[0][1] == ["one\n", "\ud800", "中"]
-    assert not [p for p in processes.every() if p.parent == os.getpid() and not p.zombie]
+    assert not [p for p in processes.all_processes() if p.parent == os.getpid() and not p.zombie]
 
 
 def test_the_time_that_other_programs_take_is_not_the_parsers(work: str) -> None:
@@ -121,11 +131,13 @@ def test_neither_folder_nor_environment_says_what_is_imported(
 
 def test_it_does_not_outlive_who_asks(work: str, tmp_path: Path) -> None:
     seen = tmp_path / "pid"
-    do = f"open({str(seen)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    # While it is imported it may still write.
+    begin = f"import os\nopen({str(seen)!r}, 'w').write(str(os.getpid()))"
+    (tmp_path / "confined_work.py").write_text(f"{begin}{WORK}")
     program = (
         "from caovand.adapters import confined\n"
-        f"confined.HOME = {confined.HOME!r}\n"
-        f"confined.ask('confined_work', {{'do': {do!r}}}, [], 600)"
+        f"confined.HOME = {str(tmp_path)!r}\n"
+        "confined.ask('confined_work', {'do': 'time.sleep(600)'}, [], 600)"
     )
     root = str(Path(__file__).parents[2])
     with subprocess.Popen([sys.executable, "-c", program], env={"PYTHONPATH": root}) as asking:

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.admission import door, gate
-from caovand.adapters.admission.zmtp import MAX_PARTS, Excessive, Messages
+from caovand.adapters.admission.zmtp import MAX_PARTS, LimitExceeded, Messages
 from caovand.adapters.control import CannotBind, Control, sockets
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
@@ -379,7 +379,7 @@ def test_commands_between_the_parts_of_a_message_count_as_parts_and_others_do_no
     messages = Messages(1000)
     messages.feed(zmtp(b"DEALER") + PING * 1000 + b"\1\0" + PING * (MAX_PARTS - 1))
     assert messages.asks
-    with pytest.raises(Excessive, match="a message is too large"):
+    with pytest.raises(LimitExceeded, match="a message is too large"):
         messages.feed(PING)
 
 
@@ -453,7 +453,7 @@ def test_bytes_are_followed_however_they_are_cut(frames: list[tuple[int, int]], 
         try:
             for at in range(0, len(data), step):
                 messages.feed(data[at : at + step])
-        except Excessive as problem:
+        except LimitExceeded as problem:
             results.append(str(problem))
         else:
             results.append(str(messages.asks))

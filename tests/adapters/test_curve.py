@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.admission.curve import MAX_BYTES, Encrypted, commands
-from caovand.adapters.admission.zmtp import Excessive
+from caovand.adapters.admission.zmtp import LimitExceeded
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
 WELCOME = b"\7WELCOME" + bytes(160)
@@ -46,7 +46,7 @@ def test_no_other_bytes_end_it(answer: bytes, cut: int) -> None:
 def test_more_than_a_handshake_is_taken_from_nobody_before_its_end() -> None:
     one = Encrypted(1 << 20)
     one.feed(bytes(MAX_BYTES))
-    with pytest.raises(Excessive):
+    with pytest.raises(LimitExceeded):
         one.feed(b"x")
     other = Encrypted(1 << 20)
     other.answered(GREETING + command(WELCOME) + command(READY))
@@ -54,7 +54,7 @@ def test_more_than_a_handshake_is_taken_from_nobody_before_its_end() -> None:
         other.feed(bytes(1 << 20))
         other.heard()
     other.feed(bytes(1 << 20))
-    with pytest.raises(Excessive, match="a message is too large"):
+    with pytest.raises(LimitExceeded, match="a message is too large"):
         other.feed(b"x")
 
 
@@ -67,5 +67,5 @@ def test_a_client_follows_what_its_server_says() -> None:
     one.feed(command(READY) + bytes(60_000))
     assert one.asks
     other = Encrypted(1 << 20, to_server=True)
-    with pytest.raises(Excessive, match="a handshake is too large"):
+    with pytest.raises(LimitExceeded, match="a handshake is too large"):
         other.feed(GREETING + bytes(MAX_BYTES))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters import engine_access, engine_user
-from caovand.adapters.engine_access import barrier, write_barrier
+from caovand.adapters.engine_access import find_barrier, write_barrier
 from caovand.adapters.model_folder import ModelProblem
 from tests.core.machines import inventory
 
@@ -60,8 +60,8 @@ def place() -> Iterator[Path]:
 
 def test_a_model_that_everybody_may_read_is_no_problem(place: Path) -> None:
     (place / "notes.md").chmod(0)  # which no engine reads
-    assert as_nobody(barrier, str(place)) == []
-    assert as_nobody(barrier, str(place / "config.json")) == []
+    assert as_nobody(find_barrier, str(place)) == []
+    assert as_nobody(find_barrier, str(place / "config.json")) == []
 
 
 def test_the_folder_or_file_that_keeps_it_out_is_named(place: Path) -> None:
@@ -73,10 +73,10 @@ def test_the_folder_or_file_that_keeps_it_out_is_named(place: Path) -> None:
         before = path.stat().st_mode
         os.chown(path, -1, -1)
         path.chmod(mode if os.getuid() == 0 else 0o400 if verb == "enter" else 0o100)
-        assert as_nobody(barrier, str(place)) == [str(path), verb]
+        assert as_nobody(find_barrier, str(place)) == [str(path), verb]
         path.chmod(before)
     weights.chmod(0)
-    assert as_nobody(barrier, str(weights)) == [str(weights), "read"]
+    assert as_nobody(find_barrier, str(weights)) == [str(weights), "read"]
 
 
 def test_a_link_into_a_closed_folder_is_followed(place: Path) -> None:
@@ -84,13 +84,13 @@ def test_a_link_into_a_closed_folder_is_followed(place: Path) -> None:
     blobs.mkdir()
     (place / "model.safetensors").rename(blobs / "1")
     (place / "model.safetensors").symlink_to(blobs / "1")
-    assert as_nobody(barrier, str(place)) == []
+    assert as_nobody(find_barrier, str(place)) == []
     blobs.chmod(0)
-    assert as_nobody(barrier, str(place)) == [str(blobs), "enter"]
+    assert as_nobody(find_barrier, str(place)) == [str(blobs), "enter"]
     blobs.chmod(0o755)
     shutil.move(place, blobs / "model")
     place.symlink_to(blobs / "model")
-    assert as_nobody(barrier, str(place)) == []
+    assert as_nobody(find_barrier, str(place)) == []
 
 
 def test_a_cache_that_cannot_be_filled_is_named(place: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ sys.path.insert(0, sys.argv[1])
 from caovand.adapters import engine_helper, engine_program, engine_user
 from caovand.adapters.system import processes
 from caovand.adapters import spawner
-from caovand.adapters.files import stale_files
+from caovand.adapters.files import emptying, stale_files
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
 user, found = engine_user.current(), {"why": engine_user.why_none()}
 status = open("/proc/self/status").read().splitlines()
@@ -73,10 +74,10 @@ if user is not None:
     caller = user._helper._running[1]
     caller.kill()
     caller.wait()
-    found["again"] = engine_user.as_engine(stale_files.empty, folder)
+    found["again"] = engine_user.as_engine(emptying.empty, folder)
     engine_helper.MARGIN_S = 0.1
     user.run(["/bin/kill", "-STOP", str(user._helper._running[1].pid)], {}, nothing, 60)
-    found["again after a stop"] = engine_user.as_engine(stale_files.empty, folder, limit_s=0)
+    found["again after a stop"] = engine_user.as_engine(emptying.empty, folder, limit_s=0)
     try:
         engine_user.as_engine(stale_files.make_folder, "/etc/caovan-test")
     except OSError as problem:
@@ -137,6 +138,80 @@ def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: 
         "ended": 0,
     }
     assert found["owner"] not in (0, DAEMON)
+
+
+GONE_PROGRAM = """
+import fcntl, functools, json, os, select, signal, sys, termios, threading
+sys.path.insert(0, sys.argv[1])
+from caovand.adapters import engine_user
+from caovand.adapters.engine_program import Program
+from caovand.adapters.system import processes
+answer_s = 0.2 if sys.argv[2] == "stopped" else 60.0
+engine_user.SpawnerLink = functools.partial(engine_user.SpawnerLink, answer_s=answer_s)
+engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[3]})
+user, nothing = engine_user.current(), os.open("/dev/null", os.O_RDWR)
+engine = Program(user, user.start(["/bin/sleep", "1000"], {}, [nothing] * 3))
+seen, link, found = processes.read(engine.pid), user._link._link, []
+def ask():
+    try:
+        user.start(["/bin/sleep", "1000"], {}, [nothing] * 3)
+    except engine_user.SpawnerEnded as problem:
+        found.append(str(problem))
+def sent():
+    return int.from_bytes(fcntl.ioctl(link, termios.TIOCOUTQ, bytes(4)), "little") > 0
+os.kill(user._process.pid, signal.SIGSTOP)
+asks = threading.Thread(target=ask)
+asks.start()
+while sys.argv[2] == "killed" and not sent():
+    pass
+if sys.argv[2] == "killed":
+    os.kill(user._process.pid, signal.SIGKILL)
+asks.join()
+found.append(bool(select.select([user.ended], [], [], 60)[0]))
+found.append(user.why_ended)
+if sys.argv[2] == "killed":
+    found.append(processes.send(seen, signal.SIGKILL))
+    print(engine.pid)
+else:
+    found.append(engine.wait(60))
+    print(engine.pid)
+ask()
+engine_user.end()
+print(json.dumps([*found, user._process.returncode]))
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_spawner_that_answers_no_more_is_given_up(place: Path, how: str) -> None:
+    """In the middle of a request. A stopped one goes on, and ends what it started."""
+    rights = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
+    words = [PYTHON, "-I", "-S", "-c", GONE_PROGRAM, str(place), how, ENGINE]
+    done = subprocess.run(
+        [*AS_DAEMON, *rights, *words], capture_output=True, text=True, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    pid, text = done.stdout.splitlines()
+    if how == "killed":
+        os.kill(int(pid), signal.SIGKILL)  # it lives: the daemon may not end it
+    ended = -signal.SIGKILL
+    silent, gone = (
+        f"the spawner of engines {what}" for what in ("did not answer for 0.2 s", "has ended")
+    )
+    expected = {
+        "stopped": [silent, True, silent, ended, silent, 0],
+        "killed": [gone, True, gone, False, gone, ended],
+    }
+    assert json.loads(text) == expected[how]
+
+
+def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mute.py").write_text("import os, signal; signal.pause()")
+    monkeypatch.setattr(engine_user, "STARTS", tmp_path / "mute.py")
+    monkeypatch.setattr(engine_user, "BEGIN_S", 0.01)
+    monkeypatch.setattr(rights, "capability_set", lambda _kind: spawner.SETUID_AND_SETGID)
+    with pytest.raises(OSError, match=r"it did not answer for 0.01 s \(status -9\)"):
+        engine_user._begun(ENGINE)
 
 
 @needs_root
@@ -208,7 +283,7 @@ def test_the_rights_that_an_operator_adds_are_kept(
     for both, expected in ((0x2, []), (0xC2, [(0x2,) * 3])):
         lines = (f"{name}:\t{both:016x}\n" for name in ("CapInh", "CapPrm", "CapEff"))
         (tmp_path / "status").write_text("".join(lines))
-        rights.drop()
+        rights.drop_overrides()
         assert had == expected
 
 
@@ -219,8 +294,8 @@ def test_here_functions_are_called_in_this_process() -> None:
 
 def test_only_caovans_functions_are_called_and_errors_come_back() -> None:
     pids = f"{processes.__name__}:read_outputs"
-    assert engine_calls.called(pids, [0]) == {"result": []}
-    assert "error" in engine_calls.called("os:getpid", [])
-    assert "error" in engine_calls.called("caovand.adapters.system.processes:none", [])
+    assert engine_calls.call(pids, [0]) == {"result": []}
+    assert "error" in engine_calls.call("os:getpid", [])
+    assert "error" in engine_calls.call("caovand.adapters.system.processes:none", [])
     made = "caovand.adapters.files.stale_files:make_folder"
-    assert engine_calls.called(made, ["/proc/none"]) == {"errno": errno.ENOENT}
+    assert engine_calls.call(made, ["/proc/none"]) == {"errno": errno.ENOENT}

@@ -33,8 +33,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "engines"
 
 
-def order(index: Path, root: Path, **head: str) -> install.Order:
-    return install.Order(lock=tiny_lock(index, **head), root=root, python=sys.executable)
+def order(index: Path, root: Path, **head: str) -> install.InstallRequest:
+    return install.InstallRequest(lock=tiny_lock(index, **head), root=root, python=sys.executable)
 
 
 def installed(index: Path, root: Path, **head: str) -> places.Engine:
@@ -415,7 +415,7 @@ def test_a_copy_is_made_of_an_engine_whose_journal_was_left(
 
 
 def findings(engine: places.Engine) -> list[str]:
-    return list(verify.damage(engine, lambda _done, _total, _what: None))
+    return list(verify.find_damage(engine, lambda _done, _total, _what: None))
 
 
 def test_verify_reads_the_files_of_every_package_and_sees_what_python_would_run(

@@ -35,8 +35,8 @@ def engine(tmp_path: Path) -> places.Engine:
     return cuda_engine(tmp_path / "engines")
 
 
-def world(said: list[str] | None = None, seen: list[Any] | None = None) -> commands.World:
-    return commands.World(
+def world(said: list[str] | None = None, seen: list[Any] | None = None) -> commands.InstallWorld:
+    return commands.InstallWorld(
         run=commands.run,
         free_bytes=lambda path: 2**40,
         now=lambda: datetime.now(timezone.utc),

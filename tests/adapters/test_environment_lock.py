@@ -150,9 +150,9 @@ def test_pip_installs_every_lock_where_it_is_found(
     monkeypatch.setattr(lock, "__file__", str(tmp_path / "lib/caovand/adapters/engine_install/x"))
     monkeypatch.delenv("CAOVAN_LOCKS", raising=False)
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
-    assert lock.folders()[0] == tmp_path / "share/caovan/engines"
+    assert lock.lock_folders()[0] == tmp_path / "share/caovan/engines"
     names = {path.name for path in SHIPPED.glob("*.txt")}
-    assert {path.name for path in lock.folders()[0].iterdir()} == names >= {"uv.txt"}
+    assert {path.name for path in lock.lock_folders()[0].iterdir()} == names >= {"uv.txt"}
 
 
 def test_an_installation_without_locks_names_the_remedy(

@@ -137,9 +137,9 @@ def test_a_python_behind_current_is_started_from_its_real_folder(tmp_path: Path)
     one = engine(tmp_path, "one")
     one.interpreter.symlink_to("/usr/bin/python3")
     places.switch(tmp_path, "one")
-    assert places.settled(tmp_path / "current" / "bin" / "python") == one.interpreter
+    assert places.resolve_python(tmp_path / "current" / "bin" / "python") == one.interpreter
     absent = tmp_path / "absent" / "bin" / "python"
-    assert places.settled(absent) == absent
+    assert places.resolve_python(absent) == absent
 
 
 def test_the_engine_in_use_is_not_removed(tmp_path: Path) -> None:

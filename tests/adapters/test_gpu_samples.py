@@ -13,7 +13,7 @@ from caovand.adapters.gpu import nvml_library
 from caovand.adapters.gpu import samples as gpu_samples
 from caovand.adapters.gpu.samples import GpuSampler
 from caovand.core.health.observation import GpuSample
-from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from tests.fake_nvml import (
     FakeNvml,
     NVMLError,

@@ -123,7 +123,7 @@ def ask_everything(raw: Raw, data: bytes) -> list[str]:
     said: list[str] = []
     for ask in (
         lambda: http.call(raw.endpoint, "/health", LONG_S),
-        lambda: http.counted(raw.endpoint, "/load", "server_load", LONG_S),
+        lambda: http.read_count(raw.endpoint, "/load", "server_load", LONG_S),
         lambda: http.complete(raw.endpoint, "/v1/completions", "m", [1], 1, LONG_S),
     ):
         try:

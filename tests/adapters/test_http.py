@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.network import http
-from caovand.adapters.network.http import Answer, Endpoint, Unanswered, call, complete, counted
+from caovand.adapters.network.http import Answer, Endpoint, Unanswered, call, complete, read_count
 from caovand.core.engine.record import Upload
 
 Script = Callable[[socket.socket, bytes], None]
@@ -258,7 +258,9 @@ def test_an_answer_without_end_is_given_up(serve: Serve, monkeypatch: pytest.Mon
     ],
 )
 def test_pending_requests(serve: Serve, status: str, body: bytes, pending: int | None) -> None:
-    assert counted(serve(answering(body, status)).endpoint, "/load", "server_load", 10) == pending
+    assert (
+        read_count(serve(answering(body, status)).endpoint, "/load", "server_load", 10) == pending
+    )
 
 
 def test_a_completion_asks_for_work_that_cannot_end_early(serve: Serve) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,18 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from caovand.adapters import launch
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters import call_filter, launch
+from caovand.adapters.confinement import Confinement, popen_arguments
 
-MACHINES = sorted(launch.DENIED)
-OFFSETS = {
-    launch.NR_OFFSET: "nr", launch.ARCH_OFFSET: "arch",
-    launch.ARG0_OFFSET: "first", launch.ARG1_OFFSET: "second",
-}  # fmt: skip
-KNOWN = platform.machine() in launch.DENIED
+KNOWN = platform.machine() in call_filter.MACHINES
 
 
 def launched(script: str, confined: Confinement | None, **env: str) -> Any:
@@ -35,72 +27,15 @@ def launched(script: str, confined: Confinement | None, **env: str) -> Any:
 
 def ran(argv: list[str], confined: Confinement | None, **env: str) -> str:
     """The output of a program in an engine's place."""
-    with launching(argv, env, confined) as started:
+    with popen_arguments(argv, env, confined) as started:
         done = subprocess.run(**started, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def verdict(machine: str, abi: int = launch.SCOPE_ABI, keeper: int = 1, **call: int) -> int:
-    """What the filter does with a system call, as the kernel's interpreter would."""
-    code = [struct.unpack("=HBBI", one) for one in _split(launch.program(machine, abi, keeper))]
-    at, register = 0, 0
-    while True:
-        kind, yes, no, value = code[at]
-        at += 1
-        if kind == launch.BPF_LOAD:
-            register = call.get(OFFSETS[value], 0)
-        elif kind == launch.BPF_JEQ:
-            at += yes if register == value else no
-        elif kind == launch.BPF_JGE:
-            at += yes if register >= value else no
-        else:
-            return int(value)
-
-
-def _split(code: bytes) -> list[bytes]:
-    return [code[n : n + 8] for n in range(0, len(code), 8)]
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@given(number=st.integers(0, 2**32 - 1), first=st.integers(0, 2**32 - 1))
-def test_the_filter_refuses_what_is_denied_and_nothing_else(
-    machine: str, number: int, first: int
-) -> None:
-    arch = launch.AUDIT_ARCH[machine]
-    for one in (number, *launch.DENIED[machine].values(), launch.SYS_PRLIMIT[machine]):
-        refused = one in launch.DENIED[machine].values() or one >= launch.X32
-        refused = refused or (one == launch.SYS_PRLIMIT[machine] and first != 0)
-        expected = launch.REFUSE if refused else launch.ALLOW
-        assert verdict(machine, nr=one, arch=arch, first=first) == expected
-        assert verdict(machine, nr=one, arch=arch + 1, first=first) == launch.REFUSE
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_where_landlock_knows_no_signals_the_filter_keeps_them_from_the_daemon(
-    machine: str,
-) -> None:
-    keeper, calls = os.getpid(), launch.SIGNALS[machine]
-
-    def refused(abi: int, name: str, **values: int) -> bool:
-        arch, number = launch.AUDIT_ARCH[machine], calls[name]
-        return verdict(machine, abi, keeper, arch=arch, nr=number, **values) == launch.REFUSE
-
-    for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
-        for pid in (keeper, -keeper, -os.getpgid(0), -1):
-            assert refused(launch.SCOPE_ABI - 1, name, first=pid & launch.UINT32_MAX)
-            assert not refused(launch.SCOPE_ABI, name, first=pid & launch.UINT32_MAX)
-        assert not refused(launch.SCOPE_ABI - 1, name, first=keeper + 1)
-    for name, command in (("fcntl", 8), ("fcntl", 15), ("ioctl", 0x8901), ("ioctl", 0x8902)):
-        assert refused(launch.SCOPE_ABI - 1, name, second=command)
-        assert not refused(launch.SCOPE_ABI - 1, name, second=command + 20)
-    assert refused(launch.SCOPE_ABI - 1, "tkill")
-    assert refused(launch.SCOPE_ABI - 1, "pidfd_send_signal")
-
-
 @pytest.mark.skipif(not KNOWN, reason="no system calls are known for this machine")
 def test_a_confined_process_has_no_way_to_gain_rights_or_trace() -> None:
-    calls = [launch.DENIED[platform.machine()][name] for name in ("ptrace", "bpf", "keyctl")]
+    calls = [call_filter.number(name, platform.machine()) for name in ("ptrace", "bpf", "keyctl")]
     found = launched(
         "import ctypes; call = ctypes.CDLL(None, use_errno=True).syscall\n"
         f"errors = [call(n, 0, 0, 0, 0) and ctypes.get_errno() for n in {calls}]\n"
@@ -194,15 +129,6 @@ def test_siblings_of_what_is_hidden_are_found_once_and_links_are_left_out(tmp_pa
     assert list(launch.except_for(str(tmp_path / "d"), [str(tmp_path / "a")])) == [
         str(tmp_path / "d")
     ]
-
-
-def test_root_gets_no_device_with_the_machines_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    found = set(launch.devices())
-    assert {"/dev/null", "/dev/shm"} <= found
-    assert not found & {"/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg"}
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    assert list(launch.devices()) == ["/dev"]
 
 
 class Kernel:

@@ -82,7 +82,7 @@ def client(hub: HubServer, token: str = "", kind: hubs.Hub = hubs.HUGGING_FACE) 
 
 def pulled(hub: HubServer, kept: Kept, place: Place, **how: Any) -> Manifest:
     asked = client(hub, **how)
-    found = offer.read(asked, kept.world, offer.Wanted(NAME))
+    found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     return pull.pull(asked, kept.world, found, place)
 
 
@@ -315,11 +315,11 @@ def test_a_certificate_is_always_checked(kept: Kept, place: Place, tmp_path: Pat
         kind = replace(hubs.HUGGING_FACE, endpoint=hub.endpoint)
         for environ in ({}, {"CURL_CA_BUNDLE": ""}, {"REQUESTS_CA_BUNDLE": ""}):
             asked = Client(kind, TOKEN, environ)
-            said = refused(lambda: offer.read(asked, kept.world, offer.Wanted(NAME)))  # noqa: B023
+            said = refused(lambda: offer.read(asked, kept.world, offer.RequestedModel(NAME)))  # noqa: B023
             assert "certificate of 127.0.0.1 is not accepted" in said
         assert hub.seen == []
         asked = Client(kind, TOKEN, {"REQUESTS_CA_BUNDLE": str(certificate)})
-        found = offer.read(asked, kept.world, offer.Wanted(NAME))
+        found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
         assert pull.pull(asked, kept.world, found, place).files
 
 
@@ -393,7 +393,7 @@ def test_a_full_disk_is_a_problem_before_anything_is_downloaded(
     hub: HubServer, kept: Kept, place: Place
 ) -> None:
     asked = client(hub)
-    found = offer.read(asked, kept.world, offer.Wanted(NAME))
+    found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     hub.seen.clear()
     small = replace(kept.world, free_bytes=lambda _path: 100 << 20)
     assert "100 MiB free and 256 MiB are needed" in refused(
@@ -519,22 +519,22 @@ def test_root_does_not_pull_where_another_can_write(
     ],
 )
 def test_an_endpoint_that_may_not_get_a_token_is_refused(text: str, fact: str) -> None:
-    said = refused(lambda: hubs.chosen("hf", {"HF_ENDPOINT": text}))
+    said = refused(lambda: hubs.find_hub("hf", {"HF_ENDPOINT": text}))
     assert fact in said
     assert "secret" not in said
-    assert fact in refused(lambda: hubs.chosen(text, {}))
+    assert fact in refused(lambda: hubs.find_hub(text, {}))
 
 
 def test_the_endpoint_of_the_environment_is_used() -> None:
     environ = {"HF_ENDPOINT": "https://hub.example.org/"}
-    assert hubs.chosen("hf", environ).endpoint == "https://hub.example.org"
-    assert hubs.chosen("modelscope", environ).endpoint == "https://www.modelscope.cn"
-    assert hubs.chosen("http://[::1]:8080", {}).endpoint == "http://[::1]:8080"
+    assert hubs.find_hub("hf", environ).endpoint == "https://hub.example.org"
+    assert hubs.find_hub("modelscope", environ).endpoint == "https://www.modelscope.cn"
+    assert hubs.find_hub("http://[::1]:8080", {}).endpoint == "http://[::1]:8080"
 
 
 @pytest.mark.parametrize("token", ["a b", "a\r\nHost: x", "ä", "x" * 2000, "a;b"])
 def test_a_token_that_is_none_is_refused_and_not_shown(token: str) -> None:
-    said = refused(lambda: hubs.token(hubs.HUGGING_FACE, {"HF_TOKEN": token}))
+    said = refused(lambda: hubs.token_for(hubs.HUGGING_FACE, {"HF_TOKEN": token}))
     assert token not in said
 
 
@@ -542,8 +542,8 @@ def test_headers_make_a_folder_to_plan_from_without_the_weights(hub: HubServer, 
     head = json.dumps({"a" * 70_000: {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}})
     hub.files[SHARD] = len(head).to_bytes(8, "little") + head.encode() + b"w" * 9
     asked = client(hub)
-    found = offer.read(asked, kept.world, offer.Wanted(NAME))
-    with headers.fetched(asked, kept.world, found) as folder:
+    found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
+    with headers.fetch_headers(asked, kept.world, found) as folder:
         shard = (folder / SHARD).read_bytes()
         assert len(shard) == len(hub.files[SHARD])
         assert shard == hub.files[SHARD][:-9] + b"\0" * 9
@@ -557,10 +557,10 @@ def test_no_header_beyond_the_budget_is_read_from_a_hub(hub: HubServer, kept: Ke
     length = budget.MAX_BYTES + 1
     hub.files[SHARD] = length.to_bytes(8, "little") + bytes(length + 1)
     asked = client(hub)
-    found = offer.read(asked, kept.world, offer.Wanted(NAME))
+    found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     with (
         pytest.raises(PullError, match="more than 64 MiB"),
-        headers.fetched(asked, kept.world, found),
+        headers.fetch_headers(asked, kept.world, found),
     ):
         pass
     assert len(hub.of(SHARD)) == 1
@@ -568,9 +568,9 @@ def test_no_header_beyond_the_budget_is_read_from_a_hub(hub: HubServer, kept: Ke
 
 def test_a_shard_whose_header_is_none_is_refused(hub: HubServer, kept: Kept) -> None:
     asked = client(hub)
-    found = offer.read(asked, kept.world, offer.Wanted(NAME))
+    found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     with (
         pytest.raises(PullError, match="its header claims"),
-        headers.fetched(asked, kept.world, found),
+        headers.fetch_headers(asked, kept.world, found),
     ):
         pass

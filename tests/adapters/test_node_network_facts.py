@@ -74,7 +74,7 @@ table inet filter {
 def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """/etc, with no process that is a firewall."""
     monkeypatch.setattr(firewall, "ETC", tmp_path)
-    monkeypatch.setattr(firewall.processes, "every", list)
+    monkeypatch.setattr(firewall.processes, "all_processes", list)
     return tmp_path
 
 
@@ -84,7 +84,7 @@ def write(path: Path, text: str) -> None:
 
 
 def test_without_any_sign_no_firewall_is_named(etc: Path) -> None:
-    assert firewall.active() == ""
+    assert firewall.active_firewall() == ""
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,16 @@ def test_without_any_sign_no_firewall_is_named(etc: Path) -> None:
 )
 def test_ufw_is_on_where_its_file_says_so(etc: Path, text: str, found: str) -> None:
     write(etc / "ufw/ufw.conf", text)
-    assert firewall.active() == found
+    assert firewall.active_firewall() == found
 
 
 def test_firewalld_is_on_while_it_runs(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = firewall.processes.read(os.getpid())
     assert process is not None
-    monkeypatch.setattr(firewall.processes, "every", lambda: [replace(process, name="firewalld")])
-    assert firewall.active() == "firewalld"
+    monkeypatch.setattr(
+        firewall.processes, "all_processes", lambda: [replace(process, name="firewalld")]
+    )
+    assert firewall.active_firewall() == "firewalld"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_nftables_is_on_where_its_service_drops_what_comes(
     write(etc / "nftables.conf", text)
     if enabled:
         write(etc / "systemd/system/sysinit.target.wants/nftables.service", "")
-    assert firewall.active() == found
+    assert firewall.active_firewall() == found
 
 
 def test_rules_that_are_not_ours_to_read_are_none(
@@ -134,7 +136,7 @@ def test_rules_that_are_not_ours_to_read_are_none(
         raise PermissionError
 
     monkeypatch.setattr(firewall.safe_files, "read", closed)
-    assert firewall.active() == ""
+    assert firewall.active_firewall() == ""
 
 
 # -- InfiniBand and RoCE ---
@@ -232,14 +234,14 @@ def test_the_hosts_name_means_what_gloo_takes_it_for(
     hosts: tuple[str, ...], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolving(monkeypatch, *hosts)
-    assert host_name.address() == found
+    assert host_name.address_of_host_name() == found
 
 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_only_ranks_without_an_interface_go_by_that_name(
     by_name: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_name, "address", lambda: "127.0.1.1")
+    monkeypatch.setattr(host_name, "address_of_host_name", lambda: "127.0.1.1")
     asked: list[str] = []
 
     def ask(interface: str) -> bool:

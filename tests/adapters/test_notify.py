@@ -87,3 +87,14 @@ def test_a_systemd_that_does_not_read_holds_nobody_up_and_misses_no_state(
             break
     notifier.alive()
     assert told(systemd) == ["STATUS=SERVING", "WATCHDOG=1"]
+
+
+def test_a_socket_is_kept_by_systemd_until_it_is_forgotten(systemd: socket.socket) -> None:
+    with socket.socket() as ours:
+        Notifier({}).keep("gateway", ours.fileno())
+        text, (kept,), _, _ = socket.recv_fds(systemd, 4096, 1)
+        assert text == b"FDSTORE=1\nFDNAME=gateway"
+        assert os.path.sameopenfile(kept, ours.fileno())
+        os.close(kept)
+    Notifier({}).forget("gateway")
+    assert told(systemd) == ["FDSTOREREMOVE=1", "FDNAME=gateway"]

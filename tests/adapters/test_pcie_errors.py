@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.gpu.pcie_errors import corrected
+from caovand.adapters.gpu.pcie_errors import count_corrected
 from caovand.engines.common.checks import MIN_LINK_ERRORS, link_checks
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import turing
@@ -33,7 +33,7 @@ def test_the_kernel_s_count_is_read_by_the_card_s_address(
     folder.mkdir()
     if text is not None:
         (folder / "aer_dev_correctable").write_text(text)
-    assert corrected([replace(turing(1)[0], bus=bus)], tmp_path) == found
+    assert count_corrected([replace(turing(1)[0], bus=bus)], tmp_path) == found
 
 
 def test_a_few_are_normal_and_a_flood_is_a_warning() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from caovand.adapters.network import port_check
-from caovand.adapters.network.port_check import connect, listening, reason
+from caovand.adapters.network.port_check import connect, kernel_reason, listening
 from caovand.core.cluster.link import LOST
 from tests.daemon_process import ROOT, free_port
 from tests.descriptors import descriptors, run
@@ -78,7 +78,7 @@ def test_an_address_of_another_machine_and_a_port_that_is_taken_are_refused() ->
             async with listening(host, port, ASKS, ANSWERS):
                 return ""
         except OSError as problem:
-            return reason(problem)
+            return kernel_reason(problem)
 
     async def work() -> None:
         assert await refused("192.0.2.1", 0) == "Cannot assign requested address"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.ray_in_env.__main__ import Printed
+from caovand.adapters.ray_in_env.__main__ import ActorOutput
 from caovand.adapters.system import processes
 from tests.daemon_process import ROOT, free_port
 
@@ -52,7 +52,7 @@ def launcher(address: str, folder: Path, *command: str) -> Iterator[subprocess.P
 
 
 def of_session(session: int) -> list[processes.Process]:
-    return [one for one in processes.every() if one.session == session and not one.zombie]
+    return [one for one in processes.all_processes() if one.session == session and not one.zombie]
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_file_that_is_gone_again_ends_nothing(
 ) -> None:
     (logs.folder / "worker-0.out").symlink_to("nowhere")  # listed, and not to be opened
     logs.file.write_bytes(b"a\n")
-    Printed(tmp_path).pass_on()
+    ActorOutput(tmp_path).pass_on()
     assert capfdbinary.readouterr().out == b"a\n"
 
 
@@ -190,7 +190,7 @@ def test_without_descriptors_nothing_ends_and_nothing_is_lost(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:  # fmt: skip
     logs.file.write_bytes(b"a\n")
-    printed = Printed(tmp_path)
+    printed = ActorOutput(tmp_path)
     for name in ("glob", "open"):
         with monkeypatch.context() as patch:
             patch.setattr(Path, name, no_descriptor)
@@ -206,7 +206,7 @@ def no_descriptor(*_: object) -> None:
 def test_a_file_that_takes_the_place_of_another_is_printed_as_well(
     logs: Logs, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    printed = Printed(tmp_path)
+    printed = ActorOutput(tmp_path)
     logs.file.write_bytes(b"a\nwithout an end")
     printed.pass_on()
     logs.file.rename(logs.folder / "worker-1.out.1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -139,7 +140,7 @@ def test_no_folder_of_another_is_emptied_as_the_engine_s_temporary_one(
         assert (precious / "file").exists()
     finally:
         for path in cache.iterdir():
-            stale_files._removed(path)
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
         cache.rmdir()
 
 
@@ -156,11 +157,11 @@ def test_a_copy_has_none_of_the_rights_of_what_it_was_made_from(tmp_path: Path) 
 def test_a_place_leads_to_a_shared_folder_again_and_again(tmp_path: Path) -> None:
     place, folder = tmp_path / "plan/vllm/infos", tmp_path / "infos/one"
     for _ in range(2):
-        safe_files.lead(place, folder)
+        safe_files.link_to(place, folder)
         (place / "model.json").write_text("{}")
     assert place.is_symlink()
     assert [file.name for file in folder.iterdir()] == ["model.json"]
-    safe_files.lead(place, tmp_path / "infos/two")
+    safe_files.link_to(place, tmp_path / "infos/two")
     assert list(place.iterdir()) == []
     assert (folder / "model.json").exists()
 
@@ -170,7 +171,7 @@ def test_what_is_in_the_place_of_a_link_stays(tmp_path: Path) -> None:
     place.mkdir()
     (place / "model.json").write_text("{}")
     with pytest.raises(FileExistsError):
-        safe_files.lead(place, tmp_path / "shared")
+        safe_files.link_to(place, tmp_path / "shared")
     assert (place / "model.json").exists()
 
 
@@ -179,7 +180,7 @@ def test_no_link_leads_to_a_folder_that_is_itself_a_link(tmp_path: Path) -> None
     folder = tmp_path / "shared"
     folder.symlink_to("elsewhere")
     with pytest.raises(PermissionError, match="not a folder of ours"):
-        safe_files.lead(tmp_path / "infos", folder)
+        safe_files.link_to(tmp_path / "infos", folder)
     assert not (tmp_path / "infos").is_symlink()
 
 

@@ -52,7 +52,7 @@ def test_a_negative_scale_is_found_in_every_type(
 ) -> None:
     tensors = {"model.norm.weight": (dtype, floats(dtype, -1.0)), NAME: (dtype, b"")}
     tensors[NAME] = dtype, floats(dtype, *values)
-    found = scales.negative(write(tmp_path / "a.safetensors", tensors))
+    found = scales.find_negative(write(tmp_path / "a.safetensors", tensors))
     assert found == (NAME if negative else "")
 
 
@@ -63,7 +63,7 @@ def test_it_is_found_anywhere_in_bounded_memory(tmp_path: Path, place: int) -> N
     shard = write(tmp_path / "a.safetensors", {NAME: ("F16", bytes(data))})
     del data
     tracemalloc.start()
-    assert scales.negative(shard) == NAME
+    assert scales.find_negative(shard) == NAME
     assert tracemalloc.get_traced_memory()[1] < 3 << 20
     tracemalloc.stop()
 
@@ -73,14 +73,14 @@ def test_a_file_is_read_again_only_once_it_has_changed(
 ) -> None:
     good, bad = {NAME: ("F16", floats("F16", 1.0))}, {NAME: ("F16", floats("F16", -1.0, 1.0))}
     shard = write(tmp_path / "a.safetensors", good)
-    assert scales.negative(shard) == ""
+    assert scales.find_negative(shard) == ""
     with monkeypatch.context() as patch:
         patch.setattr(scales, "_is_negative", lambda *_: pytest.fail("read again"))
-        assert scales.negative(shard) == ""
-    assert scales.negative(write(shard, bad)) == NAME
+        assert scales.find_negative(shard) == ""
+    assert scales.find_negative(write(shard, bad)) == NAME
 
 
 def test_scales_that_are_no_floats_are_refused(tmp_path: Path) -> None:
     shard = write(tmp_path / "a.safetensors", {NAME: ("I8", b"\x01\x02")})
     with pytest.raises(BadShard, match=r"its scales .* are of type I8, not floats"):
-        scales.negative(shard)
+        scales.find_negative(shard)

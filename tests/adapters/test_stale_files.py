@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import engine_user
-from caovand.adapters.files import stale_files
+from caovand.adapters.files import emptying, stale_files
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.files.stale_files import MAX_FOLDER, SHARED, StaleFiles
 from caovand.daemon.stale_files import places
@@ -204,6 +204,19 @@ def test_the_engines_own_temporary_folder_is_emptied(tmp_path: Path) -> None:
         short.rmdir()
 
 
+def test_a_link_that_an_engine_left_there_does_not_spoil_the_next_ones_folder(
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="c-") as short:
+        one = StaleFiles((Path(short),), tmp_path / "ledger.json", tmp_path / "none")
+        assert one.folder is not None
+        one.folder.symlink_to(tmp_path)
+        one.begin()
+        assert one.made
+        assert not one.folder.is_symlink()
+        assert tmp_path.is_dir()
+
+
 def test_a_folder_too_long_for_sockets_is_not_used(tmp_path: Path) -> None:
     long = tmp_path / ("x" * MAX_FOLDER)
     folder = StaleFiles((long, Path("/run/c")), tmp_path / "l").folder
@@ -252,7 +265,7 @@ def test_what_an_engine_of_our_own_user_left_is_removed_by_us(
     one, asked = StaleFiles((), tmp_path / "ledger.json", tmp_path), list[object]()
 
     def as_another(function: Callable[..., object], *args: object) -> list[object]:
-        if function is stale_files.remove_all:
+        if function is emptying.remove_all:
             asked.extend(args[0] if isinstance(args[0], list) else ())
         return []
 

@@ -12,7 +12,7 @@ import pytest
 
 from caovand.adapters.engine import probe
 from caovand.adapters.files import trust
-from caovand.adapters.files.trust import doubt
+from caovand.adapters.files.trust import find_doubt
 from caovand.engines.vllm.probe import PROBE
 
 STRANGER = 65534
@@ -32,7 +32,7 @@ def test_what_only_we_and_root_can_change_leaves_no_doubt(place: Path) -> None:
     (place / "file").write_text("")
     (place / "link").symlink_to("../" + place.name + "/file")
     for path in (place / "file", place / "link", place / "absent/below", place / "x/../file"):
-        assert doubt(path, US) is None
+        assert find_doubt(path, US) is None
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_a_folder_others_may_write_is_in_doubt_with_all_below_it(
     if mode == 0o775 and os.getuid() != 0:
         pytest.skip("a group that is not ours needs root")
     for path in (folder / "file", place / "link", folder / "absent"):
-        found = doubt(path, US)
+        found = find_doubt(path, US)
         assert found is not None
         assert (found.path, found.uid) == (folder, None)
         assert found.fact.startswith(fact)
     folder.chmod(mode | 0o1000)  # nobody may replace another's file there
-    assert doubt(folder / "file", US) is None
+    assert find_doubt(folder / "file", US) is None
 
 
 @as_root
 def test_a_link_of_a_stranger_is_in_doubt_wherever_it_leads(place: Path) -> None:
     place.chmod(0o1777)
     (place / "python").symlink_to(sys.executable)
-    assert doubt(place / "python") is None
+    assert find_doubt(place / "python") is None
     os.lchown(place / "python", STRANGER, STRANGER)
-    found = doubt(place / "python")
+    found = find_doubt(place / "python")
     assert found is not None
     assert found.uid == STRANGER
     assert str(found) == f"{place}/python belongs to uid {STRANGER}"
@@ -76,14 +76,14 @@ def test_a_group_that_the_owner_chose_may_write_to_a_folder_but_name_no_interpre
 ) -> None:
     os.chown(place, 0, 12345)
     place.chmod(0o775)  # as /var/log is on Ubuntu
-    assert doubt(place / "caovan", groups=True) is None
-    assert doubt(place / "caovan") is not None
+    assert find_doubt(place / "caovan", groups=True) is None
+    assert find_doubt(place / "caovan") is not None
 
 
 def test_links_that_lead_in_a_circle_are_in_doubt(place: Path) -> None:
     (place / "one").symlink_to("two")
     (place / "two").symlink_to("one")
-    found = doubt(place / "one", US)
+    found = find_doubt(place / "one", US)
     assert found is not None
     assert "cannot be checked" in found.fact
 
@@ -107,7 +107,7 @@ def test_an_interpreter_another_named_or_owns_is_asked_as_that_other(
     config.write_text("")
     os.chown(config, STRANGER if whose != "interpreter" else 0, 0)
     python = script(place / "bin/python", STRANGER if whose != "file" else 0)
-    found = trust.asker(str(python), config)
+    found = trust.probing_user(str(python), config)
     assert found is not None
     assert found.uid == STRANGER
     assert "HF_TOKEN" not in found.popen(os.environ)["env"]
@@ -142,9 +142,9 @@ def test_an_environment_is_trusted_with_all_that_python_reads_first(place: Path,
     site.mkdir(parents=True)
     (site / "x.pth").write_text("")
     python = str(venv / "bin/python")
-    assert trust.asker(python, None) is None
+    assert trust.probing_user(python, None) is None
     os.chown(venv / part, STRANGER, STRANGER)
-    assert trust.asker(python, None) is not None
+    assert trust.probing_user(python, None) is not None
 
 
 @as_root

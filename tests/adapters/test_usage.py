@@ -23,32 +23,32 @@ sys.stdin.read()
 
 
 def test_a_child_adds_its_memory_and_its_files() -> None:
-    before = usage.usage(usage.tree(os.getpid()))
+    before = usage.total_usage(usage.living_tree(os.getpid()))
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"
-    pids = usage.tree(os.getpid())
+    pids = usage.living_tree(os.getpid())
     assert {os.getpid(), child.pid} <= pids
-    after, alone = usage.usage(pids), usage.usage([os.getpid()])
+    after, alone = usage.total_usage(pids), usage.total_usage([os.getpid()])
     child.communicate()
     assert None not in (before.held_mib, before.files, after.held_mib, after.files, alone.held_mib)
     assert after.held_mib >= alone.held_mib + 64  # type: ignore[operator]
     assert after.files >= before.files + 50  # type: ignore[operator]
-    assert child.pid not in usage.tree(os.getpid()), "it ended"
+    assert child.pid not in usage.living_tree(os.getpid()), "it ended"
 
 
 def test_what_is_gone_uses_nothing_that_is_known() -> None:
-    assert usage.usage(usage.tree(1 << 22)) == usage.Usage(None, None)
+    assert usage.total_usage(usage.living_tree(1 << 22)) == usage.Usage(None, None)
 
 
 def test_the_work_of_a_process_grows_and_another_of_its_pid_is_none_of_it() -> None:
-    first = usage.work_of(os.getpid())
+    first = usage.process_usage(os.getpid())
     until = time.process_time() + 0.1
     while time.process_time() < until:
         pass
-    second = usage.work_of(os.getpid())
+    second = usage.process_usage(os.getpid())
     assert first is not None
     assert second is not None
     assert second.cpu_s - first.cpu_s >= 0.05
@@ -62,7 +62,7 @@ def test_the_work_of_a_process_grows_and_another_of_its_pid_is_none_of_it() -> N
         int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20,
         abs=16,
     )
-    assert usage.work_of(1 << 22) is None
+    assert usage.process_usage(1 << 22) is None
 
 
 def test_shared_memory_is_counted() -> None:

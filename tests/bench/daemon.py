@@ -237,7 +237,7 @@ def bare_start(plan: dict[str, Any], one: Daemon, port: int) -> float:
     took = time.monotonic() - began
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    until(lambda: all(p.session != process.pid for p in processes.every()), "its end")
+    until(lambda: all(p.session != process.pid for p in processes.all_processes()), "its end")
     return took
 
 

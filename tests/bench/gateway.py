@@ -1,19 +1,28 @@
 """`make bench`: what the gateway adds to a request, next to the same requests sent directly.
 
+    python -m tests.bench.gateway [--litellm COMMAND]
+
+`--litellm` runs LiteLLM's proxy in turn with the gateway (`pip install 'litellm[proxy]'` into an
+environment of its own).
 Engine, gateway and clients are processes of their own. The engine answers every request with a
 stream of fixed events at a fixed pace, so that the difference is the gateway's. Nothing here fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +36,12 @@ STREAMS = 50
 ROUNDS = 10
 EVENTS = 100
 PACE_S = 0.02
-EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "word "}}]}\n\n'
+EVENT = (
+    b'data: {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny",'
+    b' "choices": [{"index": 0, "delta": {"content":"word "}, "finish_reason": null}]}\n\n'
+)
+WORD = b'"content":"word "'
+LITELLM_S = 120.0
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
     b"Connection: keep-alive\r\n\r\n"
@@ -73,7 +87,7 @@ async def gateway(port: int, engine_port: int, folder: Path) -> None:
     """Be the gateway."""
     from caovand.gateway import server  # noqa: PLC0415  (its process alone pays for the library)
 
-    listener = listening.on(f"127.0.0.1:{port}", 1024)
+    listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
     await server.start(listener, folder / "gateway", 1 << 20)
     await asyncio.Event().wait()
 
@@ -118,7 +132,7 @@ async def ask(port: int, begin: asyncio.Event) -> Seen:
         data = await reader.read(65536)
         if not data:
             raise ConnectionError("the answer is cut off")
-        count += data.count(b'data: {"choices"')
+        count += data.count(WORD)
         if not first_s and count:
             first_s = time.perf_counter() - began
         tail = (tail + data)[-64:]
@@ -141,54 +155,102 @@ def run(work: Callable[[], Awaitable[object]]) -> None:
 
 
 def main() -> None:
-    """Measure both ways in turn and print the table."""
+    """Measure all ways in turn and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gateway")
+    parser.add_argument("--litellm", type=Path, metavar="COMMAND")
+    options = parser.parse_args()
     engine_port, port = free_port(), free_port()
-    with tempfile.TemporaryDirectory(prefix="caovan-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="caovan-bench-") as name, contextlib.ExitStack() as end:
         folder = Path(name)
         works = (
             partial(engine, engine_port),
             partial(daemon, folder, engine_port),
             partial(gateway, port, engine_port, folder),
         )
-        processes = [multiprocessing.Process(target=run, args=(work,)) for work in works]
-        for process in processes:
+        for work in works:
+            process = multiprocessing.Process(target=run, args=(work,))
             process.start()
+            end.callback(process.kill)
             time.sleep(0.5)
-        pid = processes[-1].pid
-        assert pid is not None
-        try:
-            measure(engine_port, port, pid)
-        finally:
-            for process in processes:
-                process.kill()
+        assert process.pid is not None
+        ways = [Way("directly", engine_port), Way("through the gateway", port, process.pid)]
+        if options.litellm:
+            proxy = litellm(options.litellm, folder, engine_port)
+            end.callback(proxy.kill)
+            ways.append(Way("through LiteLLM's proxy", proxy.port, proxy.pid))
+        measure(ways)
 
 
-def measure(engine_port: int, port: int, pid: int) -> None:
+class LiteLlm(subprocess.Popen[bytes]):
+    """LiteLLM's proxy on the port `port`."""
+
+    port = 0
+
+
+def litellm(command: Path, folder: Path, engine_port: int) -> LiteLlm:
+    """A proxy that serves."""
+    port, file = free_port(), folder / "litellm.yaml"
+    model = {"model": "openai/tiny", "api_base": f"http://127.0.0.1:{engine_port}/v1"}
+    served = {"model_name": "tiny", "litellm_params": {**model, "api_key": "none"}}
+    file.write_text(json.dumps({"model_list": [served]}))  # JSON is YAML
+    words = [command, "--config", file, "--host", "127.0.0.1", "--port", str(port)]
+    unguarded = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+    env = {**os.environ, **unguarded, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    with open(folder / "litellm.log", "wb") as log:
+        proxy = LiteLlm(words, stdout=log, stderr=log, env=env)
+    proxy.port = port
+    end = time.monotonic() + LITELLM_S
+    while time.monotonic() < end and proxy.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return proxy
+        time.sleep(0.5)
+    sys.exit(f"LiteLLM's proxy does not serve: {(folder / 'litellm.log').read_text()[-2000:]}")
+
+
+@dataclass
+class Way:
+    """One way to the engine, through the process `pid`, and what clients saw of it."""
+
+    name: str
+    port: int
+    pid: int | None = None
+    seen: list[Seen] = field(default_factory=list)
+    steadily: list[Seen] = field(default_factory=list)
+    used_s: float = 0.0
+
+    def burst(self) -> None:
+        """STREAMS requests at the same moment."""
+        before_s = self.cpu_s()
+        self.seen += asyncio.run(burst(self.port))
+        self.used_s += self.cpu_s() - before_s
+
+    def cpu_s(self) -> float:
+        """The CPU time of its process so far."""
+        return cpu_s(self.pid) if self.pid else 0.0
+
+
+def measure(ways: list[Way]) -> None:
     """Send the bursts and print what came of them."""
-    asyncio.run(burst(port, 1))  # whatever the first request alone needs
-    rounds: dict[int, list[Seen]] = {engine_port: [], port: []}
-    used_s = 0.0
+    for way in ways:
+        asyncio.run(burst(way.port, 1))  # whatever the first request alone needs
     for _ in range(ROUNDS):
-        for way in rounds:
-            before_s = cpu_s(pid)
-            rounds[way] += asyncio.run(burst(way))
-            used_s += cpu_s(pid) - before_s if way == port else 0.0
-    apart = {way: asyncio.run(steady(way)) for way in rounds}
-    direct, through = rounds.values()
-    chunks = sum(one.events for one in through)
-    rows = [
-        ("first event directly, p50 / p99", in_ms([one.first_s for one in direct]), ""),
-        ("first event through it, p50 / p99", in_ms([one.first_s for one in through]), ""),
-        ("one of many, first event directly", in_ms([s.first_s for s in apart[engine_port]]), ""),
-        ("one of many, through it", in_ms([s.first_s for s in apart[port]]), "3 ms more"),
-        ("whole answer directly, p50 / p99", in_ms([one.whole_s for one in direct]), ""),
-        ("whole answer through it, p50 / p99", in_ms([one.whole_s for one in through]), ""),
-        ("its CPU, all of it, a chunk", f"{used_s / chunks * 1e6:.0f} us", ""),
-        ("its memory", f"{memory_mb(pid):.1f} MB RSS", "under 60 MB"),
-    ]
+        for way in ways:
+            way.burst()
+    for way in ways:
+        way.steadily = asyncio.run(steady(way.port))
     print(f"\n{STREAMS} streams at once, {ROUNDS} times; load average: {os.getloadavg()[0]:.1f}")
-    for what, figure, goal in rows:
-        print(f"{what:<44} {figure:>16}   {goal}")
+    print(f"{'first event, whole answer, p50 / p99':<38} {'at once':>18} {'one of many':>18}"
+          f" {'whole':>20} {'CPU a chunk':>12} {'RSS':>10}")  # fmt: skip
+    for way in ways:
+        chunks = sum(one.events for one in way.seen)
+        cost = f"{way.used_s / chunks * 1e6:.0f} us" if way.pid else ""
+        memory = f"{memory_mb(way.pid):.1f} MB" if way.pid else ""
+        first, apart, whole = (
+            in_ms([one.first_s for one in way.seen]),
+            in_ms([one.first_s for one in way.steadily]),
+            in_ms([one.whole_s for one in way.seen]),
+        )
+        print(f"{way.name:<38} {first:>18} {apart:>18} {whole:>20} {cost:>12} {memory:>10}")
 
 
 if __name__ == "__main__":

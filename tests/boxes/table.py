@@ -21,8 +21,8 @@ from tests.boxes.models import derived, model
 from tests.core.machines import plan
 
 EXPERT = "expert:"
-BATCH = ", batch"
-"""The end of a row's name that is planned for `workload = "batch"`."""
+WORKLOADS = ("batch", "long")
+"""A row's name ends in one of these, behind a comma, if that is its workload."""
 PLANNED = ("plan:", "refused:")
 WIDTH = 120
 
@@ -36,7 +36,7 @@ def played(text: str, box: str, plan_of: Callable[[str, str], list[str]] | None 
         if line.startswith("## "):
             lines += [*plan_of(row, box), ""] if row else []
             row = line.removeprefix("## ").removesuffix(" (derived sizes)")
-            sizes = " (derived sizes)" if derived(row.removesuffix(BATCH)) else ""
+            sizes = " (derived sizes)" if derived(_split(row)[0]) else ""
             lines += [f"## {row}{sizes}"] if row else []
             ours = True
         elif line.startswith(PLANNED):
@@ -49,14 +49,19 @@ def played(text: str, box: str, plan_of: Callable[[str, str], list[str]] | None 
 def rows(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if line.startswith("## "):
-            yield line.removeprefix("## ").removesuffix(" (derived sizes)").removesuffix(BATCH)
+            yield _split(line.removeprefix("## ").removesuffix(" (derived sizes)"))[0]
+
+
+def _split(row: str) -> tuple[str, str]:
+    """The model and the workload of a row's name."""
+    name, _, workload = row.partition(", ")
+    return (name, workload) if workload in WORKLOADS else (row, "chat")
 
 
 def planned(name: str, box: str) -> list[str]:
     """The plan of a model on a box, in a few lines."""
-    own = name.removesuffix(BATCH)
+    own, workload = _split(name)
     machine = box_with(box, _gguf(own) if own.endswith(".gguf") else model(own))
-    workload = "batch" if name.endswith(BATCH) else "chat"
     try:
         found = plan(machine, policy={"workload": workload})
     except Unplannable as problem:

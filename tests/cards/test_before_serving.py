@@ -46,7 +46,7 @@ def test_drafts_that_kill_every_engine_are_turned_off(
         assert [rung for rung in status["rungs"] if "mtp" in rung or "draft" in rung.lower()]
         assert one.ctl("stop").returncode == 0
         until(lambda: not one.tree(), "an engine that has ended")
-    assert not old & {process.pid for process in processes.every() if not process.zombie}
+    assert not old & {process.pid for process in processes.all_processes() if not process.zombie}
     until(lambda: card_mib() <= unused + SPARE_MIB, "an unused card", ENDED_S)
 
 

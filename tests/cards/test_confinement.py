@@ -112,7 +112,7 @@ def test_a_confined_engine_is_as_fast_as_another_and_leaves_nothing(
         group = {process.pid for process in one.tree()}
         assert one.ctl("stop").returncode == 0
         until(lambda: not one.tree(), "an engine that has ended")
-        left = group & {process.pid for process in processes.every() if not process.zombie}
+        left = group & {process.pid for process in processes.all_processes() if not process.zombie}
         assert not left
     left_there = sorted(file.name for file in set(SHARED.iterdir()) - before)
     print(f"in /dev/shm, also of other daemons: {left_there}", flush=True)

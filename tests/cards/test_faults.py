@@ -114,7 +114,7 @@ class Faults:
         row.changed = ", ".join(gained) or ("nothing" if after["rungs"] == before["rungs"] else "?")
         if found := after["last_failure"]:
             row.named = f"{found['failure']}: {found['text'][:100]}"
-        row.left = str(len(old & {one.pid for one in processes.every() if not one.zombie}))
+        row.left = str(len(old & {one.pid for one in processes.all_processes() if not one.zombie}))
         row.mib = str(self.lowest.mib)
         print(" | ".join(cells(row)), flush=True)
         return after
@@ -307,7 +307,7 @@ def test_a_busy_engine_that_is_stopped_leaves_nothing(faults: Faults) -> None:
         assert faults.daemon.stop() == 0
         row.serving = f"ended after {time.time() - began:.1f}"
     row.request = outcome[0]
-    row.left = str(len(old & {one.pid for one in processes.every() if not one.zombie}))
+    row.left = str(len(old & {one.pid for one in processes.all_processes() if not one.zombie}))
     faults.lowest.again()
     until(lambda: card_mib() <= faults.unused_mib + SPARE_MIB, "an unused card", ENDED_S)
     row.mib = str(card_mib())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.cli.common.drawing import BARS, PLAIN_BARS, sparkline
-from caovand.cli.common.printing import Shown, takes_unicode
+from caovand.cli.common.printing import EscapingStream, takes_unicode
 from caovand.cli.history import lines
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon
@@ -111,7 +111,7 @@ def test_a_length_that_is_none_is_refused(ctl: Ctl, text: str) -> None:
 )
 def test_a_stream_takes_unicode_or_not(encoding: str, takes: bool) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    assert takes_unicode(Shown(stream)) is takes  # type: ignore[arg-type]
+    assert takes_unicode(EscapingStream(stream)) is takes  # type: ignore[arg-type]
 
 
 def test_without_unicode_the_bars_are_plain() -> None:

@@ -27,7 +27,7 @@ from caovand.cli.common import orphans, survey
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.main import main
 from caovand.core.config.schema import Config
-from caovand.core.facts.all_reduce import Sums
+from caovand.core.facts.all_reduce import AllReduceResult
 from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
@@ -441,7 +441,7 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
 
 
 def test_right_sums_over_the_cards_pass() -> None:
-    found = checkup(replace(GOOD, sums=Sums("right", 1.0)))
+    found = checkup(replace(GOOD, sums=AllReduceResult("right", 1.0)))
     assert "sums over the plan's cards were right when they were checked" in {f.text for f in found}
     assert {finding.verdict for finding in found} == {"PASS"}
 
@@ -510,9 +510,21 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
             "holds 900 MiB",
         ),
         (replace(GOOD, orphans=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
-        (replace(GOOD, sums=Sums("wrong", 1.0, "NCCL", "3 of 9")), "WARN", "wrong: NCCL, 3 of 9"),
-        (replace(GOOD, sums=Sums("hung", 1.0, "NCCL", "no answer")), "WARN", "did not end: NCCL"),
-        (replace(GOOD, sums=Sums("unclear", 1.0, text="no torch")), "WARN", "checked: no torch"),
+        (
+            replace(GOOD, sums=AllReduceResult("wrong", 1.0, "NCCL", "3 of 9")),
+            "WARN",
+            "wrong: NCCL, 3 of 9",
+        ),
+        (
+            replace(GOOD, sums=AllReduceResult("hung", 1.0, "NCCL", "no answer")),
+            "WARN",
+            "did not end: NCCL",
+        ),
+        (
+            replace(GOOD, sums=AllReduceResult("unclear", 1.0, text="no torch")),
+            "WARN",
+            "checked: no torch",
+        ),
         (replace(GOOD, engine=replace(CUDA, version="0.19.0")), "WARN", "tested with"),
         (replace(GOOD, engine=replace(CUDA, flashinfer="0.6.12")), "WARN", "256-wide heads"),
         (
@@ -741,9 +753,9 @@ def test_serve_without_a_model_or_with_a_bad_port_is_wrong_usage(words: list[str
 
 def test_serve_plans_with_the_key_it_will_ask_for() -> None:
     order = serve.read(["/srv/m", "--api-key", "hunter2"])
-    assert serve.keyed(order, Path("/s")).server.api_key_file == "/s/api-key"
+    assert serve.with_key_file(order, Path("/s")).server.api_key_file == "/s/api-key"
     bare = serve.read(["/srv/m"])
-    assert serve.keyed(bare, Path("/s")) == bare.config
+    assert serve.with_key_file(bare, Path("/s")) == bare.config
 
 
 def test_serve_writes_a_configuration_that_only_we_can_read(tmp_path: Path) -> None:

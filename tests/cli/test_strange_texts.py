@@ -232,7 +232,7 @@ def test_a_terminal_gets_colours_of_ours_and_none_of_strangers(
         monkeypatch.delenv(name, raising=False)
     out = io.StringIO()
     out.isatty = lambda: True  # type: ignore[method-assign]
-    with contextlib.redirect_stdout(out), printing.shown():
+    with contextlib.redirect_stdout(out), printing.escaping_output():
         console().print(Text("ours \x1b[32mtheirs", style="red"))
         print("\x1b[31mtheirs")
     assert out.getvalue().startswith("\x1b[31mours \\x1b[32mtheirs\x1b[0m")
@@ -243,7 +243,7 @@ def test_a_terminal_gets_colours_of_ours_and_none_of_strangers(
 def test_progress_is_shown(terminal: bool) -> None:
     out = io.StringIO()
     out.isatty = lambda: terminal  # type: ignore[method-assign]
-    with contextlib.redirect_stderr(out), printing.shown():
+    with contextlib.redirect_stderr(out), printing.escaping_output():
         screen = Screen(sys.stderr)
         screen.progress(1, 2, STRANGE[:12])
         screen.say(STRANGE)
@@ -271,7 +271,7 @@ def test_a_stream_that_was_closed_meanwhile_is_left_alone(monkeypatch: pytest.Mo
     faults: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", faults.append)
     stream = io.TextIOWrapper(io.BytesIO())
-    shown = printing.Shown(stream)
+    shown = printing.EscapingStream(stream)
     print("text", file=shown)
     stream.close()
     del shown

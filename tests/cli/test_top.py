@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.cli.top import parts, screen
-from caovand.cli.top.view import CardProcess, Happening, Look, Page, View
+from caovand.cli.top.view import CardProcess, EventLine, Page, TerminalStyle, View
 from caovand.core.printable import one_line
 from tests.cli.fake_daemon import status
 
 SCREENS = Path(__file__).parent / "top"
 LOOKS = {
-    "colour": Look(),
-    "plain": Look(colour=False),
-    "ascii": Look(unicode=False, colour=False),
+    "colour": TerminalStyle(),
+    "plain": TerminalStyle(colour=False),
+    "ascii": TerminalStyle(unicode=False, colour=False),
 }
 SIZES = ((80, 24), (120, 40))
 
@@ -59,12 +59,12 @@ RECENT = {
     "requests_per_s": [None, *(0.2 * (step % 5) for step in range(59))],
 }
 HAPPENINGS = (
-    Happening("06:45:28", "daemon", "caovand 0.1.0 started"),
-    Happening("06:46:02", "failure", "SERVING -> RECYCLING: engine core exited unexpectedly; the"
+    EventLine("06:45:28", "daemon", "caovand 0.1.0 started"),
+    EventLine("06:46:02", "failure", "SERVING -> RECYCLING: engine core exited unexpectedly; the"
               " engine ended (exit status 0) in phase serving; the same plan again"),
-    Happening("06:46:02", "incident", "incident 0001-engine-died: caovanctl incidents show 1"),
-    Happening("06:46:03", "state", "BACKOFF -> STARTING"),
-    Happening("06:46:56", "state", "STARTING -> SERVING"),
+    EventLine("06:46:02", "incident", "incident 0001-engine-died: caovanctl incidents show 1"),
+    EventLine("06:46:03", "state", "BACKOFF -> STARTING"),
+    EventLine("06:46:56", "state", "STARTING -> SERVING"),
 )  # fmt: skip
 PROCESSES = tuple(
     one
@@ -171,7 +171,7 @@ def test_no_text_of_strangers_gets_through_or_moves_a_line(
     view = replace(
         SERVES,
         processes=(CardProcess(0, 1, 1, command, command),),
-        happenings=(Happening("06:00:00", "state", event),),
+        happenings=(EventLine("06:00:00", "state", event),),
     )
     found = screen.lines(view, Page.MAIN, 80, 24, LOOKS[look])
     assert len(found) == 24
@@ -192,14 +192,14 @@ def test_narrow_terminals_go_without_what_processes_use_of_the_host_column_by_co
 
 
 def test_a_small_terminal_is_asked_for_more() -> None:
-    found = [line.plain for line in screen.lines(SERVES, Page.MAIN, 39, 24, Look())]
+    found = [line.plain for line in screen.lines(SERVES, Page.MAIN, 39, 24, TerminalStyle())]
     assert "".join(found).startswith("caovanctl topneeds 40x10, this is 39x24; q quits")
 
 
 def test_many_cards_leave_room_for_what_happens() -> None:
     gpus = [card(index) for index in range(8)]
     view = replace(SERVES, status={**SERVES.status, "gpus": gpus})
-    found = [line.plain for line in screen.lines(view, Page.MAIN, 80, 24, Look())]
+    found = [line.plain for line in screen.lines(view, Page.MAIN, 80, 24, TerminalStyle())]
     assert sum(line.startswith("  GPU ") for line in found) >= 6
     assert any("STARTING -> SERVING" in line for line in found)
 
@@ -260,7 +260,7 @@ def test_the_latest_reading_is_on_the_right() -> None:
 
 def test_the_last_reading_of_an_engine_that_is_gone_is_not_the_latest() -> None:
     def rows(recent: dict[str, Any]) -> list[str]:
-        return [line.plain for line in parts.speed(recent, 100, Look())]
+        return [line.plain for line in parts.speed(recent, 100, TerminalStyle())]
 
     assert "tokens/s, max" in rows(RECENT)[0]
     gone = {**RECENT, "age_s": [age + 40 for age in AGES]}

@@ -15,7 +15,7 @@ import pytest
 from caovand.adapters.system import processes
 from caovand.cli.common.client import Client
 from caovand.cli.top import screen, watcher
-from caovand.cli.top.view import CardProcess, Happening, Look, Page
+from caovand.cli.top.view import CardProcess, EventLine, Page, TerminalStyle
 from caovand.core.reporting.wire import Reply
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -111,8 +111,10 @@ def test_pids_of_another_host_get_no_name_from_this_one() -> None:
 
 
 def test_one_screen_of_text_has_the_latest_events() -> None:
-    many = tuple(Happening("06:00:00", "state", f"event {n}") for n in range(50))
-    found = [line.plain for line in screen.once(replace(SERVES, happenings=many), 80, Look())]
+    many = tuple(EventLine("06:00:00", "state", f"event {n}") for n in range(50))
+    found = [
+        line.plain for line in screen.once(replace(SERVES, happenings=many), 80, TerminalStyle())
+    ]
     assert found[-1].endswith("event 49")
     assert sum("  state    event" in line for line in found) == 10
 

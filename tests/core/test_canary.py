@@ -15,19 +15,19 @@ from caovand.core.health.canary import (
     MARGIN,
     TOKENS,
     Degenerate,
-    Greedy,
-    alone,
-    changed,
+    GreedyAnswer,
+    find_change,
     from_document,
     key_of,
     read,
     to_document,
+    was_alone,
 )
 from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan
 from tests.core.machines import inventory
 
-FIRST = Greedy(("a", "b", "c"), (5.0, MARGIN / 2, 5.0))
+FIRST = GreedyAnswer(("a", "b", "c"), (5.0, MARGIN / 2, 5.0))
 
 
 def body(tokens: list[str], logprob: Any = -0.1, second: Any = -3.1) -> str:
@@ -74,7 +74,7 @@ def test_an_answer_without_logprobs_cannot_be_compared(text: str) -> None:
     ],
 )
 def test_only_a_clear_first_difference_counts(tokens: tuple[str, ...], said: str) -> None:
-    assert changed(FIRST, Greedy(tokens, (5.0,) * len(tokens)), MARGIN) == said
+    assert find_change(FIRST, GreedyAnswer(tokens, (5.0,) * len(tokens)), MARGIN) == said
 
 
 @pytest.mark.parametrize(("second", "margin"), [(None, 0.0), ("-Infinity", 100.0), ("NaN", 0.0)])
@@ -94,8 +94,8 @@ def test_a_model_without_preferences_never_trips(
 ) -> None:
     """As one with random weights: it may even begin to repeat a token."""
     margins = (lead * MARGIN,) * TOKENS
-    kept, found = Greedy(first, margins[: len(first)]), Greedy(now, margins[: len(now)])
-    assert changed(kept, found, MARGIN) == ""
+    kept, found = GreedyAnswer(first, margins[: len(first)]), GreedyAnswer(now, margins[: len(now)])
+    assert find_change(kept, found, MARGIN) == ""
 
 
 @given(WORDS, st.data())
@@ -108,20 +108,20 @@ def test_what_follows_a_near_tie_is_excused_and_a_clear_change_before_one_is_not
     now = (*first[:place], "x", *data.draw(WORDS))[: len(first)]
     if len(set(now)) == 1:
         now = (*now[:-1], "y")
-    said = changed(Greedy(first, margins), Greedy(now, (9.0,) * len(now)), MARGIN)
+    said = find_change(GreedyAnswer(first, margins), GreedyAnswer(now, (9.0,) * len(now)), MARGIN)
     assert bool(said) != (tie and now[place] == "x")
 
 
 @given(WORDS)
 def test_the_same_answer_is_never_changed(first: tuple[str, ...]) -> None:
-    answer = Greedy(first, (9.0,) * len(first))
-    assert changed(answer, answer, MARGIN) == ""
+    answer = GreedyAnswer(first, (9.0,) * len(first))
+    assert find_change(answer, answer, MARGIN) == ""
 
 
 def test_an_answer_that_begins_to_repeat_one_token_is_degenerate_even_after_a_near_tie() -> None:
-    first = Greedy(("a", "b", "c", "d"), (0.1, 9.0, 9.0, 9.0))
+    first = GreedyAnswer(("a", "b", "c", "d"), (0.1, 9.0, 9.0, 9.0))
     with pytest.raises(Degenerate, match="it repeats '!'"):
-        changed(first, Greedy(("!",) * 4, (9.0,) * 4), MARGIN)
+        find_change(first, GreedyAnswer(("!",) * 4, (9.0,) * 4), MARGIN)
 
 
 IDLE = Progress(100, 50, 3, 9, 0, 0, 0, 0, 0, None, 1.0, requests_ended=3)
@@ -146,7 +146,7 @@ OURS = replace(IDLE, generation_tokens=100 + TOKENS, requests_ended=4)
 def test_an_answer_next_to_others_does_not_count(
     before: Progress | None, after: Progress | None, counts: bool
 ) -> None:
-    assert alone(before, after) is counts
+    assert was_alone(before, after) is counts
 
 
 def test_the_key_holds_for_one_plan_engine_model_and_machine() -> None:
@@ -167,7 +167,7 @@ def test_the_key_holds_for_one_plan_engine_model_and_machine() -> None:
 
 @given(st.dictionaries(st.text(max_size=5), WORDS, max_size=KEPT + 3))
 def test_kept_answers_survive_and_are_bounded(words: dict[str, tuple[str, ...]]) -> None:
-    kept = {key: Greedy(tokens, (1.5,) * len(tokens)) for key, tokens in words.items()}
+    kept = {key: GreedyAnswer(tokens, (1.5,) * len(tokens)) for key, tokens in words.items()}
     found = from_document(json.loads(json.dumps(to_document(kept))))
     assert found == dict(list(kept.items())[-KEPT:])
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT, Report, encode_report
-from caovand.core.cluster.node import Card, NodeFacts, assumed, node_of, reportable
+from caovand.core.cluster.node import Card, NodeFacts, assume_nodes, fits_report, node_of
 from caovand.core.cluster.node_document import (
     BadFacts,
     from_document,
+    public_facts,
     read_shown_cards,
-    shown,
     to_document,
 )
 from caovand.core.config.services import ClusterSection
@@ -92,7 +92,7 @@ def test_what_others_use_of_a_card_counts_in_whole_steps(used: int, counts: int)
 
 
 def test_what_others_use_of_equal_cards_is_one_entry_with_them() -> None:
-    (entry,) = shown(replace(HEAD, cards=(replace(T4, free_mib=5000), T4)))["cards"]
+    (entry,) = public_facts(replace(HEAD, cards=(replace(T4, free_mib=5000), T4)))["cards"]
     assert (entry["count"], entry["occupied_mib"]) == (2, [11264, 0])
     for wrong in ([0], {}, [0, 15361], [0, "1"]):
         with pytest.raises(BadFacts, match=r"cards\[0\].occupied_mib is"):
@@ -102,13 +102,13 @@ def test_what_others_use_of_equal_cards_is_one_entry_with_them() -> None:
 @examples(50)
 @given(NODES)
 def test_the_cards_that_are_shown_are_read_back_in_their_order(node: NodeFacts) -> None:
-    cards = read_shown_cards(json.loads(json.dumps(shown(node)["cards"])))
+    cards = read_shown_cards(json.loads(json.dumps(public_facts(node)["cards"])))
     assert [card.kind for card in cards] == [card.kind for card in node.cards]
     assert node_of("n2", cards) == node_of("n2", node.cards)
 
 
 def test_equal_cards_are_one_entry_and_bad_counts_are_refused() -> None:
-    (entry,) = shown(HEAD)["cards"]
+    (entry,) = public_facts(HEAD)["cards"]
     assert entry["count"] == 2
     for count in (0, 65, True, "2"):
         with pytest.raises(BadFacts, match=r"cards\[0\].count is"):
@@ -135,9 +135,9 @@ def shards(count: int, longer: int = 0) -> list[str]:
 
 def test_the_largest_report_that_is_sent_is_also_taken() -> None:
     """libzmq ends the connection of whoever sends more, and nobody would know why."""
-    assert reportable(shards(1800))
+    assert fits_report(shards(1800))
     for longer in (0, 220):
-        beyond = bisect.bisect(range(2500), 0, key=lambda n: not reportable(shards(n, longer)))
+        beyond = bisect.bisect(range(2500), 0, key=lambda n: not fits_report(shards(n, longer)))
         count = beyond - 1
         card = replace(T4, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")
         devices = {f"mlx5_{number}": "InfiniBand" for number in range(64)}
@@ -255,9 +255,9 @@ def test_nothing_may_be_missing(name: str) -> None:
 def test_a_node_in_unified_memory_keeps_its_hosts_part() -> None:
     gb10 = Gpu(0, "NVIDIA GB10", (12, 1), 124_546, 90_000, unified=True)
     section = replace(ClusterSection(), role="head", nodes=2)
-    ((other,),) = (node.gpus for node in assumed(section, (gb10,)))
+    ((other,),) = (node.gpus for node in assume_nodes(section, (gb10,)))
     assert other.unified
     assert 0 <= in_use(other) < 1024  # occupancy is reported in steps
     own = replace(gb10, compute_capability=(9, 0), unified=False)
-    ((other,),) = (node.gpus for node in assumed(section, (own,)))
+    ((other,),) = (node.gpus for node in assume_nodes(section, (own,)))
     assert (other.unified, other.free_mib) == (False, 124_546)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint.config_json import describe
-from caovand.core.checkpoint.tensors import part, sharding, weigh
+from caovand.core.checkpoint.tensors import part_of_tensor, sharding, sum_sizes
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import LinearAttention
 from caovand.engines.vllm.memory.kv_cache import layout, token_bytes
@@ -178,7 +178,7 @@ def test_a_config_of_no_model_is_refused(config: dict[str, Any]) -> None:
     ],
 )
 def test_a_tensors_name_tells_its_part_and_its_split(name: str, where: str, how: str) -> None:
-    assert part(name, 61) == where
+    assert part_of_tensor(name, 61) == where
     assert sharding(name) == how
 
 
@@ -259,9 +259,9 @@ def test_tensors_are_weighed_as_if_each_name_were_looked_at() -> None:
     for layers in (0, 10):
         sums: dict[tuple[str, str], int] = {}
         for size, name in enumerate(names, 1):
-            key = part(name, layers), sharding(name)
+            key = part_of_tensor(name, layers), sharding(name)
             sums[key] = sums.get(key, 0) + size
-        found = weigh(((name, "BF16", size) for size, name in enumerate(names, 1)), layers)
+        found = sum_sizes(((name, "BF16", size) for size, name in enumerate(names, 1)), layers)
         assert {(w.part, w.sharding): w.size for w in found} == sums
         assert any(w.part == "mtp" and w.sharding == "kv" for w in found) is (layers == 10)
 
@@ -290,7 +290,7 @@ def test_what_an_mtp_head_shares_with_the_model_weighs_nothing() -> None:
         "model.layers.2.embed_tokens.weight": 100, "model.layers.2.shared_head.head.weight": 100,
         "model.layers.2.shared_head.norm.weight": 1, "model.layers.2.eh_proj.weight": 7,
     }  # fmt: skip
-    found = weigh(((name, "BF16", size) for name, size in names.items()), 2)
+    found = sum_sizes(((name, "BF16", size) for name, size in names.items()), 2)
     sums = {
         part: sum(w.size for w in found if w.part == part) for part in ("embedding", "head", "mtp")
     }

@@ -12,7 +12,7 @@ from caovand.core.config.key import key
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config, PolicySection
 from caovand.core.facts.inventory import Gpu, Node
-from caovand.core.facts.occupancy import NOTABLE_MIB, used
+from caovand.core.facts.occupancy import NOTABLE_MIB, used_by_card
 from caovand.core.healing import degraded
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import LadderRules, decide, worth_remembering
@@ -39,13 +39,13 @@ def lowered(failure: Failure, cards: tuple[Gpu, ...], plan: Plan | None = None) 
     told = {"free": "12.9", "total": "22.0", "path": "x"}
     finding = Finding(failure, "said so", "serving", told, "a.row")
     plan = planned(inventory(gpus=EMPTY)) if plan is None else plan
-    return decide(plan, finding, 99, LadderRules(HEALING, others_mib=used(cards))).plan
+    return decide(plan, finding, 99, LadderRules(HEALING, others_mib=used_by_card(cards))).plan
 
 
 def taken_up(plan: Plan, cards: tuple[Gpu, ...]) -> bool:
     """Whether the next start with such cards begins with this plan, which served stably."""
     document = degraded.to_document(plan, "mark", "auto")
-    kept = degraded.from_document(document, "mark", "auto", used(cards), HEALING)
+    kept = degraded.from_document(document, "mark", "auto", used_by_card(cards), HEALING)
     return worth_remembering(plan) and kept is not None
 
 
@@ -96,7 +96,7 @@ def test_the_plan_made_from_it_still_knows_what_others_had() -> None:
     short = lowered("kv-cache-short", machine.gpus, full)
     assert short is not None
     document = degraded.to_document(short, "mark", "auto")
-    kept = degraded.from_document(document, "mark", "auto", used(machine.gpus), HEALING)
+    kept = degraded.from_document(document, "mark", "auto", used_by_card(machine.gpus), HEALING)
     again = make_plan(parse({}), machine, remembered=kept)
     assert again.rungs == short.rungs
     assert again.identity == short.identity
@@ -123,12 +123,14 @@ def test_a_plan_kept_by_an_earlier_version_is_taken_up() -> None:
     assert plan is not None
     document = degraded.to_document(plan, "mark", "auto")
     del document["others_mib"]
-    assert degraded.from_document(document, "mark", "auto", used(EMPTY), HEALING) is not None
+    assert (
+        degraded.from_document(document, "mark", "auto", used_by_card(EMPTY), HEALING) is not None
+    )
 
 
 def test_parts_of_a_card_are_looked_at_together() -> None:
     parts = tuple(replace(EMPTY[0], free_mib=mib, uuid=f"MIG-{mib}") for mib in (20_000, 9_000))
-    assert used(parts) == {0: EMPTY[0].total_mib - 9_000}
+    assert used_by_card(parts) == {0: EMPTY[0].total_mib - 9_000}
 
 
 def test_a_degraded_plan_is_for_the_cards_of_all_nodes() -> None:
@@ -166,10 +168,10 @@ def test_an_upgrade_from_before_formats_keeps_the_degraded_plan_once() -> None:
     plan = lowered("kv-cache-short", EMPTY)
     assert plan is not None
     document = degraded.to_document(plan, "made otherwise", "auto")
-    assert degraded.from_document(document, "mark", "auto", used(EMPTY), HEALING) is None
+    assert degraded.from_document(document, "mark", "auto", used_by_card(EMPTY), HEALING) is None
     del document["format"]
     assert degraded.well_formed(document, HEALING)
-    kept = degraded.from_document(document, "mark", "auto", used(EMPTY), HEALING)
+    kept = degraded.from_document(document, "mark", "auto", used_by_card(EMPTY), HEALING)
     assert kept is not None
     assert degraded.to_document(kept, "mark", "auto")["format"] == degraded.FORMAT
 

@@ -71,7 +71,7 @@ def lives(engines: list[list[Counters]], *, known: bool) -> tuple[Track, Counter
     for steps in engines:
         found = NOTHING
         if known:
-            now = track.restarted(now)
+            now = track.begin_engine(now)
         for step in steps:
             found, whole, at = found.plus(step), whole.plus(step), at + 5.0
             now = track.follow(now, reading(found, at))
@@ -98,7 +98,7 @@ def test_a_counter_that_begins_anew_unannounced_adds_to_the_total(
 def test_totals_never_fall(engines: list[list[Counters]]) -> None:
     now = Track()
     for number, steps in enumerate(engines):
-        now = track.restarted(now)
+        now = track.begin_engine(now)
         for step in steps:
             before = now.total
             now = track.follow(now, reading(step, float(number)))
@@ -156,7 +156,7 @@ def test_rates_are_the_difference_of_the_latest_two_readings(steps: list[Counter
 def test_a_rate_goes_on_over_a_restart_and_nothing_is_shown_without_an_engine() -> None:
     now = track.follow(Track(), reading(Counters(generation_tokens=500), 10.0, running=2.0))
     assert track.describe(now, 10.0)["per_s"]["generation_tokens"] is None, "one reading is no rate"
-    now = track.restarted(now)
+    now = track.begin_engine(now)
     gone = track.describe(now, 12.0)
     assert (gone["running"], gone["kv_cache_usage"], gone["age_s"]) == (None, None, None)
     assert gone["totals"]["generation_tokens"] == 500
@@ -212,7 +212,7 @@ def test_recent_readings_of_cards_are_of_one_length_and_unknown_where_one_is_mis
 def test_five_minutes_of_eight_cards_fit_a_frame_however_often_they_are_sampled(
     sample_s: float,
 ) -> None:
-    rounds: tuple[cards.Round, ...] = ()
+    rounds: tuple[cards.SampleRound, ...] = ()
     now, total = Track(), NOTHING
     latencies = Counters(1234.5, 1234.5, first_token_s=histogram([0.123]), drafts=3, accepted=(2,))
     for number in range(int(2 * RECENT_S / sample_s)):

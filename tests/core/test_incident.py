@@ -16,7 +16,7 @@ from caovand.core.plan import Plan, Setting
 from caovand.core.reporting import incident, incident_text
 from caovand.core.reporting.incident import Case
 from caovand.core.secrets import hide, hide_in, secrets_of
-from caovand.engines.common.answer import answer_of
+from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.registry import engine_of
 
 FINDING = Finding("kv-cache-short", "too long", "kv", {"fits": "1030"}, "oom.kv.len", 3)
@@ -91,18 +91,18 @@ def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
     """Else the same one, again and again, pushes out the first and all the others."""
     plan, lost = Plan("m", {}, {}), Finding("gpu-lost", "ECC", "load", {}, "gpu.ecc", 7)
     once = Snapshot(plan=plan, finding=lost, remedy=Decision("hold"), failures=1)
-    first = incident.mark(once)
+    first = incident.dedup_mark(once)
     assert first
-    assert incident.mark(replace(once, failures=9, finding=replace(lost, line=9))) == first
+    assert incident.dedup_mark(replace(once, failures=9, finding=replace(lost, line=9))) == first
     for other in (
         replace(once, plan=Plan("n", {}, {})),
         replace(once, finding=replace(lost, signature="gpu.bus")),
         replace(once, remedy=Decision("again", excused=True)),
     ):
-        assert incident.mark(other) not in ("", first)
+        assert incident.dedup_mark(other) not in ("", first)
     # Of these there are only so many: they end in another plan, or in giving up.
     for verdict in ("fail", "lower", "again"):
-        assert incident.mark(replace(once, remedy=Decision(verdict))) == ""  # type: ignore[arg-type]
+        assert incident.dedup_mark(replace(once, remedy=Decision(verdict))) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None
     assert incident_text.node_files(told, files) == ["node-1.json", "node-2.json"]
     nodes = {
         "node-1.json": evidence.document("n2", 1, own),
-        "node-2.json": evidence.missing("n3", 2, "nothing is heard of it"),
+        "node-2.json": evidence.missing_evidence("n3", 2, "nothing is heard of it"),
     }
     text = "\n".join(incident_text.lines(told, files, nodes))
     assert text.partition("\nnode ")[2].splitlines() == [

@@ -10,7 +10,7 @@ from caovand.core.model_source import listing, manifest, selection, transfer
 from caovand.core.model_source.listing import BadListing, Digest, RemoteFile
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.pace import Pace, duration
-from caovand.core.model_source.transfer import Ask, Do
+from caovand.core.model_source.transfer import Do, RangeRequest
 
 SHA = Digest("sha256", "a" * 64)
 
@@ -159,22 +159,29 @@ def test_any_sequence_of_cuts_ends_with_the_file(cuts: list[int], size: int, ran
 @pytest.mark.parametrize(
     ("asked", "status", "headers", "do"),
     [
-        (Ask(10, '"a"'), 416, {}, Do.START_OVER),
-        (Ask(0), 416, {}, Do.REFUSE),
-        (Ask(0), 206, {"content-range": "bytes 0-99/100"}, Do.REFUSE),
-        (Ask(10), 206, {"content-range": "bytes 10-99/100"}, Do.WRITE),
-        (Ask(10), 206, {"content-range": "bytes 10-99/*"}, Do.WRITE),
-        (Ask(10), 206, {"content-range": "bytes 10-99/101"}, Do.REFUSE),
-        (Ask(10), 206, {"content-range": "bytes 10-98/100"}, Do.REFUSE),
-        (Ask(10), 206, {}, Do.REFUSE),
-        (Ask(10, '"a"'), 206, {"content-range": "bytes 10-99/100", "etag": '"b"'}, Do.START_OVER),
-        (Ask(0), 200, {"content-length": "99"}, Do.REFUSE),
-        (Ask(0), 200, {"content-encoding": "gzip"}, Do.REFUSE),
-        (Ask(0), 429, {}, Do.WAIT),
-        (Ask(0), 404, {}, Do.REFUSE),
+        (RangeRequest(10, '"a"'), 416, {}, Do.START_OVER),
+        (RangeRequest(0), 416, {}, Do.REFUSE),
+        (RangeRequest(0), 206, {"content-range": "bytes 0-99/100"}, Do.REFUSE),
+        (RangeRequest(10), 206, {"content-range": "bytes 10-99/100"}, Do.WRITE),
+        (RangeRequest(10), 206, {"content-range": "bytes 10-99/*"}, Do.WRITE),
+        (RangeRequest(10), 206, {"content-range": "bytes 10-99/101"}, Do.REFUSE),
+        (RangeRequest(10), 206, {"content-range": "bytes 10-98/100"}, Do.REFUSE),
+        (RangeRequest(10), 206, {}, Do.REFUSE),
+        (
+            RangeRequest(10, '"a"'),
+            206,
+            {"content-range": "bytes 10-99/100", "etag": '"b"'},
+            Do.START_OVER,
+        ),
+        (RangeRequest(0), 200, {"content-length": "99"}, Do.REFUSE),
+        (RangeRequest(0), 200, {"content-encoding": "gzip"}, Do.REFUSE),
+        (RangeRequest(0), 429, {}, Do.WAIT),
+        (RangeRequest(0), 404, {}, Do.REFUSE),
     ],
 )
-def test_an_answer_is_judged(asked: Ask, status: int, headers: dict[str, str], do: Do) -> None:
+def test_an_answer_is_judged(
+    asked: RangeRequest, status: int, headers: dict[str, str], do: Do
+) -> None:
     assert transfer.judge(asked, 100, status, headers).do is do
 
 

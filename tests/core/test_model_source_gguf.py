@@ -67,26 +67,28 @@ def test_every_model_has_a_label_of_its_own() -> None:
     ],
 )
 def test_the_model_suits_the_machine(cards_gib: float, host_gib: float, label: str) -> None:
-    found = gguf.preferred(gguf.variants(QWEN_8B), int(cards_gib * GIB), int(host_gib * GIB))
+    found = gguf.preferred_variant(
+        gguf.variants(QWEN_8B), int(cards_gib * GIB), int(host_gib * GIB)
+    )
     assert found.label == label
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 def test_more_memory_never_brings_fewer_bits(cards: int, host: int) -> None:
     found = gguf.variants(QWEN_8B)
-    now = gguf.preferred(found, cards, host)
-    assert gguf.preferred(found, cards * 2, host * 2).size_bytes >= now.size_bytes
+    now = gguf.preferred_variant(found, cards, host)
+    assert gguf.preferred_variant(found, cards * 2, host * 2).size_bytes >= now.size_bytes
     assert now.label != "BF16"
 
 
 def test_what_is_not_quantised_is_taken_where_there_is_nothing_else() -> None:
     only = gguf.variants([remote("tiny-F16.gguf")])
-    assert gguf.preferred(only, 0, GIB).label == "F16"
+    assert gguf.preferred_variant(only, 0, GIB).label == "F16"
 
 
 def test_a_models_files_come_with_their_terms() -> None:
     files = [*QWEN_8B, remote("LICENSE"), remote("README.md"), remote("config.json")]
-    variant = gguf.named(gguf.variants(files), "q4_k_m")
+    variant = gguf.find_variant(gguf.variants(files), "q4_k_m")
     assert variant is not None
     found = selection.choose_gguf(files, variant)
     assert [one.path for one in found.files] == ["Qwen3-8B-Q4_K_M.gguf", "LICENSE"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.engine.chat_template import NO_CHAT, effective
+from caovand.adapters.engine.chat_template import NO_CHAT, with_template
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.core.checkpoint.model_task import SentenceTransformer, task_of
 from tests import tiny_tasks
@@ -100,5 +100,5 @@ def test_a_broken_file_of_sentence_transformers_is_named(tmp_path: Path) -> None
 def test_a_base_model_says_that_chats_need_a_template(
     tmp_path: Path, architecture: str, config: Any, wanted: str, noted: bool
 ) -> None:
-    card = effective(read_model(str(folder(tmp_path / "m", architecture, config))), wanted)
+    card = with_template(read_model(str(folder(tmp_path / "m", architecture, config))), wanted)
     assert (NO_CHAT in card.notes) is noted

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from caovand.core.facts.occupancy import (
-    besides,
     by_others,
     card_of,
-    grown,
+    describe_withheld,
+    find_growth,
     in_use,
-    reclaimed,
     taken_since,
-    withheld,
+    used_by_others,
+    with_memory_back,
 )
 from caovand.core.health.observation import GpuSample
 from tests.core.machines import turing
@@ -27,7 +27,7 @@ def test_what_a_stranger_takes_is_told_and_ours_is_not() -> None:
     now = by_others([sample((1, 18_000), (2, 3_000), (3, 50))], {1})
     assert before is not None
     assert now is not None
-    assert grown(before, now) == {(0, 2): 3_000}
+    assert find_growth(before, now) == {(0, 2): 3_000}
 
 
 def test_where_ours_is_not_found_nobody_is_blamed() -> None:
@@ -36,30 +36,30 @@ def test_where_ours_is_not_found_nobody_is_blamed() -> None:
 
 def test_memory_is_back_when_as_much_is_free_as_before() -> None:
     (card,) = turing(1)
-    assert withheld([card], [replace(card, free_mib=card.free_mib - 100)], {1}) == ""
-    told = withheld([card], [replace(card, free_mib=card.free_mib - 9_000)], {1})
+    assert describe_withheld([card], [replace(card, free_mib=card.free_mib - 100)], {1}) == ""
+    told = describe_withheld([card], [replace(card, free_mib=card.free_mib - 9_000)], {1})
     assert told == "GPU 0: 9000 MiB are not back"
 
 
 def test_memory_of_a_dead_process_that_is_still_listed_is_not_back() -> None:
     (card,) = turing(1)
     now = replace(card, users=((1, "VLLM::Worker", 0),))
-    assert "still used by pid 1" in withheld([card], [now], {1})
+    assert "still used by pid 1" in describe_withheld([card], [now], {1})
 
 
 def test_unified_memory_leaves_the_host_its_reserve_and_is_never_missed() -> None:
     card = replace(turing(1)[0], total_mib=124_546, free_mib=100_000, unified=True)
     assert in_use(card) == 124_546 - 124_546 // 8 - 100_000
     ours = replace(card, users=((1, "VLLM::Worker", 90_000),))
-    assert in_use(reclaimed([ours], {1})[0]) == 0
-    assert withheld([card], [replace(card, free_mib=50_000)], {1}) == ""
-    assert "pid 1" in withheld([card], [replace(ours, free_mib=50_000)], {1})
+    assert in_use(with_memory_back([ours], {1})[0]) == 0
+    assert describe_withheld([card], [replace(card, free_mib=50_000)], {1}) == ""
+    assert "pid 1" in describe_withheld([card], [replace(ours, free_mib=50_000)], {1})
 
 
 def test_what_others_took_meanwhile_is_theirs() -> None:
     (card,) = turing(1)
     now = replace(card, free_mib=card.free_mib - 5_000, users=((2, "python", 5_000),))
-    assert withheld([card], [now], {1}) == ""
+    assert describe_withheld([card], [now], {1}) == ""
 
 
 def test_the_card_of_a_process_is_where_it_has_most() -> None:
@@ -83,4 +83,4 @@ def test_who_took_memory_since_the_plan_was_made_is_named_with_its_card() -> Non
 
 def test_what_is_not_ours_includes_what_the_driver_keeps() -> None:
     held = replace(sample((1, 9_000), (2, 4_000)), used_mib=13_615)
-    assert besides([held], {1}) == {0: 4_615}
+    assert used_by_others([held], {1}) == {0: 4_615}

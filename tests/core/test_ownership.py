@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.ownership import Known, Owners, Process, owners
+from caovand.core.facts.ownership import KnownEngine, Ownership, Process, assign_owners
 
 DAEMON, ITS_SESSION, SOMEBODY = 10, 9, 1
 
@@ -23,7 +23,7 @@ class World:
     processes: dict[int, Process] = field(default_factory=dict)
     truth: dict[int, str] = field(default_factory=dict)
     outputs: dict[int, str] = field(default_factory=dict)
-    engines: dict[str, Known] = field(default_factory=dict)
+    engines: dict[str, KnownEngine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.processes[DAEMON] = Process(DAEMON, 1, SOMEBODY, ITS_SESSION, 0, "caovand")
@@ -39,7 +39,7 @@ class World:
 
     def start(self, engine: str) -> None:
         first = self.processes[self.new(DAEMON, None, engine, f"pipe of {engine}")]
-        self.engines[engine] = Known(first.pid, first.start, output=f"pipe of {engine}")
+        self.engines[engine] = KnownEngine(first.pid, first.start, output=f"pipe of {engine}")
 
     def fork(self, pid: int) -> None:
         parent = self.processes[pid]
@@ -65,7 +65,7 @@ class World:
             if child.parent == pid:
                 self.processes[child.pid] = replace(child, parent=DAEMON)
 
-    def owners(self) -> Owners:
+    def owners(self) -> Ownership:
         known = [
             replace(one, grouped={pid for pid, engine in self.truth.items() if engine == name})
             if self.grouped
@@ -73,7 +73,9 @@ class World:
             for name, one in self.engines.items()
         ]
         table = list(self.processes.values())
-        return owners(table, known, DAEMON, ITS_SESSION, lambda p: {self.outputs.get(p.pid, "")})
+        return assign_owners(
+            table, known, DAEMON, ITS_SESSION, lambda p: {self.outputs.get(p.pid, "")}
+        )
 
     def family(self, engine: str) -> list[Process]:
         place, found = list(self.engines).index(engine), self.owners().by_pid
@@ -171,13 +173,13 @@ def test_whichever_ends_first_the_other_keeps_its_own_and_nothing_is_left_in_the
 
 # -- one by one ---
 
-A = Known(200, 50, output="pipe:[1]")
-B = Known(300, 60, output="pipe:[2]")
+A = KnownEngine(200, 50, output="pipe:[1]")
+B = KnownEngine(300, 60, output="pipe:[2]")
 ORPHAN = Process(400, 70, DAEMON, 399, 0, "orphan")
 
 
-def owner(process: Process, *engines: Known, output: str = "") -> int | None:
-    found = owners([process], engines, DAEMON, ITS_SESSION, lambda _: {output})
+def owner(process: Process, *engines: KnownEngine, output: str = "") -> int | None:
+    found = assign_owners([process], engines, DAEMON, ITS_SESSION, lambda _: {output})
     assert (process in found.unknown) == (process.pid not in found.by_pid and len(engines) > 1)
     return found.by_pid.get(process.pid)
 
@@ -213,7 +215,7 @@ def test_an_engine_with_the_number_of_an_ended_ones_session_has_that_session() -
 @pytest.mark.parametrize("parent", [SOMEBODY, 12])
 def test_what_is_not_ours_is_nobodys(parent: int) -> None:
     stranger = replace(ORPHAN, parent=parent)
-    assert owners([stranger], [A, B], DAEMON, ITS_SESSION, lambda _: ()).unknown == ()
+    assert assign_owners([stranger], [A, B], DAEMON, ITS_SESSION, lambda _: ()).unknown == ()
     assert owner(stranger, A) is None
 
 
@@ -227,6 +229,6 @@ def test_an_orphan_that_was_seen_stays_its_engines_wherever_it_goes() -> None:
 
 def test_an_orphan_outside_all_cgroups_is_of_no_engine() -> None:
     engines = [replace(A, grouped={200}), replace(B, grouped={300})]
-    found = owners([ORPHAN], engines, DAEMON, ITS_SESSION, lambda _: ())
+    found = assign_owners([ORPHAN], engines, DAEMON, ITS_SESSION, lambda _: ())
     assert (found.by_pid, found.unknown) == ({}, ())
     assert owner(ORPHAN, engines[0]) == 0, "where one engine lives, it is that one's"

@@ -9,7 +9,7 @@ import pytest
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
 from caovand.core.checkpoint.shapes import weights_by_shape
-from caovand.core.facts.occupancy import reclaimed
+from caovand.core.facts.occupancy import with_memory_back
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.core.machines import GIB, QWEN_27B_MEASURED, made_up, turing
@@ -67,8 +67,8 @@ def test_of_gpt_oss_only_the_experts_are_quantised() -> None:
 
 def test_the_memory_of_a_running_engine_counts_as_free_for_its_successor() -> None:
     gpu = replace(turing(1)[0], free_mib=2000, users=((7, "VLLM::Worker", 20000), (9, "Xorg", 300)))
-    assert reclaimed((gpu,), {7})[0].free_mib == 22000
-    assert reclaimed((gpu,), set())[0].free_mib == 2000
+    assert with_memory_back((gpu,), {7})[0].free_mib == 22000
+    assert with_memory_back((gpu,), set())[0].free_mib == 2000
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from caovand.core.lifecycle.events import Progressed, Proven
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Course, Start
+from caovand.core.reporting.starts import Start, StartInProgress
 from caovand.engines.vllm.log.reader import LOG
 from tests.daemon_process import ROOT
 
@@ -33,7 +33,7 @@ def progressed(at: float, phase: str, *, heartbeat: bool = False) -> Progressed:
     return Progressed(at=at, generation=1, phase=phase, heartbeat=heartbeat)
 
 
-def timed(steps: Sequence[tuple[float, str]], serves_at: float) -> Course:
+def timed(steps: Sequence[tuple[float, str]], serves_at: float) -> StartInProgress:
     """The course of a start that shows these phases at these times, and begins at 0."""
     course, before = starts.follow(None, STOPPED, BEGUN, progressed(0, "plan"), LAUNCHES), BEGUN
     for at, phase in steps:
@@ -77,7 +77,7 @@ def test_no_second_is_lost_or_counted_twice(steps: list[tuple[float, str]], more
 
 
 def test_a_heartbeat_is_no_progress_and_a_failed_start_is_not_timed() -> None:
-    course = Course(1, "resolve", 0.0, 5.0)
+    course = StartInProgress(1, "resolve", 0.0, 5.0)
     resolving = replace(BEGUN, phase="resolve")
     waiting = progressed(9.0, "resolve", heartbeat=True)
     assert starts.follow(course, resolving, resolving, waiting, LAUNCHES) == course
@@ -88,8 +88,10 @@ def test_a_heartbeat_is_no_progress_and_a_failed_start_is_not_timed() -> None:
 
 def test_another_attempt_is_timed_anew() -> None:
     again = replace(BEGUN, generation=2)
-    course = starts.follow(Course(1, "load", 0.0, 5.0), BEGUN, again, progressed(9.0, ""), LAUNCHES)
-    assert course == Course(2, "plan", 9.0, 9.0)
+    course = starts.follow(
+        StartInProgress(1, "load", 0.0, 5.0), BEGUN, again, progressed(9.0, ""), LAUNCHES
+    )
+    assert course == StartInProgress(2, "plan", 9.0, 9.0)
 
 
 def test_a_real_log_is_told_apart() -> None:
@@ -110,7 +112,7 @@ def test_a_real_log_is_told_apart() -> None:
         steps += [(s.at, s.phase) for s in signs if isinstance(s, Advanced)]
         if mark and mark.phase == LOG.listening:
             break
-    start = starts.finished(timed(steps, steps[-1][0]), "plan", 0.0, figures)
+    start = starts.finish_start(timed(steps, steps[-1][0]), "plan", 0.0, figures)
     assert start.phases["launch"] == 13
     assert start.phases["compile"] == 101
     assert start.seconds == sum(start.phases.values()) == 134
@@ -126,21 +128,21 @@ def start(plan: str = "a", seconds: float = 96.0, **phases: float) -> Start:
 
 def test_the_start_before_is_the_latest_of_the_same_plan_or_of_any() -> None:
     one, two, three = start("a", 1), start("b", 2), start("a", 3)
-    assert starts.earlier((one, two, three), "a") == three
-    assert starts.earlier((one, two), "a") == one
-    assert starts.earlier((one, two), "c") == two
-    assert starts.earlier((), "a") is None
+    assert starts.earlier_start((one, two, three), "a") == three
+    assert starts.earlier_start((one, two), "a") == one
+    assert starts.earlier_start((one, two), "c") == two
+    assert starts.earlier_start((), "a") is None
 
 
 def test_people_read_whole_seconds_and_the_rest_together() -> None:
     now = start(seconds=248.3, launch=60.2, load=22.4, compile=84.1, kv=0.3, http=80.9)
-    assert starts.words(now.seconds, now.phases) == (
+    assert starts.duration_text(now.seconds, now.phases) == (
         "248 s: launch 60, load 22, compile 84, http 81, other 1"
     )
     before = start(seconds=96.2, load=96.2)
-    assert starts.sentence(now, None).endswith("http 81, other 1")
-    assert starts.sentence(now, before).endswith("; the one before took 96 s: load 96")
-    other = starts.sentence(now, replace(before, plan="b"))
+    assert starts.start_text(now, None).endswith("http 81, other 1")
+    assert starts.start_text(now, before).endswith("; the one before took 96 s: load 96")
+    other = starts.start_text(now, replace(before, plan="b"))
     assert other.endswith("; the one before, of another plan, took 96 s: load 96")
 
 

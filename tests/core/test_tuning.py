@@ -18,7 +18,7 @@ from caovand.core.tuning.evidence import (
     BANDS,
     DEPTHS,
     KEPT_STEPS,
-    Seen,
+    Measurements,
     band_of,
     context_after,
     measured,
@@ -60,12 +60,12 @@ class Synthetic:
     def noise(self) -> float:
         return self.random.gauss(1.0, 0.05)
 
-    def measured(self, depth: int) -> Seen:
+    def measured(self, depth: int) -> Measurements:
         """The steps of one trial: their time and their acceptance have 5 % noise each."""
         seconds = ENOUGH_STEPS * self.base * (1 + self.share * depth) * self.noise()
         luck = self.noise()
         accepted = tuple(min(share * luck, 1.0) * ENOUGH_STEPS for share in self.accepted(depth))
-        return Seen(ENOUGH_STEPS, seconds, accepted)
+        return Measurements(ENOUGH_STEPS, seconds, accepted)
 
 
 def tuned(engine: Synthetic) -> tuple[int, int]:
@@ -107,11 +107,11 @@ def test_who_follows_the_suggestions_by_hand_gets_there_too() -> None:
     assert near >= 0.95 * seeds
 
 
-def seen(step_s: float, accepted: tuple[float, ...], steps: float = 1000.0) -> Seen:
-    return Seen(steps, steps * step_s, tuple(share * steps for share in accepted))
+def seen(step_s: float, accepted: tuple[float, ...], steps: float = 1000.0) -> Measurements:
+    return Measurements(steps, steps * step_s, tuple(share * steps for share in accepted))
 
 
-def record_of(*entries: tuple[int, Seen], band: int = 0) -> Record:
+def record_of(*entries: tuple[int, Measurements], band: int = 0) -> Record:
     return replace(begin("b", START), evidence={(depth, band): one for depth, one in entries})
 
 
@@ -163,7 +163,7 @@ def test_a_gain_within_the_noise_is_not_suggested() -> None:
     ids=["nothing", "too few steps", "no draft ever", "another depth only", "not modelled"],
 )
 def test_too_little_is_no_ground_for_a_suggestion(
-    depth: int, entries: list[tuple[int, Seen]]
+    depth: int, entries: list[tuple[int, Measurements]]
 ) -> None:
     assert suggestion(record_of(*entries), depth) is None
 
@@ -284,7 +284,7 @@ def test_old_steps_count_less() -> None:
 FAST = (3, seen(0.02, (0.9, 0.8, 0.7)))
 
 
-def on_trial(depth: int, yields: Seen) -> Record:
+def on_trial(depth: int, yields: Measurements) -> Record:
     record = replace(record_of(FAST), depth=depth, moves=(0.0,))
     return record.with_steps(depth, 0, yields)
 
@@ -307,7 +307,9 @@ def test_a_depth_on_trial_that_is_slower_is_left_for_the_one_before() -> None:
 def test_a_trial_lasts_until_enough_steps_were_measured() -> None:
     record = on_trial(5, seen(0.2, (0.9,) * 5, ENOUGH_STEPS - 1))
     assert (judge(record).text, move(record, 9.0).text) == ("", "")
-    assert moves.waits(record, 5) == "drafting depth 5 on trial: 999 of 1,000 steps measured"
+    assert (
+        moves.trial_progress(record, 5) == "drafting depth 5 on trial: 999 of 1,000 steps measured"
+    )
 
 
 def test_a_trial_that_cannot_be_compared_ends_all_the_same() -> None:
@@ -315,7 +317,7 @@ def test_a_trial_that_cannot_be_compared_ends_all_the_same() -> None:
     begun = replace(record_of(FAST), depth=5, moves=(0.0,))
     long = begun.with_steps(5, 2, seen(0.02, (0.9,) * 5, 4999))
     assert not move(long, 9.0).text
-    assert moves.waits(long, 5) == "drafting depth 5 on trial: 0 of 1,000 steps measured"
+    assert moves.trial_progress(long, 5) == "drafting depth 5 on trial: 0 of 1,000 steps measured"
     for record, at in ((long.with_steps(5, 2, seen(0.02, (0.9,) * 5, 1)), 9.0), (begun, 3 * DAY_S)):
         step = move(record, at)
         assert step.record.depth == 3
@@ -388,7 +390,7 @@ def test_any_decision_is_sound(record: Record, at: float) -> None:
         assert step.record.depth not in record.refused
         worth = basis.gain(step.record.depth, record.home) >= WORTH
         assert worth or len(basis.depths) == 1
-        assert moves.left_of(record, at) >= 1
+        assert moves.steps_left(record, at) >= 1
 
 
 @given(RECORDS)
@@ -420,5 +422,5 @@ def test_a_document_with_numbers_beyond_all_floats_is_refused() -> None:
 
 def test_moves_of_another_week_do_not_count() -> None:
     record = replace(begin("b", 3), moves=(0.0, 1.0, 2.0, 3.0))
-    assert moves.left_of(record, 10.0) == 0
-    assert moves.left_of(record, REST_S + 10.0) == MAX_MOVES
+    assert moves.steps_left(record, 10.0) == 0
+    assert moves.steps_left(record, REST_S + 10.0) == MAX_MOVES

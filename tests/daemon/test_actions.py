@@ -36,15 +36,15 @@ from caovand.core.config.schema import (
 from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot, State
-from caovand.daemon.cards import InUse
+from caovand.daemon.cards import CardUsage
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine import proof
 from caovand.daemon.loop import Supervisor
+from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.records import memories
-from caovand.daemon.room_again import RoomAgain
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import Obstacle, PlanRequest, Prepared
-from caovand.daemon.start.inspections import CHOICES
+from caovand.daemon.start.inspection import Obstacle, PlanRequest, PreparedStart
+from caovand.daemon.start.inspector import CHOICES
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
 from tests.daemon_process import lives
@@ -92,11 +92,11 @@ class World:
             raise self.obstacles.pop(0)
         return inventory(engine=replace(CUDA, python=str(self.folder / "engine")))
 
-    def planned_for(self, request: PlanRequest, machine: Inventory) -> Prepared:
+    def planned_for(self, request: PlanRequest, machine: Inventory) -> PreparedStart:
         length = request.config.model.max_model_len or FULL_LENGTH
         port = {"port": request.config.server.port}
         wanted = plan(machine, model={"max_model_len": length}, server=port)
-        return Prepared(wanted, machine, "fingerprint", request.chosen_mode)
+        return PreparedStart(wanted, machine, "fingerprint", request.chosen_mode)
 
     async def check_all_reduce(self, *_: object) -> None:
         """The cards that are planned for are not there."""
@@ -431,13 +431,13 @@ def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_i
 ) -> None:
     free = threading.Event()
 
-    def look(_: RoomAgain, serving: Serving | None, *rest: object) -> bool:
+    def look(_: MemoryFreed, serving: Serving | None, *rest: object) -> bool:
         plan = serving.plan if serving and free.is_set() else None
         return plan is not None and plan.others_mib.get(0, 0) > 10_000
 
     async def story(daemon: Running) -> None:
         world.script(FAILS_AT_FULL_LENGTH)
-        monkeypatch.setattr(InUse, "others", lambda _: {} if free.is_set() else {0: 12_000})
+        monkeypatch.setattr(CardUsage, "others", lambda _: {} if free.is_set() else {0: 12_000})
         world.engine_works = False
         daemon.start()
         await daemon.until(State.BACKOFF)
@@ -456,7 +456,7 @@ def test_once_others_have_freed_memory_the_full_plan_is_tried_and_not_again_if_i
         assert text.startswith("SERVING -> RECYCLING: ")
         assert daemon.one.figures.restarts["plan"] == 1
 
-    monkeypatch.setattr(RoomAgain, "poll", look)
+    monkeypatch.setattr(MemoryFreed, "poll", look)
     monkeypatch.setattr("caovand.daemon.loop.POLL_S", 0.05)
     play(world, story)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.gpu import all_reduce
-from caovand.core.facts.all_reduce import AllReduce, Sums
+from caovand.core.facts.all_reduce import AllReduce, AllReduceResult
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan, Setting
@@ -23,15 +23,15 @@ from tests.patience import LIMIT_S, soon
 
 MACHINE = inventory()
 PLAN = Plan("m", {"tensor_parallel_size": Setting(2, "policy", "")}, {})
-RIGHT = Sums("right", 1.0)
-WRONG = Sums("wrong", 1.0, "NCCL", "3 of 9 sums")
+RIGHT = AllReduceResult("right", 1.0)
+WRONG = AllReduceResult("wrong", 1.0, "NCCL", "3 of 9 sums")
 
 
 @dataclass
 class Check:
     """A process of a check."""
 
-    found: Sums
+    found: AllReduceResult
 
     def kill(self) -> None:
         """It has ended."""
@@ -41,7 +41,7 @@ class Cards:
     """Checks that find one thing after another."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-        self.found: list[Sums | Exception] = []
+        self.found: list[AllReduceResult | Exception] = []
         self.tasks, self.notices, self.cache = list[AllReduce](), list[str](), cache
         monkeypatch.setattr(all_reduce, "start", self.begin)
         monkeypatch.setattr(all_reduce, "finish", lambda process: process.found)
@@ -66,8 +66,10 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cards:
     return Cards(monkeypatch, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("sums", [RIGHT, Sums("unclear", 1.0, text="no torch")])
-def test_what_is_settled_is_checked_once_for_the_same_settings(cards: Cards, sums: Sums) -> None:
+@pytest.mark.parametrize("sums", [RIGHT, AllReduceResult("unclear", 1.0, text="no torch")])
+def test_what_is_settled_is_checked_once_for_the_same_settings(
+    cards: Cards, sums: AllReduceResult
+) -> None:
     cards.found = [sums, sums, sums]
     assert [cards.start(), cards.start()] == [None, None]
     assert len(cards.tasks) == 1
@@ -158,7 +160,7 @@ def test_a_second_start_waits_for_a_check_and_uses_what_it_found(
     under_way, most = list[object](), list[int]()
     others = threading.Event()
 
-    def finish(check: Check) -> Sums:
+    def finish(check: Check) -> AllReduceResult:
         under_way.append(check)
         most.append(len(under_way))
         others.wait(0.2)  # for as long as another could begin meanwhile

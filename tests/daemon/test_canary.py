@@ -38,7 +38,7 @@ class Fake:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, busy: Sequence[int] = ()) -> None:
         self.answers: list[str | Exception] = []
         self.busy, self.asked, self.tokens = list(busy), 0, 0
-        monkeypatch.setattr(http, "continued", self.continued)
+        monkeypatch.setattr(http, "complete_as_json", self.continued)
         monkeypatch.setattr(http, "call", self.call)
 
     def continued(self, *asked: Any, logprobs: int) -> str:
@@ -76,7 +76,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr("caovand.adapters.model_folder.identities", lambda card: [])
+    monkeypatch.setattr("caovand.adapters.model_folder.file_identities", lambda card: [])
     return World(tmp_path, Fake(monkeypatch))
 
 

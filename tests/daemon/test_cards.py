@@ -13,7 +13,7 @@ import pytest
 from caovand.core.facts.inventory import Gpu
 from caovand.core.health.observation import GpuSample
 from caovand.daemon import cards
-from caovand.daemon.cards import Cards, InUse
+from caovand.daemon.cards import Cards, CardUsage
 from tests.core.machines import turing
 
 (CARD,) = turing(1)
@@ -75,7 +75,7 @@ def test_only_samples_of_cards_in_use_count_and_neighbours_are_told() -> None:
 
     async def scenario() -> None:
         one = Cards(1.0, lambda line: None)
-        one.share(InUse(seen.append, lambda line: None, told.append)).engine({1}, {7})
+        one.share(CardUsage(seen.append, lambda line: None, told.append)).engine({1}, {7})
         one._samples([sample(0, (9, 9_000)), sample(1, (7, 9_000))])
         one._samples([sample(0, (9, 18_000)), sample(1, (7, 9_000), (2**22 + 1, 3_000))])
         assert set(one.latest) == {0, 1}
@@ -95,7 +95,7 @@ def test_a_fault_of_a_card_goes_to_the_slots_that_use_it() -> None:
             def heard(line: str, name: str = name) -> None:
                 told.append((name, line))
 
-            one.share(InUse(lambda sample: None, heard, lambda text: None)).engine(used, ())
+            one.share(CardUsage(lambda sample: None, heard, lambda text: None)).engine(used, ())
         one._xid(1, "Xid 79")
         one._xid(2, "Xid 48")
 
@@ -121,7 +121,7 @@ def test_what_others_have_is_known_while_ours_can_be_told_from_theirs() -> None:
 
     async def scenario() -> None:
         one = Cards(1.0, lambda line: None)
-        slot = one.share(InUse(lambda sample: None, lambda line: None, lambda text: None))
+        slot = one.share(CardUsage(lambda sample: None, lambda line: None, lambda text: None))
         slot.engine({0}, {7})
         for users in (((9, 9_000),), ((7, 5_000), (9, 3_000), (10, 200)), ((9, 1_000),)):
             one._samples([sample(*users)])
@@ -141,7 +141,7 @@ def test_who_has_taken_memory_is_asked_of_the_driver_once_ours_were_seen(
 
     async def scenario() -> None:
         one = Cards(1.0, lambda line: None)
-        slot = one.share(InUse(lambda sample: None, lambda line: None, lambda text: None))
+        slot = one.share(CardUsage(lambda sample: None, lambda line: None, lambda text: None))
         slot.engine({0}, {7})
         assert await slot.taken_since([CARD]) == "", "in a container pids are others"
         sample = GpuSample(0, 5_615, 22_527, None, None, None, 0.0, users=((7, 5_000),))

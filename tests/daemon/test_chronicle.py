@@ -15,7 +15,7 @@ from caovand.adapters.incidents import Incidents
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import Case
 from caovand.daemon.records import chronicle
-from caovand.daemon.records.chronicle import Gathered, Recorder
+from caovand.daemon.records.chronicle import GatheredEvidence, Recorder
 from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
 
@@ -59,7 +59,7 @@ def test_evidence_for_another_node_is_gathered_without_secrets_and_keeps_no_inci
 ) -> None:
     async def scenario() -> None:
         told: list[tuple[str, str]] = []
-        found: list[Gathered] = []
+        found: list[GatheredEvidence] = []
         disk = HangingDisk(tmp_path)
         keeper = Recorder(disk, lambda name, problem: told.append((name, problem)), LOG)
         secret = replace(CASE, lines=("key sesame-4711",), secrets=("sesame-4711",))
@@ -87,11 +87,11 @@ def test_what_cannot_be_gathered_is_said_to_who_asked(
     monkeypatch.setattr(chronicle.evidence, "process_tree", fault)
 
     async def scenario() -> None:
-        found: list[Gathered] = []
+        found: list[GatheredEvidence] = []
         keeper = Recorder(Incidents(tmp_path), lambda name, problem: None, LOG)
         keeper.gather(CASE, (), "", found.append)
         await soon(lambda: found)
-        assert found == [Gathered(problem="too many open files")]
+        assert found == [GatheredEvidence(problem="too many open files")]
 
     asyncio.run(scenario())
 

@@ -19,13 +19,13 @@ from caovand.core.config.services import GatewaySection
 from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.record import Totals
-from caovand.core.gateway.slot import engine_of, returns
+from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import End
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.starts import Start, to_document
 from caovand.daemon import clients as module
-from caovand.daemon.clients import Clients, Slot
+from caovand.daemon.clients import Clients, ClientsSlot
 from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.start.starts import Starts
@@ -61,7 +61,7 @@ def test_every_state_means_something_to_clients(
     snapshot: Snapshot, drains: bool, state: EngineState, another: bool
 ) -> None:
     assert engine_of(snapshot, drains=drains) is state
-    assert returns(snapshot) is another
+    assert will_return(snapshot) is another
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
         self.file = folder / "starts.json"
         self.keys = Keys(folder, lambda _, text: self.told.append(text), self.changes.wake)
         self.clients = Clients(
-            Slot(
+            ClientsSlot(
                 snapshot=lambda: self.snapshot,
                 config=lambda: self.config,
                 endpoint=lambda: self.endpoint,

@@ -17,8 +17,8 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     names = ("run", "state", "cache", "log")
     places = Directories(*[tmp_path / name for name in names])
     (tmp_path / "key").touch()
-    for name in (".triton", ".ssh"):
-        (tmp_path / name).mkdir()
+    for name in (".triton", ".ssh", ".aws", ".config/gcloud"):
+        (tmp_path / name).mkdir(parents=True)
     config = Config()
     config = replace(
         config,
@@ -38,7 +38,8 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     found = confinement(engine, config, places, "/opt/engine/bin/python", env)
     assert found is not None
     assert set(found.hidden) == {
-        str(tmp_path / name) for name in ("run", "state", "log", "key", ".ssh")
+        str(tmp_path / name)
+        for name in ("run", "state", "log", "key", ".ssh", ".aws", ".config/gcloud")
     }
     assert "/opt/engine" in found.readable
     asked = {
@@ -109,3 +110,6 @@ def test_etc_whose_files_others_replace_stays_readable_but_for_a_clusters_key(
         assert found is not None
         assert {path for path in found.hidden if path.startswith("/etc/")} == key
     assert readable_keys(config) == ["/etc/caovan.token"]
+    gateway, page = of_a_server(config, places), of_a_server(config, places, "/etc/caovan.token")
+    assert {*gateway.hidden} - {*page.hidden} == {"/etc/caovan.token"}
+    assert {"/etc/caovan.key", config.cluster.key_file} < {*page.hidden}

@@ -21,12 +21,12 @@ from caovand.core.config.schema import Config, EngineSection
 from caovand.core.facts.inventory import Inventory
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import Snapshot
-from caovand.daemon.cards import InUse
+from caovand.daemon.cards import CardUsage
 from caovand.daemon.engine import proof
 from caovand.daemon.engine import run as engine_run
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from tests.core.machines import CUDA, inventory, plan, turing
 from tests.patience import PATIENCE_S
 
@@ -49,7 +49,7 @@ def fail_once(
     engine.write_text(f"#!/bin/sh\n{script}\n")
     engine.chmod(0o755)
     machine = replace(machine, engine=replace(machine.engine, python=str(engine)))
-    ready = Prepared(plan(machine), machine, "fingerprint", "auto")
+    ready = PreparedStart(plan(machine), machine, "fingerprint", "auto")
 
     async def for_ever(*_: object) -> None:
         await asyncio.Event().wait()
@@ -143,7 +143,7 @@ def test_the_ladder_is_told_what_others_have_of_the_engines_cards(
     """Both when the plan was made and since; what is in use of other cards is nothing to it."""
     other, busy, ours = turing(3)
     machine = inventory(gpus=(replace(other, free_mib=0), replace(busy, free_mib=21_000), ours))
-    monkeypatch.setattr(InUse, "others", lambda _: {2: 5_000})
+    monkeypatch.setattr(CardUsage, "others", lambda _: {2: 5_000})
     says = f"echo '{TOO_LONG}'; exit 1"
     failed = fail_once(machine, says, tmp_path, monkeypatch, gpus=(1, 2))
     assert failed.finding is not None
@@ -156,11 +156,11 @@ def test_the_ladder_is_told_what_others_have_of_the_engines_cards(
 def test_the_cause_of_a_lack_of_memory_names_who_took_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def taken(_: InUse, before: object) -> str:
+    async def taken(_: CardUsage, before: object) -> str:
         assert before == inventory().gpus
         return "python (pid 9) has taken 4000 MiB of GPU 0"
 
-    monkeypatch.setattr(InUse, "taken_since", taken)
+    monkeypatch.setattr(CardUsage, "taken_since", taken)
     says = "echo 'torch.OutOfMemoryError: CUDA out of memory.'; exit 1"
     failed = fail_once(inventory(), says, tmp_path, monkeypatch)
     assert failed.finding is not None

@@ -87,7 +87,7 @@ def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gon
     busy = replace(alone, gpus=used)
     told = {"len": "65536", "fits": "15040"}
     finding = Finding("kv-cache-short", "too long", "kv", told, "oom.kv.tokens")
-    rules = ladder.LadderRules(HEALING, others_mib=occupancy.used(busy.gpus))
+    rules = ladder.LadderRules(HEALING, others_mib=occupancy.used_by_card(busy.gpus))
     lower = ladder.decide(make_plan(config, busy), finding, 1, rules).plan
     assert lower is not None
     PlanMemory(tmp_path / "good", HEALING).served_stably(

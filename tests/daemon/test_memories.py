@@ -20,12 +20,12 @@ from caovand.adapters.system import processes
 from caovand.core.config.parser import parse
 from caovand.core.facts.ledger import Marks
 from caovand.core.healing import degraded
-from caovand.core.health.canary import Greedy, to_document
+from caovand.core.health.canary import GreedyAnswer, to_document
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.core.reporting import starts
 from caovand.core.reporting.starts import Start
 from caovand.core.tuning import record
-from caovand.core.tuning.evidence import Seen
+from caovand.core.tuning.evidence import Measurements
 from caovand.daemon import tuning
 from caovand.daemon.engine import canary
 from caovand.daemon.engine.canary import FirstAnswers
@@ -58,7 +58,7 @@ LOWERED = Plan(
         Taken("eager"),
     ),
 )
-TUNED = replace(record.begin("a", 3), moves=(7.5,)).with_steps(3, 0, Seen(9.0, 0.5, (8.0,)))
+TUNED = replace(record.begin("a", 3), moves=(7.5,)).with_steps(3, 0, Measurements(9.0, 0.5, (8.0,)))
 GOOD: dict[str, Any] = {
     memories.MODE: {"mode": "fast"},
     degraded_plan.FILE: {**degraded.to_document(LOWERED, MARK, "auto"), "since": 7.5},
@@ -69,7 +69,7 @@ GOOD: dict[str, Any] = {
     memories.FILES: {"before": ["a"], "ours": ["b"]},
     memories.STARTS: starts.to_document([Start("a", 7.5, 96.0, {"load": 96.0}, {"load_s": 2.5})]),
     tuning.FILE: record.to_document([TUNED], 7.5),
-    canary.FILE: to_document({"a": Greedy(("x", "y"), (0.5, 7.5))}),
+    canary.FILE: to_document({"a": GreedyAnswer(("x", "y"), (0.5, 7.5))}),
 }  # fmt: skip
 WRONG: tuple[Any, ...] = (
     None, True, False, -1, 0.5, float("inf"), float("nan"), 10**30, "", "x\0", "x", [], {}, [[]],
@@ -173,7 +173,7 @@ def test_what_the_daemon_writes_is_right(tmp_path: Path) -> None:
     ignore: Any = lambda *_: None  # noqa: E731
     policy = parse({"policy": {"tune": "apply"}}).policy
     DraftTuner(tmp_path / tuning.FILE, policy, ignore, ignore, ignore).failed()
-    FirstAnswers(tmp_path / canary.FILE, ignore).keep("a", Greedy(("x", "y"), (0.5, 7.5)))
+    FirstAnswers(tmp_path / canary.FILE, ignore).keep("a", GreedyAnswer(("x", "y"), (0.5, 7.5)))
     assert sorted(os.listdir(tmp_path)) == sorted(memories.checks(HEALING))
     assert list(memories.set_aside(tmp_path, HEALING)) == []
     ModeMemory(tmp_path / memories.MODE).choose(None)

@@ -160,7 +160,7 @@ def test_who_accepts_counts_and_not_who_listens(
     engine, thief = serve(), serve()
     peers = Peers(members(engine))
     real = ports.ends
-    monkeypatch.setattr(ports, "ends", lambda link: ports.Ends((), real(link).server))
+    monkeypatch.setattr(ports, "ends", lambda link: ports.ConnectionEnds((), real(link).server))
     with pytest.raises(Stranger, match=f"pid {thief.pid}"):
         call(endpoint(thief.port, peers), "/", LONG_S)
     assert thief.heard == b""
@@ -244,7 +244,7 @@ def test_who_cannot_be_asked_is_no_stranger(serve: Serve, monkeypatch: pytest.Mo
     with pytest.raises(Unanswered, match="cannot read which process") as caught:
         call(endpoint(server.port, Peers(members(server))), "/", LONG_S)
     assert not isinstance(caught.value, Stranger)
-    assert limits.reached(caught.value), "the check is made again"
+    assert limits.limit_reached(caught.value), "the check is made again"
     assert server.heard == b""
 
 
@@ -268,12 +268,12 @@ def test_a_socket_that_is_closed_while_it_is_looked_up_is_no_stranger_s(
     server = serve()
     real, closed = ports.ends, iter([False, True])
 
-    def ends(link: socket.socket) -> ports.Ends:
+    def ends(link: socket.socket) -> ports.ConnectionEnds:
         seen = real(link)
         while not (seen.server and seen.server.inode):  # not accepted yet
             seen = real(link)
         gone = ports.Listener("127.0.0.1", server.port, 0, 1)
-        return ports.Ends((gone,), None if next(closed) else gone)
+        return ports.ConnectionEnds((gone,), None if next(closed) else gone)
 
     monkeypatch.setattr(ports, "ends", ends)
     with pytest.raises(Unanswered, match="closed at its other end") as caught:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.files.directories import Directories
-from caovand.core.cluster.node import Card, assumed, node_of
+from caovand.core.cluster.node import Card, assume_nodes, node_of
 from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
@@ -43,7 +43,7 @@ class World:
             self.looks += 1
             return self.machine
 
-        def counted(*asked: Any) -> inspection.Prepared:
+        def counted(*asked: Any) -> inspection.PreparedStart:
             self.plans += 1
             return planned_for(*asked)
 
@@ -228,8 +228,8 @@ def test_steps_taken_stay_where_the_link_is_another_one(world: World) -> None:
 
 
 def test_who_is_no_head_has_no_other_nodes() -> None:
-    assert assumed(parse({}).cluster, turing(2)) == ()
+    assert assume_nodes(parse({}).cluster, turing(2)) == ()
     three = replace(CONFIG.cluster, nodes=3)
-    found = assumed(three, turing(2))
+    found = assume_nodes(three, turing(2))
     assert [node.name for node in found] == ["node 2", "node 3"]
     assert [gpu.free_mib for gpu in found[0].gpus] == [22527, 22527]

@@ -18,14 +18,14 @@ def test_a_model_that_embeds_answers_with_numbers_or_not_at_all() -> None:
         endpoint = Endpoint("127.0.0.1", server.port)
         asked = (engine_of().api, plan, endpoint, [4, 5, 6], 2, LIMIT_S)
         server.embedding = [0.5, -0.5]
-        assert proof.answered(*asked) == 2
+        assert proof.count_answer(*asked) == 2
         assert server.asked == [("/v1/embeddings", {"model": "q", "input": [4, 5, 6]})]
         server.embedding = [0.5, None]
         with pytest.raises(Unanswered, match="a value that is not a number"):
-            proof.answered(*asked)
+            proof.count_answer(*asked)
         server.status = 404
         with pytest.raises(Unanswered, match="/v1/embeddings: HTTP 404"):
-            proof.answered(*asked)
+            proof.count_answer(*asked)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_the_engine_is_asked_for_pending_requests_only_where_the_gateway_knows_o
         return 5
 
     monkeypatch.setattr(http, "call", lambda *_: Answer(200, "vllm:num_requests_running 1.0\n"))
-    monkeypatch.setattr(http, "counted", count)
+    monkeypatch.setattr(http, "read_count", count)
     found = asyncio.run(scrape.metrics(HERE, engine_of().api, known))
     assert found is not None
     assert found.reading.progress.pending == pending

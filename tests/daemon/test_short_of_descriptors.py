@@ -30,7 +30,7 @@ def test_a_call_that_had_no_descriptor_tells_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "create_connection", exhausted)
     with pytest.raises(Unanswered) as caught:
         http.call(Endpoint("127.0.0.1", 1), "/health", 1.0)
-    assert "LimitNOFILE" in limits.reached(caught.value)
+    assert "LimitNOFILE" in limits.limit_reached(caught.value)
 
 
 def test_an_engine_that_could_not_be_looked_at_for_an_hour_does_not_hang() -> None:

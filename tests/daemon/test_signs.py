@@ -72,6 +72,6 @@ def test_scales_that_cannot_be_read_are_a_problem(
     def broken(_: Path) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(scales, "negative", broken)
+    monkeypatch.setattr(scales, "find_negative", broken)
     with pytest.raises(ModelProblem, match=r"Input/output error; check the disk"):
         inspection.read_model(int8, {})

@@ -12,7 +12,7 @@ import pytest
 from caovand.core.config.schema import PolicySection
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.figures.histogram import Histogram
-from caovand.core.figures.track import Track, follow, restarted
+from caovand.core.figures.track import Track, begin_engine, follow
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan, Setting, Taken
@@ -50,7 +50,7 @@ class Slot:
 
     def serve(self, served: Plan) -> None:
         """Another engine begins."""
-        self.plan, self.counted, self.track = served, Counters(), restarted(self.track)
+        self.plan, self.counted, self.track = served, Counters(), begin_engine(self.track)
         self.generation += 1
         self.wait(0)
 

@@ -129,7 +129,7 @@ def play(folder: Path, model: Path, story: Callable[[Two], Coroutine[Any, Any, N
 
 
 def escapees() -> set[int]:
-    return {p.pid for p in processes.every() if p.name == ESCAPEE and not p.zombie}
+    return {p.pid for p in processes.all_processes() if p.name == ESCAPEE and not p.zombie}
 
 
 def test_the_death_of_one_engine_is_healed_and_the_other_never_notices(
@@ -148,7 +148,7 @@ def test_the_death_of_one_engine_is_healed_and_the_other_never_notices(
         await two.until(lambda: two.a.snapshot.spawns == 2 and serves(two.a))
         assert two.a.snapshot.failures == 1
         await two.until(lambda: len(living(two.a)) == 3)
-        assert not dead & {p.pid for p in processes.every() if not p.zombie}
+        assert not dead & {p.pid for p in processes.all_processes() if not p.zombie}
         assert untouched(two.b) == before
         assert await asyncio.to_thread(answers, two.b)
         of = [notice.data.get("slot") for notice in two.one.notices if notice.kind == "failure"]
@@ -186,7 +186,7 @@ def test_one_is_stopped_and_the_other_serves_on(tmp_path: Path, model: Path) -> 
         assert (unnamed.code, unnamed.hint) == ("which-model", "name one of: a, b")
         assert (await verbs.answer(two.one, Request("stop", model="a"))).ok
         await two.until(lambda: two.a.snapshot.state is State.STOPPED)
-        assert not ended & {p.pid for p in processes.every() if not p.zombie}
+        assert not ended & {p.pid for p in processes.all_processes() if not p.zombie}
         assert len(escapees()) == 1
         assert untouched(two.b) == before
         assert await asyncio.to_thread(answers, two.b)

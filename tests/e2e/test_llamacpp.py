@@ -68,7 +68,7 @@ def restarted(one: Daemon, before: dict[str, Any]) -> dict[str, Any]:
     """The status once another engine serves than before, all of whose processes are gone."""
     until(lambda: one.status()["restarts"] > before["restarts"], "another start")
     after = one.until_state("SERVING")
-    assert before["engine_pid"] not in {p.pid for p in processes.every() if not p.zombie}
+    assert before["engine_pid"] not in {p.pid for p in processes.all_processes() if not p.zombie}
     assert complete(one)["usage"]["completion_tokens"] == 8
     return dict(after)
 
@@ -130,7 +130,7 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_serves(
     served.kill()
     served.start()
     served.until_state("SERVING")
-    assert not old & {p.pid for p in processes.every() if not p.zombie}
+    assert not old & {p.pid for p in processes.all_processes() if not p.zombie}
     assert complete(served)["choices"]
 
 

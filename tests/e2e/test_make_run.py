@@ -100,7 +100,7 @@ class Bare:
         """What runs there but for the process that holds the root."""
         space = os.readlink(self.root.path.parent / "ns/pid")
         found = []
-        for process in processes.every():
+        for process in processes.all_processes():
             try:
                 theirs = os.readlink(f"/proc/{process.pid}/ns/pid")
                 command = Path(f"/proc/{process.pid}/cmdline").read_bytes()

@@ -22,12 +22,12 @@ BATCH = {"policy": {"workload": "batch"}}
     ("box", "name", "sequences", "step"),
     [
         ("3090", "gpt-oss-20b", 192, 8192),
-        ("4090", "gpt-oss-20b", 192, 8192),
+        ("4090", "gpt-oss-20b", 192, 4096),
         ("a100-80g", "gpt-oss-20b", 256, 8192),
         ("a100-80g", "gpt-oss-120b", 192, 8192),
-        ("h100", "gpt-oss-120b", 192, 8192),
+        ("h100", "gpt-oss-120b", 192, 4096),
         ("4090", "Llama-3.1-8B", 96, 2048),
-        ("h200-x8", "DeepSeek-R1", 128, 8192),
+        ("h200-x8", "DeepSeek-R1", 768, 4096),
         ("h200", "gpt-oss-20b", 1024, 8192),
     ],
 )
@@ -42,8 +42,8 @@ def test_a_batch_fills_the_cache_in_large_steps_with_graphs(
 
 def test_turings_few_sequences_are_for_people_not_for_batches() -> None:
     machine = box_with("2080ti-22g", model("Qwen3-30B-A3B-AWQ"))
-    assert plan(machine).value("max_num_seqs") <= 8
-    assert plan(machine, **BATCH).value("max_num_seqs") > 8
+    assert plan(machine).value("max_num_seqs") <= 16
+    assert plan(machine, **BATCH).value("max_num_seqs") > 16
 
 
 @pytest.mark.parametrize("box", ["4090", "a4000"])
@@ -84,12 +84,13 @@ def test_few_active_parameters_do_not_draft_for_many_users() -> None:
 @pytest.mark.parametrize(
     ("box", "name", "tensor", "replicas"),
     [
-        ("h100-x8", "Qwen3.6-27B-FP8", 4, 2),
+        ("h100-x8", "Qwen3.6-27B-FP8", 2, 4),
         ("3090-x4", "Llama-3.1-8B-AWQ", 1, 4),
         ("2080ti-22g-x2", "Llama-3.1-8B-AWQ", 1, 2),
         ("h200-x8", "DeepSeek-R1", 1, 8),
         ("h100-x8", "gpt-oss-120b", 8, None),
-        ("h100-x8", "Qwen3-235B-A22B-FP8", 2, 4),
+        ("h100-x8", "gpt-oss-20b", 1, 8),
+        ("h100-x8", "Qwen3-235B-A22B-FP8", 1, 8),
         ("t4-x4", "Qwen3-30B-A3B-AWQ", 4, None),
         ("3090-and-3060", "Llama-3.1-8B-AWQ", 1, None),
     ],

@@ -41,10 +41,14 @@ def chosen(card: str, fixed: dict[str, Any]) -> Choice:
     ("card", "fixed", "expected"),
     [
         ("H100", OPEN, "131072 x64 step 8192 auto, graphs"),
-        ("RTX 3090", OPEN, "83968 x16 step 8192 fp8, graphs, before 47104 auto graphs"),
-        ("RTX 3090", {"bases": (OWN,)}, "47104 x8 step 2048 auto, graphs, before 53248 auto eager"),
+        ("RTX 3090", OPEN, "88064 x16 step 4096 fp8, graphs, before 47104 auto graphs"),
+        (
+            "RTX 3090",
+            {"bases": (OWN,)},
+            "47104 x12 step 2048 auto, graphs, before 51200 auto eager",
+        ),
         ("RTX 3090", {"context": 32768}, "32768 x8 step 8192 auto, graphs"),
-        ("RTX 3090", {"sequences": 2}, "86016 x2 step 8192 fp8, graphs, before 47104 auto graphs"),
+        ("RTX 3090", {"sequences": 2}, "90112 x2 step 4096 fp8, graphs, before 46080 auto graphs"),
         (
             "RTX 3090",
             {"batch_tokens": 2048},
@@ -53,12 +57,12 @@ def chosen(card: str, fixed: dict[str, Any]) -> Choice:
         (
             "RTX 3090",
             {"utilization": 0.8},
-            "36864 x8 step 2048 fp8, graphs, before 18432 auto graphs",
+            "36864 x6 step 4096 fp8, graphs, before 18432 auto graphs",
         ),
         (
             "RTX 3090",
             {"graphs": "none"},
-            "103424 x16 step 2048 fp8, eager, before 53248 auto eager",
+            "98304 x16 step 4096 fp8, eager, before 51200 auto eager",
         ),
         (
             "RTX 3090",

@@ -9,7 +9,7 @@ import pytest
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Setting
-from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.cause import find_cause

@@ -18,7 +18,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from tests.boxes.models import model
-from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, inventory, named, plan, turing
+from tests.core.machines import CUDA, H200, QWEN_27B_AWQ, cards, inventory, named, plan, turing
 
 LLAMA = model("Llama-3.1-8B")
 ASKED = replace(CUDA, python_version="3.12.1", cuda="13.0")
@@ -115,6 +115,43 @@ def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[s
     paired = plan(inventory(both_ways, turing(2), WITH_NVCC))
     assert paired.value("attention_backend") == "TRITON_ATTN"
     assert paired.value("kv_cache_dtype") is None
+
+
+@pytest.mark.parametrize(
+    ("card", "chosen"),
+    [
+        (cards(1, "NVIDIA GeForce RTX 4080", (8, 9), 16_376), "fp8"),
+        (cards(1, "NVIDIA GeForce RTX 5080", (12, 0), 16_303), "fp8"),
+        (cards(1, "NVIDIA RTX A4000", (8, 6), 16_376), None),
+        ((replace(H200[0], free_mib=18_500),), None),
+    ],
+    ids=lambda one: one[0].name if isinstance(one, tuple) else str(one),
+)
+def test_where_sinks_are_tritons_it_reads_eight_bits_that_leave_room_for_graphs(
+    card: tuple[Gpu, ...], chosen: str | None
+) -> None:
+    found = plan(inventory(model("gpt-oss-20b"), card), policy={"workload": "long"})
+    assert found.value("kv_cache_dtype") == chosen
+    if chosen:
+        config = found.settings["compilation_config"]
+        assert config.value["max_cudagraph_capture_size"] == 2 * found.value("max_num_seqs")
+        assert "none for steps of more than" in config.reason
+        assert found.value("max_model_len") > 32_768
+
+
+def test_with_room_graphs_are_as_large_as_vllm_makes_them() -> None:
+    found = plan(inventory(model("gpt-oss-20b"), named("RTX 4090")))
+    assert found.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}
+    flags = ["--compilation-config", '{"cudagraph_mode": "PIECEWISE"}']
+    tight = inventory(model("gpt-oss-20b"), cards(1, "NVIDIA GeForce RTX 4080", (8, 9), 16_376))
+    kept = plan(tight, engine={"extra_args": flags})
+    assert kept.value("compilation_config") == {"cudagraph_mode": "PIECEWISE"}
+
+
+@pytest.mark.parametrize("gpus", [named("T4"), named("RTX 4060"), named("H100")])
+def test_what_is_pooled_keeps_the_caches_own_type(gpus: tuple[Gpu, ...]) -> None:
+    found = plan(inventory(model("Qwen3-Reranker-4B"), gpus), policy={"workload": "batch"})
+    assert found.value("kv_cache_dtype") is None
 
 
 def test_whole_graphs_that_0_21_cuts_are_not_promised_silently() -> None:

@@ -80,7 +80,8 @@ def test_eight_bits_stay_where_ours_do_not_act_or_are_not_needed(
 
 
 def test_conversations_are_held_in_four_bits_where_eight_hold_few_tokens() -> None:
-    found, eight = planned(policy={}), planned(policy={"kv_cache_dtype": "fp8"})
+    deep = {"mtp": 3}
+    found, eight = planned(policy=deep), planned(policy={**deep, "kv_cache_dtype": "fp8"})
     assert cache(found) == "int4_per_token_head"
     assert found.value("speculative_config") == eight.value("speculative_config")
     assert found.value("max_model_len") > 2 * eight.value("max_model_len")

@@ -18,8 +18,8 @@ from caovand.core.healing.ladder import (
     decide,
 )
 from caovand.core.healing.rung import ANY
-from caovand.engines.common import raised
-from caovand.engines.common.advice_texts import GENERAL, SPECIAL
+from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL
+from caovand.engines.common.logs.rows import raised
 from caovand.engines.vllm.healing import advice
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import BLAMED, CURES, HEALING, WHATEVER_PHASE

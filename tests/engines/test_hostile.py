@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.phases import ROWS, read

@@ -13,7 +13,7 @@ from caovand.engines.vllm.memory.estimate import (
     kv_bytes,
     longest_context,
     room_for_context,
-    spare,
+    spare_tokens,
 )
 from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.boxes.models import model
@@ -175,7 +175,9 @@ def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:
 def test_of_a_cache_a_context_chosen_by_us_leaves_a_twentieth_and_128_mib(gib: float) -> None:
     """The part for large caches, where forecasts err in proportion; the sum for small ones."""
     measured = Candidate(8192, 1, 2048, 0.9, eager=True)
-    assert gib * GIB - spare(measured, gib * GIB) == pytest.approx(gib * GIB / 20 + 128 * MIB)
+    assert gib * GIB - spare_tokens(measured, gib * GIB) == pytest.approx(
+        gib * GIB / 20 + 128 * MIB
+    )
     candidate = replace(measured, kv_bytes=int(gib * GIB))  # not by a forecast that errs
     assert room_for_context(SMALL_HYBRID, candidate, A100) == pytest.approx(0.99 * gib * GIB)
     counted = replace(candidate, kv_blocks=100)

@@ -16,6 +16,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.speeds import link_gb_s
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
@@ -39,6 +40,7 @@ from tests.core.machines import (
     LLAMA_70B_AWQ,
     QWEN_27B,
     QWEN_27B_AWQ,
+    cards,
     inventory,
     named,
     plan,
@@ -182,8 +184,32 @@ def test_sequences_are_as_many_usual_requests_as_the_cache_holds() -> None:
     assert found.value("max_num_seqs") == 16
     assert "the cache holds about 2" in found.settings["max_num_seqs"].reason
     long = plan(box_with("a100-80g", model("Llama-3.1-8B-AWQ")), policy={"workload": "long"})
-    assert long.value("max_num_seqs") == 8
+    assert long.value("max_num_seqs") == 12
     assert "and more that are shorter" in long.settings["max_num_seqs"].reason
+
+
+def test_three_users_are_let_in_where_the_cache_holds_three_and_a_half() -> None:
+    gpus = cards(1, "NVIDIA GeForce RTX 5070", (12, 0), 12227)
+    found = plan(inventory(model("Llama-3.1-8B-AWQ"), gpus))
+    held = plan(inventory(model("Llama-3.1-8B-AWQ"), cards(1, "RTX 4060", (8, 9), 8188)))
+    assert held.value("max_num_seqs") == 3
+    assert "about 3 requests" in held.settings["max_num_seqs"].reason
+    assert found.value("max_num_seqs") > 3
+
+
+def test_a_step_takes_no_more_of_a_small_card_than_it_saves_time() -> None:
+    small = cards(4, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 11264)
+    machine = inventory(model("Qwen3.6-27B-GPTQ-Int4"), small)
+    chosen = plan(machine)
+    large = plan(machine, policy={"max_num_batched_tokens": 8192})
+    assert chosen.value("max_num_batched_tokens") == 4096
+    assert chosen.value("max_model_len") > 1.2 * large.value("max_model_len")
+
+
+def test_nvlink_carries_less_between_older_cards() -> None:
+    bridged, switched = named("RTX 3090", 2), named("H100", 2)
+    assert link_gb_s(bridged) < 0.2 * link_gb_s(switched)
+    assert link_gb_s((*bridged, *switched)) == link_gb_s(bridged)
 
 
 def test_a_mode_that_was_chosen_is_not_weighed() -> None:

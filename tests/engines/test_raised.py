@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from caovand.core.healing.failure import FAILURES
 from caovand.core.healing.ladder import REACTIONS
-from caovand.engines.common.advice_texts import SPECIAL
-from caovand.engines.common.raised import FAMILIES, ROWS, family_of
+from caovand.engines.common.healing.advice_texts import SPECIAL
+from caovand.engines.common.logs.rows.raised import FAMILIES, ROWS, family_of
 from caovand.engines.sglang.log.cause import find_cause as find_in_sglang
 from caovand.engines.vllm.log.cause import find_cause as find_in_vllm
 
@@ -30,6 +30,19 @@ CASES = [
     ("sglang/srt/layers/moe/a.py:forward", "RuntimeError: x", "kernel"),
     ("vllm/multimodal/processing.py:apply", "ValueError: x", "request"),
     ("vllm/model_executor/models/qwen3.py:__init__", "AttributeError: x", "model"),
+    ("vllm/models/qwen4_exp/model.py:__init__", "ValueError: x", "model"),
+    ("vllm/models/qwen4_exp/model.py:load_weights", "KeyError: 'x'", "weights"),
+    ("vllm/model_executor/models/clip.py:get_placeholder_str", "ValueError: x", "request"),
+    ("vllm/model_executor/kernels/linear/a.py:apply", "ValueError: x", "kernel"),
+    ("vllm/lora/lora_model.py:from_lora_tensors", "ValueError: x", "adapter"),
+    ("vllm/v1/spec_decode/medusa.py:load_model", "AssertionError: x", "drafter"),
+    (
+        "vllm/distributed/kv_transfer/kv_connector/factory.py:create_connector",
+        "ValueError: x",
+        "connector",
+    ),
+    ("vllm/compilation/backends.py:__call__", "AssertionError: x", "compiling"),
+    ("vllm/envs.py:get_vllm_port", "ValueError: x", "configuration"),
     ("vllm/config/model.py:__post_init__", "ValueError: x", "configuration"),
     ("vllm/engine/arg_utils.py:create", "KeyError: 'x'", "configuration"),
     ("transformers/models/auto/auto_factory.py:from", "AttributeError: x", "configuration"),

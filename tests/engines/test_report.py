@@ -7,7 +7,7 @@ import json
 import pytest
 
 from caovand.core.plan import Plan
-from caovand.core.reporting.report import compare, describe, foreseen
+from caovand.core.reporting.report import compare, describe, forecast_figures
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan
 
@@ -31,7 +31,7 @@ def test_a_forecast_that_was_wrong_is_seen() -> None:
     memory = forecast(plan(), inventory())
     assert memory is not None
     reported = {"kv_tokens": memory.kv_tokens * 2, "weights_gib": memory.weights_mib / 1024}
-    found = compare(foreseen(memory), reported)
+    found = compare(forecast_figures(memory), reported)
     assert found["kv_tokens"]["off"] == -0.5
     assert found["weights_gib"]["off"] == 0
     assert "kv_gib" not in found
@@ -46,7 +46,7 @@ def test_each_stage_is_compared_with_what_it_reports_itself() -> None:
         "kv_tokens": memory.kv_tokens, "weights_gib": 1.0, "kv_gib": 1.0,
         "stage_0_weights_gib": first, "stage_1_weights_gib": 2 * last,
     }  # fmt: skip
-    found = compare(foreseen(memory), reported)
+    found = compare(forecast_figures(memory), reported)
     assert found.keys() == {"kv_tokens", "stage_0_weights_gib", "stage_1_weights_gib"}
     assert found["stage_0_weights_gib"]["off"] == pytest.approx(0, abs=0.001)
     assert found["stage_1_weights_gib"]["off"] == pytest.approx(-0.5, abs=0.001)

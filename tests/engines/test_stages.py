@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
-from caovand.core.checkpoint.tensors import weigh
+from caovand.core.checkpoint.tensors import sum_sizes
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, Weights
 from caovand.core.facts.network import Network
 from caovand.core.plan import Plan, Unplannable
@@ -103,7 +103,7 @@ def test_layers_weigh_what_their_tensors_weigh() -> None:
         "model.layers.1.mlp.experts.0.up_proj.weight": 30,
         "model.layers.2.mlp.up_proj.weight": 10, "model.layers.3.fc.weight": 7,
     }  # fmt: skip
-    found = weigh(((name, "BF16", size) for name, size in names.items()), 3)
+    found = sum_sizes(((name, "BF16", size) for name, size in names.items()), 3)
     assert {one.part: one.layers for one in found if one.layers} == {
         "layers": (50, 10, 10), "experts": (0, 30, 0),
     }  # fmt: skip

@@ -19,7 +19,7 @@ import pytest
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import estimate, spare
+from caovand.engines.vllm.memory.estimate import estimate, spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of
 from tests.core.machines import CUDA, H200, HOST, STARTS, made_up, named
 
@@ -89,7 +89,7 @@ def test_no_start_is_promised_more_than_was_left(log: Path) -> None:
     start = read(log)
     promised = start.forecast.kv_mib
     if start.model.group_size:
-        promised = spare(start.candidate, promised * 2**20) / 2**20
+        promised = spare_tokens(start.candidate, promised * 2**20) / 2**20
     assert promised / 1024 < start.kv_gib + ROUNDED_GIB
 
 

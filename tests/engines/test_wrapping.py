@@ -7,8 +7,8 @@ import json
 import pytest
 
 from caovand.engines import registry
-from caovand.engines.common.whole_log import lines_of
-from caovand.engines.common.wrapping import join_wrapped, unwrap, without_label
+from caovand.engines.common.logs.whole_log import lines_of
+from caovand.engines.common.logs.wrapping import join_wrapped, unwrap, without_label, without_markup
 from caovand.engines.writer import explain_log
 from tests.daemon_process import ROOT
 
@@ -30,6 +30,7 @@ AS_PASTED = (
 OWN = (
     "[2025-03-12 10:12:44 TP0] Load weight end.", "[2025-03-12 10:12:44] server_args=ServerArgs()",
     "0.41.568.358 E CUDA error: x", "(Worker_TP0 pid=7) x", "time=2025-01-28T17:02:55 level=INFO",
+    "[2025-10-29 11:26:03] SIGQUIT received. x",
     "[rank0]:[E1120 ProcessGroupNCCL.cpp:1] x", "[ 1843.308145] NVRM: x", "INFO:     x", "",
 )  # fmt: skip
 
@@ -134,3 +135,9 @@ def test_other_lines_of_one_length_stay_as_they_are() -> None:
     assert join_wrapped("\n".join([line] * 9)) == "\n".join([line] * 9)
     assert join_wrapped("\n".join([table] * 9)) == "\n".join([table] * 9)
     assert join_wrapped("") == ""
+
+
+def test_tags_around_a_copied_line_are_taken_off() -> None:
+    line = '<font color="#2AA1B3"><b>(EngineCore pid=1)</b></font> ERROR 09-01 21:26:21 [a.py:1] x'
+    assert without_markup(line) == "(EngineCore pid=1) ERROR 09-01 21:26:21 [a.py:1] x"
+    assert without_markup("a < b and </think>") == "a < b and </think>"

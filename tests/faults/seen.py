@@ -174,7 +174,7 @@ def _unused(shared: Path) -> set[str]:
     number = shared.stat().st_dev
     device = f"{os.major(number):02x}:{os.minor(number):02x}"
     used: set[int] = set()
-    for process in processes.every() if left else ():
+    for process in processes.all_processes() if left else ():
         with contextlib.suppress(OSError):
             maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
             rows = (line.split() for line in maps.splitlines())

@@ -100,7 +100,7 @@ def serves_again(seen: Seen, expected: str) -> None:
 
 def left_behind(seen: Seen, gone: set[int]) -> None:
     """None of the processes that must be gone lives, and no shared memory is without a user."""
-    alive = {process.pid for process in processes.every() if not process.zombie}
+    alive = {process.pid for process in processes.all_processes() if not process.zombie}
     left = [f"pid {pid}" for pid in gone & alive] + sorted(seen.unused())
     seen.row.left = ", ".join(left) or NOTHING
     assert seen.row.left == NOTHING
@@ -189,7 +189,7 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans_and_knows_its_
     assert len(json.loads(answers.read_text())) == 1
     begun.action = "the next daemon ends what is left"
     one.spawned()
-    assert not old & {process.pid for process in processes.every() if not process.zombie}
+    assert not old & {process.pid for process in processes.all_processes() if not process.zombie}
     begun.left = ", ".join(sorted(seen.unused())) or NOTHING
     assert begun.left == NOTHING
 

@@ -86,7 +86,7 @@ def serves_again(seen: Seen, expected: str) -> None:
     assert seen.failure() == expected
     seen.serving()
     seen.daemon.spawned()
-    alive = {process.pid for process in processes.every() if not process.zombie}
+    alive = {process.pid for process in processes.all_processes() if not process.zombie}
     seen.row.left = ", ".join(f"pid {pid}" for pid in old & alive) or NOTHING
     assert seen.row.left == NOTHING
 
@@ -186,7 +186,7 @@ def test_a_killed_daemon_is_followed_by_one_that_ends_the_orphans(
     begun.serving_s = time.time() - began
     begun.action = "the next daemon ends what is left"
     one.spawned()
-    assert not old & {process.pid for process in processes.every() if not process.zombie}
+    assert not old & {process.pid for process in processes.all_processes() if not process.zombie}
     begun.left = NOTHING
 
 

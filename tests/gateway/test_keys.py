@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.core.gateway.keys import ClientKey, digest_of, to_document
-from caovand.core.gateway.record import usable
+from caovand.core.gateway.record import is_row
 from caovand.gateway import link
 from tests.gateway.test_server import run
 from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever, whole
@@ -130,7 +130,7 @@ def test_each_request_that_ended_is_reported_without_its_text(
         got.close()
         await soon(lambda: len(one.daemon.requests) == 4)
         rows = one.daemon.requests
-        assert all(map(usable, rows))
+        assert all(map(is_row, rows))
         assert [(row["key"], row["model"], row["status"], row["outcome"]) for row in rows] == [
             ("carol", "tiny", 200, ""),
             ("carol", "", 429, "key_limit"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from caovand.core.gateway import policy
 from caovand.gateway import connections, desk, exchange, server
 from tests.gateway.world import (
     CHAT,
@@ -376,6 +377,27 @@ def test_a_fault_of_a_dying_engine_reaches_nobody(tmp_path: Path) -> None:
             one.daemon.say("serving")
             assert await waits == (200, "data: two\n\ndata: [DONE]\n\n")
 
+    run(tmp_path, test)
+
+
+def test_an_error_event_in_a_begun_stream_is_the_engine_s_only_if_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = '{"error": {"message": "EngineCore", "code": 500}}'
+
+    async def test(one: World) -> None:
+        for dies in (True, False):
+            one.engine.answer = events("one", error)
+            got = await one.session.post(one.url + CHAT, json={**STREAMED, "n": dies})
+            assert await got.content.readuntil(b"\n\n") == b"data: one\n\n"
+            if dies:
+                one.daemon.say("starting")
+                assert last_event(await got.text())["error"]["code"] == "engine_ended"
+                one.daemon.say("serving")
+            else:
+                assert await got.text() == f"data: {error}\n\ndata: [DONE]\n\n"
+
+    monkeypatch.setattr(policy, "CONFIRM_S", 1.0)
     run(tmp_path, test)
 
 

@@ -194,7 +194,7 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
     daemon.says.update(says)
     await daemon.start()
     await engine.start(port)
-    listener = listening.on(f"127.0.0.1:{own}", 64)
+    listener = listening.listen_on(f"127.0.0.1:{own}", 64)
     gateway = await server.start(listener, daemon.path, 1 << 20)
     try:
         async with ClientSession() as session:

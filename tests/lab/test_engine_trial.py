@@ -16,7 +16,7 @@ from caovand.adapters.engine_install.places import Engine
 from caovand.core.figures import track
 from caovand.core.figures.track import Track
 from caovand.lab import engine_trial
-from caovand.lab.bench.drive import Order
+from caovand.lab.bench.drive import BenchOrder
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 
@@ -80,7 +80,7 @@ def box(daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def measured(box: Box, speeds: Mapping[str, float]) -> Any:
     """A bench whose decode speed is that of the engine that serves."""
 
-    def measure(_client: Any, found: Any, order: Order) -> tuple[dict[str, Any], None]:
+    def measure(_client: Any, found: Any, order: BenchOrder) -> tuple[dict[str, Any], None]:
         speed = speeds[box.served]
         rounds = [
             {"decode_tokens_per_s": speed + n, "prefill_tokens_per_s": 1.0,

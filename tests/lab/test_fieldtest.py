@@ -66,7 +66,7 @@ def serving(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
 
     monkeypatch.setattr(fieldtest, "inspect", lambda *_, **__: Anything())
     monkeypatch.setattr(fieldtest, "check", lambda _: None)
-    monkeypatch.setattr(fieldtest, "Work", lambda *_, **__: Any)
+    monkeypatch.setattr(fieldtest, "FieldtestResults", lambda *_, **__: Any)
     return daemon
 
 

@@ -16,7 +16,7 @@ from caovand.cli.common.progress import Screen
 from caovand.core.config.schema import Config
 from caovand.lab.fieldtest import kernels, steps, trial
 from caovand.lab.fieldtest.steps import ORDER, QUICK, Subject
-from caovand.lab.fieldtest.work import Work
+from caovand.lab.fieldtest.work import FieldtestResults
 from tests.core.machines import FIXED, inventory, named, turing
 from tests.daemon_process import ROOT
 
@@ -34,13 +34,13 @@ def take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
         measured.append(gpu.name)
         return {"why": "", "parts": [{"title": "time", "code": 0, "text": f"{len(measured)}"}]}
 
-    monkeypatch.setattr(kernels, "measured", measure)
+    monkeypatch.setattr(kernels, "measure", measure)
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
     monkeypatch.setattr(steps, "_planned", lambda *_: (None, "not here"))
 
     def taken(subject: Subject, *, again: bool = False) -> list[str]:
         measured.clear()
-        work = Work(tmp_path / "work", subject.described(), again=again)
+        work = FieldtestResults(tmp_path / "work", subject.described(), again=again)
         steps.take(subject, work, Screen(io.StringIO()))
         return list(measured)
 
@@ -124,19 +124,24 @@ def test_the_kernels_see_that_card_alone(
         return Finished(0, "")
 
     monkeypatch.setattr(kernels, "run", run)
-    kernels.measured(FIXED, replace(turing(1)[0], index=1, uuid=uuid), lambda _: None)
+    kernels.measure(FIXED, replace(turing(1)[0], index=1, uuid=uuid), lambda _: None)
     assert set(seen) == {named_as}
 
 
 @pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Work, str]]:
+def serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[FieldtestResults, str]]:
     """Takes the steps where each trial ends with this result; the results, and what was said."""
-    monkeypatch.setattr(kernels, "measured", lambda *_: {"why": "", "parts": []})
+    monkeypatch.setattr(kernels, "measure", lambda *_: {"why": "", "parts": []})
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
 
-    def served(kept: dict[str, Any], **found: Any) -> tuple[Work, str]:
+    def served(kept: dict[str, Any], **found: Any) -> tuple[FieldtestResults, str]:
         monkeypatch.setattr(trial, "run", lambda one, *_: {**trial.nothing(one), **found})
-        work, out = Work(tmp_path / "work", BEFORE.described(), again=False), io.StringIO()
+        work, out = (
+            FieldtestResults(tmp_path / "work", BEFORE.described(), again=False),
+            io.StringIO(),
+        )
         for name, document in kept.items():
             work.keep(name, document)
         steps.take(BEFORE, work, Screen(out))
@@ -149,7 +154,7 @@ CELLS = [{"prompt": 512 * n, "at_once": n} for n in (1, 2, 300)]
 
 
 def test_each_figure_is_modelled_for_its_prompts_and_requests(
-    serve: Callable[..., tuple[Work, str]],
+    serve: Callable[..., tuple[FieldtestResults, str]],
 ) -> None:
     work, _ = serve({}, plan={"rungs": []}, bench={"cells": CELLS})
     one, two, most = work.of("configured")["modelled"]
@@ -159,14 +164,14 @@ def test_each_figure_is_modelled_for_its_prompts_and_requests(
 
 
 def test_another_plan_than_the_planned_one_has_no_modelled_value(
-    serve: Callable[..., tuple[Work, str]],
+    serve: Callable[..., tuple[FieldtestResults, str]],
 ) -> None:
     work, _ = serve({}, plan={"rungs": ["plugin-off"]}, bench={"cells": CELLS})
     assert work.of("configured")["modelled"] is None
 
 
 def test_trials_that_were_measured_tell_how_long_the_others_take(
-    serve: Callable[..., tuple[Work, str]],
+    serve: Callable[..., tuple[FieldtestResults, str]],
 ) -> None:
     before = {"seconds": 600.0}
     work, said = serve({"configured": before})
@@ -175,6 +180,6 @@ def test_trials_that_were_measured_tell_how_long_the_others_take(
 
 
 def test_before_a_trial_was_measured_nobody_knows_how_long_they_take(
-    serve: Callable[..., tuple[Work, str]],
+    serve: Callable[..., tuple[FieldtestResults, str]],
 ) -> None:
     assert "[3/8] as configured\n" in serve({})[1]

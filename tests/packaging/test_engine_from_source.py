@@ -305,9 +305,9 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
     house: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], cpus: int,
     free_mib: int, jobs: int,
 ) -> None:  # fmt: skip
-    orders: list[install_engine.Order] = []
+    orders: list[install_engine.InstallRequest] = []
 
-    def refuse(order: install_engine.Order, world: object) -> None:
+    def refuse(order: install_engine.InstallRequest, world: object) -> None:
         orders.append(order)
         raise EngineError("go on", "this is a test", "none")
 

@@ -377,7 +377,7 @@ def test_the_installation_looks_at_the_driver_first_and_the_packaged_one_needs_a
 ) -> None:
     done: list[object] = []
 
-    def installs(order: install_engine.Order, _world: object) -> None:
+    def installs(order: install_engine.InstallRequest, _world: object) -> None:
         done.append(order.public)
         raise EngineError("go on", "this is a test", "do")
 

@@ -18,7 +18,7 @@ import pytest
 from caovand.adapters import launch
 from caovand.adapters.system.short_slice import SLICE_NS
 from tests import hostile_engine
-from tests.hostile_engine import HOSTILE, NEEDED
+from tests.hostile_engine import DENIED, DID, NEEDED
 from tests.packaging.conftest import ACCOUNT, ENGINE_ACCOUNT, KEEP, Machine, repacked, version_of
 from tests.patience import until
 
@@ -137,7 +137,7 @@ def add_hostile_code(machine: Machine) -> None:
     add_hostile_places(machine)
     machine.put(Path(hostile_engine.__file__), "/opt/hostile.py")
     python = (machine.root / "opt/python").read_text().removeprefix("#!/bin/sh\n")
-    attack = f"python3 /opt/hostile.py $PPID /opt/daemon >{TRIED}"
+    attack = f"python3 /opt/hostile.py /opt/daemon daemon=$PPID spawner >{TRIED}"
     serve = f'case " $* " in *" serve "*) {attack};; esac'
     machine.write("/opt/python", f"#!/bin/sh\n{serve}\n{python}", 0o755)
 
@@ -189,13 +189,13 @@ def slice_ns(machine: Machine, pid: int) -> int:
 
 
 def test_the_engine_could_do_nothing_to_the_service_and_all_its_work(serving: Machine) -> None:
-    tried = json.loads(serving.must("cat", TRIED))
-    print(tried)
+    found = json.loads(serving.must("cat", TRIED))
+    print(found)
     abi = launch.landlock_abi()
     if abi < launch.MIN_ABI:
         pytest.skip(f"this kernel's Landlock has version {abi}")
-    assert {name for name in HOSTILE if tried[name]} == set()
-    assert {name for name in NEEDED if not tried[name]} == set()
+    assert {*found["tried"].values()} == {DENIED}
+    assert {name for name in NEEDED if not found["works"][name]} == set()
     assert "files, keys and processes" in serving.run("caovanctl", "doctor").stdout
 
 
@@ -248,10 +248,12 @@ def test_who_may_do_what(serving: Machine) -> None:
         assert seen == [0, 0, 0 if words == ("plan",) else 5], words
     for words in (("stop",), ("restart",), ("mode", "fast")):
         assert exits("stranger", *words) == 5, words
-    attack = ("python3", "/opt/hostile.py", serving.show("MainPID"), "/opt/daemon")
+    daemon = f"daemon={serving.show('MainPID')}"
+    attack = ("python3", "/opt/hostile.py", "/opt/daemon", daemon, "spawner")
     for user, may in (("member", {"use control", *READ_KEYS}), ("stranger", set())):
-        tried = json.loads(serving.must("runuser", "-u", user, "--", *attack))
-        assert {name for name in HOSTILE if tried[name]} == may, user
+        tried = json.loads(serving.must("runuser", "-u", user, "--", *attack))["tried"]
+        reached = {name: end for name, end in tried.items() if end != DENIED}
+        assert reached == dict.fromkeys(may, DID), user
     done = serving.run("runuser", "-u", "stranger", "--", "cat", "/var/log/caovan/engine.log")
     assert "Permission denied" in done.stderr
     assert serving.status()["state"] == "SERVING"

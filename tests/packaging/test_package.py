@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +79,7 @@ def run_with(
     for name, script in commands.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
-    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "DPKG_ROOT": str(folder)}
     return subprocess.run(["sh", *words], env=environ, check=False)
 
 
@@ -106,27 +108,41 @@ def test_an_upgrade_takes_the_account_out_of_the_journals_group_once(
 @pytest.mark.parametrize(
     ("arguments", "known", "added"),
     [
-        (["configure", "0.1.0"], False, ["video", "models"]),
+        (["configure", "0.1.0"], False, ["video", "models", "hub"]),
         (["configure", "0.1.0"], True, []),  # an administrator took it out
         (["configure", ""], False, []),
         (["abort-upgrade", "0.1.0"], False, []),
     ],
 )
-def test_an_upgrade_gives_the_engines_account_the_groups_that_engines_had_once(
-    tmp_path: Path, arguments: list[str], known: bool, added: list[str]
+def test_an_upgrade_gives_the_engines_account_the_groups_for_cards_and_models_once(
+    tmp_path: Path, capfd: Any, arguments: list[str], known: bool, added: list[str]
 ) -> None:
     need("dpkg")
-    called = tmp_path / "called"
-    names = (
-        f'[ "$1" = caovan-engine ] && exit {int(not known)}; echo caovan caovan-engine video models'
+    called, model, hub = tmp_path / "called", tmp_path / "a model/m", tmp_path / "hub"
+    model.mkdir(parents=True)
+    (tmp_path / "etc/default").mkdir(parents=True)
+    (tmp_path / "etc/default/caovan").write_text(f"#HF_HOME=/no\nHF_HOME={hub}\n")
+    (tmp_path / "etc/caovan.toml").write_text(
+        f'[model]\npath = "{model}"  # a "model"\n[server]\napi_key_file = "/etc/some.key"\n'
     )
+    names = "caovan caovan-engine docker video models hub adm keys users shadow"
     configured(
-        tmp_path, arguments, id=names, gpasswd=f'echo "$*" >>{called}',
+        tmp_path, arguments, gpasswd=f'echo "$*" >>{called}',
+        id=f'[ "$1" = caovan-engine ] && exit {int(not known)}; echo {names}',
         systemd_sysusers=f'echo "$*" >{called}',
+        # Groups own what they would have to be kept from, too.
+        stat=f'case "$3" in /etc/some.key) echo keys;; "{model}") echo models; echo docker;; '
+             f'"{model.parent}") echo keys;; "{hub}") echo hub;; /no) echo users;; esac',
     )  # fmt: skip
     found = called.read_text().splitlines() if called.exists() else []
     expected = ["caovan.conf", *(f"-a caovan-engine {name}" for name in added)]
-    assert found == (expected if added else [])
+    printed = capfd.readouterr().err
+    if added:
+        assert found == expected
+        assert "these groups of caovan: docker adm keys users shadow (" in printed
+        assert "gpasswd -a caovan-engine GROUP && systemctl restart caovan" in printed
+    else:
+        assert (found, printed) == ([], "")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +166,39 @@ def test_the_cache_is_whose_the_unit_says(tmp_path: Path, systemctl: str, owner:
     assert [line for line in rest if line.startswith("chown ")] == (
         [f"chown {owner}:caovan-engine /var/cache/caovan"] if owner else []
     )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to others")
+def test_what_an_engine_linked_into_the_cache_stays_whose_it_is(tmp_path: Path, capfd: Any) -> None:
+    """The users bin and daemon stand in for caovan and caovan-engine."""
+    tmp_path = tmp_path / "place"
+    cache, state = tmp_path / "cache", tmp_path / "state"
+    for folder in (cache / "plan/deep", state / "slots", tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    kept = (state / "secret", state / "slots/mode", state, state / "slots", cache / "at-the-top")
+    for file in (state / "secret", state / "slots/mode", cache / "at-the-top"):
+        file.touch()
+    (cache / "plan/deep/kernel").touch()
+    os.link(state / "secret", cache / "plan/linked")
+    (cache / "plan/link").symlink_to(state / "secret")
+    (cache / "plan/folder").symlink_to(state)
+    own = pwd.getpwnam("bin").pw_uid
+    for place in (cache, state, *cache.rglob("*"), *state.rglob("*")):
+        os.chown(place, own, -1, follow_symlinks=False)
+    text = (ROOT / "packaging/systemd/prepare-cache").read_text()
+    text = text.replace("/var/cache/caovan", str(cache)).replace("caovan-engine", "daemon")
+    script = tmp_path / "script"
+    script.write_text(text.replace("=caovan", "=bin"))
+    find = shutil.which("find")
+    commands = {"systemctl": "echo cap_setuid", "find": f'{find} "$@"; exit 1'}
+    assert run_with(commands, tmp_path / "bin", script, "a.service").returncode == 0
+    printed = capfd.readouterr().err
+    inode = (state / "secret").stat().st_ino
+    assert f"caovan: inode {inode} stays the file of bin: other hard links lead to it" in printed
+    assert f"not everything in {cache} could be made" in printed
+    users = {place: place.lstat().st_uid for place in (*kept, cache, *cache.rglob("*"))}
+    assert {place for place, uid in users.items() if uid == own} == {*kept, cache / "plan/linked"}
+    assert {*users.values()} == {own, pwd.getpwnam("daemon").pw_uid}
 
 
 def test_the_package_tells_of_the_new_account() -> None:

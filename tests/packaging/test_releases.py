@@ -13,6 +13,7 @@ import pytest
 
 from tests.daemon_process import ROOT
 from tests.packaging.conftest import BASE_PACKAGES, ENGINE_ACCOUNT, Machine, boot, end, make_base
+from tests.packaging.test_engine_user import make_hostile, see_what_it_reached
 from tests.patience import until
 
 pytestmark = pytest.mark.long
@@ -85,6 +86,15 @@ def test_it_serves_reloads_and_survives_a_kill(machine: Machine, tiny_model: Pat
     assert not old & machine.pids()
     described = json.loads(machine.must("caovanctl", "inventory", "--json"))
     assert described["gpus"] == []
+
+
+def test_the_engine_reaches_nothing_of_the_daemons(machine: Machine) -> None:
+    make_hostile(machine, "/opt/standin.py")
+    servers = '[page]\nlisten = "127.0.0.1:9480"\n[gateway]\nlisten = "127.0.0.1:9481"\n'
+    machine.write("/etc/caovan.toml", CONFIG + servers)
+    machine.must("systemctl", "restart", "caovan")
+    machine.until_state("SERVING")
+    see_what_it_reached(machine)
 
 
 def test_purge_leaves_nothing_but_the_accounts(machine: Machine) -> None:

@@ -190,7 +190,7 @@ async def browser(folder: Path, token: str = "", host: str = "127.0.0.1") -> Asy
     """A page on a port of its own, with a client."""
     daemon, port = FakeDaemon(folder / "page"), free_port()
     await daemon.start()
-    listener: socket.socket = listening.on(f"{host}:{port}", 64)
+    listener: socket.socket = listening.listen_on(f"{host}:{port}", 64)
     page = await server.start(listener, f"{host}:{port}", daemon.path, token)
     try:
         async with ClientSession() as session:

@@ -19,8 +19,8 @@ CALLS = METHODS | {"compile"}
 # Builders of tables: what they are called with is found in the tables.
 BUILDERS = frozenset(
     {
-        "caovand.engines.common.raised._family",
-        "caovand.engines.common.signature.signature",
+        "caovand.engines.common.logs.rows.raised._family",
+        "caovand.engines.common.logs.signature.signature",
         "caovand.engines.vllm.log.phases._row",
         "caovand.engines.llamacpp.log.phases._row",
         "caovand.engines.ollama.log.phases._row",

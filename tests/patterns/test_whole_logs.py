@@ -11,7 +11,7 @@ import pytest
 from caovand.adapters.log import engine_line
 from caovand.adapters.system.kernel_log import without_other_cards
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.kernel import find_in_kernel
+from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from caovand.engines.vllm.log.cause import announces_failure, find_cause
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.json_lines import plain

@@ -369,7 +369,7 @@ from caovand.adapters.network import cluster_key
 from caovand.adapters.network.cluster_link import WorkerLink
 
 async def flood():
-    pairs = cluster_key.pairs(cluster_key.read(Path(sys.argv[1])))
+    pairs = cluster_key.derive_pairs(cluster_key.read(Path(sys.argv[1])))
     link = WorkerLink(sys.argv[2], pairs, lambda *_: None, Path(sys.argv[3]))
     frames = [os.urandom(200), b"{}", b"[" * 5000, b'{"v":1}', b"", b"x" * 100_000,
               b"evidence {}"]

@@ -12,7 +12,7 @@ import pytest
 
 from caovand.cli.main import main
 from caovand.lab import bench
-from caovand.lab.bench.drive import Cut
+from caovand.lab.bench.drive import Interrupted
 from tests.daemon_process import Daemon, daemon
 from tests.lab.core.test_fieldtest import CELL
 from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, model  # noqa: F401
@@ -72,7 +72,7 @@ def test_it_measures_with_the_cards_to_itself_and_leaves_the_service_as_it_was(
 def test_stopped_by_hand_it_goes_on_where_it_was(
     service: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured", lambda *_: ({"cells": []}, Cut(None)))
+    monkeypatch.setattr(bench, "measured", lambda *_: ({"cells": []}, Interrupted(None)))
     code, files = run(service)
     assert (code, files) == (130, {})
     service.until_state("SERVING")

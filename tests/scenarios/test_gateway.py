@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.daemon_process import Daemon, daemon, free_port
+from tests.kept_sockets import KeptSockets, kept_sockets
 from tests.patience import PATIENCE_S, until
 from tests.scenarios.test_supervision import configuration, model
 
@@ -114,8 +115,10 @@ def refused_and_named(one: Daemon, client: Client) -> None:
     until(lambda: one.status()["gateway"]["at_engine"] == 1, "the killer at the engine")
     os.kill(pid, signal.SIGKILL)
     until(lambda: client.begun, "the killer at the next engine")
-    os.kill(one.status()["engine_pid"], signal.SIGKILL)
+    pid = one.status()["engine_pid"]
+    os.kill(pid, signal.SIGKILL)
     assert killer.result()[-1]["error"]["code"] == "engine_ended"
+    until(lambda: one.status()["engine_pid"] != pid, "the news of its death")
     status, found = client.ask("v1/chat/completions", client.body(f"nine {WORDS}"))
     assert (status, found["error"]["code"]) == (422, "ends_engine")
     shape = "POST /v1/chat/completions, "
@@ -129,13 +132,31 @@ def refused_and_named(one: Daemon, client: Client) -> None:
     assert "nine" not in shown.partition("\n")[0]
 
 
+def outlives_the_daemon(one: Daemon, client: Client, systemd: KeptSockets) -> None:
+    """Who comes while no daemon runs waits for the next one, at the socket that systemd keeps."""
+    one.kill()
+    waiting = client.chat("ten")
+    systemd.restart(one)
+    assert said(waiting.result()) == "ten"
+    assert list(systemd.kept) == ["gateway"]
+
+
+def refuses_once_stopped(one: Daemon, client: Client) -> None:
+    """Nothing waits for an engine that nobody expects."""
+    one.ctl("stop")
+    one.until_state("STOPPED")
+    until(lambda: client.ask("v1/models")[1]["data"][0]["state"] == "gone", "the news")
+    status, found = client.ask("v1/completions", {"model": "hybrid", "prompt": "x"})
+    assert (status, found["error"]["code"]) == (503, "no_engine")
+
+
 def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
-    model: Path, pool: ThreadPoolExecutor
+    model: Path, pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """One daemon for all of it: a start costs seconds."""
+    """One daemon for nearly all of it: a start costs seconds."""
     listen = f"127.0.0.1:{free_port()}"
     text = configuration(model, {"pace_s": PACE_S}, gateway=f'listen = "{listen}"\ndrain_s = 600')
-    with daemon(text) as one:
+    with kept_sockets(tmp_path) as systemd, daemon(text, systemd.environ) as one:
         client = Client(served(one), pool)
         early = client.chat("before the engine serves")
         assert client.ask("v1/models")[0] == 200
@@ -188,10 +209,6 @@ def test_no_request_is_lost_while_the_engine_dies_restarts_and_stops(
 
         outlives_the_gateway(one, client)
         refused_and_named(one, client)
+        outlives_the_daemon(one, client, systemd)
 
-        # Stopped: nothing waits for what nobody expects.
-        one.ctl("stop")
-        one.until_state("STOPPED")
-        until(lambda: client.ask("v1/models")[1]["data"][0]["state"] == "gone", "the news")
-        status, found = client.ask("v1/completions", {"model": "hybrid", "prompt": "x"})
-        assert (status, found["error"]["code"]) == (503, "no_engine")
+        refuses_once_stopped(one, client)

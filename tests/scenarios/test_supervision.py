@@ -79,7 +79,7 @@ def test_a_killed_api_server_leaves_no_engine_core_behind(model: Path) -> None:
         assert len(old) >= 2
         os.kill(pid, signal.SIGKILL)
         until(lambda: one.status()["engine_pid"] not in (pid, None), "a new engine")
-        assert not [p for p in processes.every() if p.pid in old and not p.zombie]
+        assert not [p for p in processes.all_processes() if p.pid in old and not p.zombie]
         one.until_state("SERVING")
 
 
@@ -87,7 +87,7 @@ def test_a_process_that_left_the_session_is_ended_too(model: Path) -> None:
     name = f"escapee-{os.getpid()}"
 
     def escapees() -> list[processes.Process]:
-        return [p for p in processes.every() if p.name == name and not p.zombie]
+        return [p for p in processes.all_processes() if p.name == name and not p.zombie]
 
     with daemon(configuration(model, {"escape": name})) as one:
         one.until_state("SERVING")
@@ -350,7 +350,7 @@ def test_what_a_killed_daemon_left_is_ended_by_the_next_one(model: Path) -> None
         one.until_state("SERVING")
         told = next(text for text in one.events() if text.startswith("ended orphans of an earlier"))
         assert all(f"(pid {pid})" in told for pid in left)
-        assert not left & {p.pid for p in processes.every() if not p.zombie}
+        assert not left & {p.pid for p in processes.all_processes() if not p.zombie}
 
 
 @pytest.mark.long
@@ -442,7 +442,7 @@ def test_hup_reloads_and_int_stops_cleanly(model: Path) -> None:
         one.kill(signal.SIGINT)
         assert one.process is not None
         assert one.process.wait(60) == 0
-        assert not tree & {p.pid for p in processes.every() if not p.zombie}
+        assert not tree & {p.pid for p in processes.all_processes() if not p.zombie}
 
 
 def test_logs_and_events_are_followed_as_they_come(model: Path) -> None:

@@ -48,7 +48,7 @@ def test_mode_plan_incidents_and_living_engines_are_taken_over(model: Path) -> N
         status = one.until_state("SERVING")
         assert (status["mode"], status["mode_origin"]) == ("stable", "caovanctl mode")
         assert (status["rungs"], status["failures"]) == (["context 1024"], 0)
-        assert not left & {p.pid for p in processes.every() if not p.zombie}
+        assert not left & {p.pid for p in processes.all_processes() if not p.zombie}
         told = one.events()
         assert any(text.startswith("ended orphans of an earlier engine: ") for text in told)
         assert any(text.startswith("moved mode.json, ") for text in told)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, Excessive
+from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, LimitExceeded
 
 READY = b"\x05READY"
 MAX_BYTES = 2048  # of a handshake, either way
@@ -21,7 +21,7 @@ PART_BYTES = 35
 class Encrypted:
     """One connection, whose peer is the client, or the server where `to_server`.
 
-    `done` is called once the server has sent READY. `feed` raises Excessive where the peer sends
+    `done` is called once the server has sent READY. `feed` raises Excessive if the peer sends
     more before that than a handshake has, or afterwards more than `max_unheard` bytes between two
     messages.
     """
@@ -43,13 +43,13 @@ class Encrypted:
         if self.asks:
             self._unheard += len(data)
             if self._unheard > self._max_unheard:
-                raise Excessive("a message is too large")
+                raise LimitExceeded("a message is too large")
             return
         self._came += len(data)
         if self._to_server:
             self._follow(data)
         if not self.asks and self._came > MAX_BYTES:
-            raise Excessive("a handshake is too large")
+            raise LimitExceeded("a handshake is too large")
 
     def answered(self, data: bytes) -> None:
         """Feed the next bytes to the peer."""

@@ -23,7 +23,7 @@ MAX_PATH = 107
 BACKLOG = 32
 TCP_BACKLOG = 128  # a whole cluster at once: whoever finds no place there waits a second
 BATCH = 32
-PAUSE_S = 0.016  # after a batch with somebody turned away: 2,000 connections/s at most
+PAUSE_S = 0.016  # after a batch with someone turned away: 2,000 connections/s at most
 EXHAUSTED_S = 1.0  # until the next try where the process has no descriptor left
 # Kept for the engine's pipes, probes and the daemon's files.
 SPARE_DESCRIPTORS = 64
@@ -31,7 +31,7 @@ _UCRED = struct.Struct("iII")  # pid, uid, gid
 
 Serve = Callable[[socket.socket], Awaitable[None]]
 Who = Callable[[socket.socket], Hashable]
-"""Identifies the peer whose quota a connection uses; OSError if it has already ended."""
+"""Identifies the peer whose quota a connection uses; raises OSError if it has already ended."""
 
 
 class CannotBind(Exception):
@@ -221,7 +221,7 @@ def peer_address(link: socket.socket) -> str:
 
 
 def tcp_listener(host: str, port: int) -> socket.socket:
-    """A socket listening on the numeric address `host`; OSError where that cannot be."""
+    """A socket listening on the numeric address `host`; raises OSError on failure."""
     numeric = socket.AI_NUMERICHOST
     (family, kind, _, _, address), *_ = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=numeric

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from caovand.adapters.admission.door import CannotBind
-from caovand.adapters.admission.zmtp import GREETS, Excessive
+from caovand.adapters.admission.zmtp import GREETS, LimitExceeded
 
 FIRST_MESSAGE_S = 5.0
 CHUNK = 64 * 1024
@@ -78,7 +78,7 @@ async def relay(
         for way in ways:
             way.cancel()
         for end in await asyncio.gather(*ways, return_exceptions=True):
-            if isinstance(end, Exception) and not isinstance(end, (OSError, Excessive)):
+            if isinstance(end, Exception) and not isinstance(end, (OSError, LimitExceeded)):
                 raise end
 
 
@@ -103,7 +103,7 @@ class Gate:
     async def serve(self, link: socket.socket) -> None:
         """Relay a connection that begins as one of ZeroMQ does."""
         loop = asyncio.get_running_loop()
-        # A client that only checks whether somebody listens costs no connection inside.
+        # A client that only checks whether someone listens costs no connection inside.
         first = await asyncio.wait_for(loop.sock_recv(link, CHUNK), FIRST_MESSAGE_S)
         if not first:
             return

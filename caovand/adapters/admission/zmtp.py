@@ -15,12 +15,12 @@ MAX_PARTS = 64  # empty ones cost libzmq memory, too
 COMMAND_BYTES = 1024
 
 
-class Excessive(Exception):
+class LimitExceeded(Exception):
     """The client sent more than anybody needs to."""
 
 
 class Messages:
-    """Follows one client's bytes: `feed` raises Excessive where a limit is passed.
+    """Follows one client's bytes: `feed` raises Excessive if a limit is passed.
 
     `most_bytes` is the limit of one message with all its parts and the commands between them.
     `asks`: it has sent a whole one, or a command after READY, such as a subscription.
@@ -61,12 +61,12 @@ class Messages:
         head = bytes(self._head)
         if not self._greeted:
             if head[0] != GREETS or head[9] != 0x7F or head[10] < 3:
-                raise Excessive("it does not speak ZMTP 3")
+                raise LimitExceeded("it does not speak ZMTP 3")
             self._greeted = True
         elif len(head) == 1:
             self._flags = head[0]
             if self._flags not in FLAGS:
-                raise Excessive(f"no frame has the flags {self._flags}")
+                raise LimitExceeded(f"no frame has the flags {self._flags}")
             self._wanted = 9 if self._flags & LONG else 2
             return
         else:
@@ -76,11 +76,11 @@ class Messages:
 
     def _begin_frame(self, size: int) -> None:
         if self._flags & COMMAND and size > COMMAND_BYTES:
-            raise Excessive("a command is too large")
+            raise LimitExceeded("a command is too large")
         self._bytes += size
         self._parts += 1
         if self._bytes > self._most_bytes or self._parts > MAX_PARTS:
-            raise Excessive("a message is too large")
+            raise LimitExceeded("a message is too large")
         self._body = size
         if not size:
             self._end_frame()

@@ -3,14 +3,14 @@
 from caovand.adapters.child.child import CannotSpawn, Child
 from caovand.adapters.child.engines import Engines
 from caovand.adapters.child.orphans import end_orphans, orphans, record
-from caovand.adapters.child.sweeper import named
+from caovand.adapters.child.sweeper import for_people
 
 __all__ = [
     "CannotSpawn",
     "Child",
     "Engines",
     "end_orphans",
-    "named",
+    "for_people",
     "orphans",
     "record",
 ]

@@ -16,13 +16,14 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from caovand.adapters import engine_user
-from caovand.adapters.child.engines import Engines, Traces
+from caovand.adapters.child.engines import Engines, EngineTraces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.adapters.engine_program import Program
 from caovand.adapters.system import processes
@@ -68,6 +69,8 @@ class Child:
         except OSError as problem:
             os.close(read_end)
             forget(ledger)
+            if isinstance(problem, engine_user.SpawnerEnded):  # no fault of this command's
+                raise
             raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
         finally:
             os.close(write_end)
@@ -86,11 +89,10 @@ class Child:
         try:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, read_end)
-                undo.callback(self._process.wait)
-                undo.callback(self._process.kill)
+                undo.callback(_kill, self._process)
                 seen = processes.read(self.pid)
                 start = seen.start if seen else 0
-                self._traces = Traces(self.pid, start, cgroup, output)
+                self._traces = EngineTraces(self.pid, start, cgroup, output)
                 self._engines.add(self._traces)
                 undo.callback(self._engines.remove, self._traces)
                 self._watch = os.pidfd_open(self.pid)
@@ -168,14 +170,12 @@ class Child:
         `before_kill` inspects the engine, which may have gone on starting, one last time.
         """
         if not self._ended.is_set():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, engine_user.SpawnerEnded):
                 self._process.send_signal(signal.SIGTERM)
             await self._first_of(grace_s, self._ended, self._kill_now)
         if before_kill is not None:
             await before_kill()
-        left = await sweep(
-            self._see, KILL_S, self._kill_unseen, lambda: processes.is_populated(self.cgroup)
-        )
+        left = await self.kill(KILL_S)
         if not left:
             # Right after the latest refresh: of two engines that end at a time, the last to be
             # removed takes what may be of either.
@@ -184,6 +184,11 @@ class Child:
             await asyncio.to_thread(self.drain, DRAIN_S)
             forget(self._ledger)
         return left
+
+    async def kill(self, limit_s: float) -> tuple[Process, ...]:
+        """KILL all its processes, as far as we may; return what is left after `limit_s`."""
+        populated = partial(processes.is_populated, self.cgroup)
+        return await sweep(self._see, limit_s, self._kill_unseen, populated)
 
     @staticmethod
     async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
@@ -209,10 +214,12 @@ def _started(
     confinement: Confinement | None,
     unlimited_stack: bool,
 ) -> subprocess.Popen[bytes] | Program:
-    """Start the command, as the engine's user where there is one; OSError."""
+    """Start the command, as the engine's user where there is one; raises OSError."""
     user = engine_user.current()
     joins = cgroup if user is None else None  # the spawner puts it there
-    with launching(argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack) as launch:
+    with popen_arguments(
+        argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack
+    ) as launch:
         words, own, stdin = launch["args"], launch["env"] | mark, launch["stdin"]
         if user is None:
             return subprocess.Popen(
@@ -223,6 +230,13 @@ def _started(
         ends_with = signal.SIGTERM
         pid = user.start(words, own, stdio, cgroup=cgroup, session=True, ends_with=ends_with)
         return Program(user, pid)
+
+
+def _kill(process: subprocess.Popen[bytes] | Program) -> None:
+    """KILL and reap a process that nobody watches; leave it if that is not permitted."""
+    with contextlib.suppress(engine_user.SpawnerEnded):
+        process.kill()
+        process.wait()
 
 
 def _pipe() -> tuple[int, int]:

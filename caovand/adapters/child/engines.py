@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.system import processes
-from caovand.core.facts.ownership import Known, Owners, Process, owners
+from caovand.core.facts.ownership import KnownEngine, Ownership, Process, assign_owners
 
 
 @dataclass(eq=False)
-class Traces:
+class EngineTraces:
     """How one engine's processes are recognised, and which of them were seen last.
 
     `session` is the pid of its first process and `start` its start. `output` is what its processes
@@ -33,32 +33,32 @@ class Traces:
     members: tuple[Process, ...] = ()
     given_up: bool = False
 
-    def known(self) -> Known:
-        """Add the processes that are in its cgroup now."""
+    def known(self) -> KnownEngine:
+        """Add the processes now in its cgroup."""
         grouped = None if self.cgroup is None else processes.in_cgroup(self.cgroup)
-        return Known(self.session, self.start, self.members, grouped, self.output)
+        return KnownEngine(self.session, self.start, self.members, grouped, self.output)
 
 
 class Engines:
     """The engines of this daemon that may have living processes: none is taken for another's."""
 
     def __init__(self) -> None:
-        self._all: tuple[Traces, ...] = ()
+        self._all: tuple[EngineTraces, ...] = ()
 
-    def add(self, one: Traces) -> None:
+    def add(self, one: EngineTraces) -> None:
         """Add an engine that was started."""
         self._all = (*self._all, one)
 
-    def remove(self, one: Traces) -> None:
+    def remove(self, one: EngineTraces) -> None:
         """Remove an engine of which no process lives."""
         self._all = tuple(other for other in self._all if other is not one)
 
-    def family(self, one: Traces) -> tuple[list[Process], list[Process]]:
+    def family(self, one: EngineTraces) -> tuple[list[Process], list[Process]]:
         """Find an engine's processes, and orphans that may just as well be another's.
 
         Both include zombies.
         """
-        table, engines = processes.every(), self._with(one)
+        table, engines = processes.all_processes(), self._with(one)
         found = _owners(table, [engine.known() for engine in engines])
         living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
         for place, engine in enumerate(engines):
@@ -67,13 +67,13 @@ class Engines:
         place = engines.index(one)
         return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
 
-    def pids(self, one: Traces) -> list[int]:
+    def pids(self, one: EngineTraces) -> list[int]:
         """Find the pids of an engine's living processes; for any thread, changes nothing."""
-        table, engines = processes.every(), self._with(one)
+        table, engines = processes.all_processes(), self._with(one)
         found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
         return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
 
-    def _with(self, one: Traces) -> tuple[Traces, ...]:
+    def _with(self, one: EngineTraces) -> tuple[EngineTraces, ...]:
         """All engines, with this one even if it was removed already."""
         return self._all if one in self._all else (*self._all, one)
 
@@ -82,7 +82,7 @@ class Engines:
         engines = [engine.known() for engine in self._all if not engine.given_up]
         return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
 
-    def kill_adopted(self, one: Traces, limit_s: float) -> None:
+    def kill_adopted(self, one: EngineTraces, limit_s: float) -> None:
         """KILL orphans of an engine as they come to us, for `limit_s` seconds.
 
         A process that forks and ends again and again has another pid before all of /proc is read.
@@ -107,5 +107,5 @@ class Engines:
             processes.reap(adopted, one.session)
 
 
-def _owners(table: Sequence[Process], engines: Sequence[Known]) -> Owners:
-    return owners(table, engines, os.getpid(), os.getsid(0), processes.outputs)
+def _owners(table: Sequence[Process], engines: Sequence[KnownEngine]) -> Ownership:
+    return assign_owners(table, engines, os.getpid(), os.getsid(0), processes.outputs)

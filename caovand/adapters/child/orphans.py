@@ -44,10 +44,12 @@ def orphans(
 
     None of them belongs to a living one of `engines`.
     """
-    table = processes.every()
+    table = processes.all_processes()
     owned = engines.owned(table) if engines else frozenset()
     grouped = {pid for group in groups for pid in processes.in_cgroup(group)}
-    named = ledgers.named(state_file.read_or_none(ledger), processes.boot_id(), table, _has_mark)
+    named = ledgers.named_pids(
+        state_file.read_or_none(ledger), processes.boot_id(), table, _has_mark
+    )
     roots = named | {process.pid for process in table if process.pid in grouped}
     ours = roots | processes.descendants(table, roots)
     ours -= {*owned, os.getpid()}

@@ -16,7 +16,7 @@ ROUNDS = 3  # of killing what is seen, before more is done about what is still n
 TRACKER_S = 1.0
 COMMAND_LINE_S = 0.5  # to read that of a process, which may hang with it
 UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
-"""Stands for what is in the engine's cgroup, or keeps dying, and was never seen alive."""
+"""Stands for processes in the engine's cgroup that were never seen alive."""
 
 
 async def sweep(
@@ -28,7 +28,7 @@ async def sweep(
     """KILL what `find` returns until it returns nothing; return what is left after `limit_s`.
 
     A dead process that it finds is proof of a living one. `kill_unseen` ends what `hides` from
-    `find`, or has another pid each time.
+    `find`, has another pid each time, or may not be signalled.
 
     Python's resource tracker ends by itself once all the others have, and removes what they shared.
     """
@@ -49,10 +49,10 @@ async def sweep(
         others = [process for process in left if not trackers[process.pid, process.start]]
         if others:
             others_at = clock()
-        for process in others or (left if clock() > others_at + TRACKER_S else ()):
-            processes.send(process, signal.SIGKILL)
+        doomed = others or (left if clock() > others_at + TRACKER_S else ())
+        signalled = [processes.send(process, signal.SIGKILL) for process in doomed]
         rounds += bool(found or hidden)
-        if hidden or (rounds > ROUNDS and (fresh or not left)):
+        if hidden or not all(signalled) or (rounds > ROUNDS and (fresh or not left)):
             kill_unseen()
         if clock() > deadline and not quiet:
             return left or (UNSEEN,)
@@ -76,6 +76,6 @@ async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
     }
 
 
-def named(left: Sequence[Any]) -> str:
-    """Processes for people: `VLLM::EngineCore (pid 17)`."""
+def for_people(left: Sequence[Any]) -> str:
+    """Format processes for people: `VLLM::EngineCore (pid 17)`."""
     return ", ".join(f"{process.name} (pid {process.pid})" for process in left)

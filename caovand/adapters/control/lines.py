@@ -77,7 +77,7 @@ class Lines:
 
 
 def not_permitted(request: Request) -> Reply:
-    """The answer to a request that came on the wrong socket."""
+    """Answer a request on the wrong socket."""
     return Reply(
         request.id,
         code="not-permitted",

@@ -151,7 +151,7 @@ class Control:
             door.start()
 
     def publish(self, notice: Notice) -> None:
-        """Send a notice to whoever listens; never waits."""
+        """Send a notice to all listeners without waiting."""
         self._keep(self._send(self._events, [wire.encode_notice(notice)]))
 
     async def close(self) -> None:
@@ -161,7 +161,7 @@ class Control:
             task.cancel()
         for own in (self._control, self._events):
             own.close()
-        # What was sent goes through the gates, so those close last. libzmq may take for ever.
+        # What was sent goes through the gates, so those close last. libzmq may take forever.
         with contextlib.suppress(asyncio.TimeoutError, RuntimeError):
             await asyncio.wait_for(asyncio.to_thread(self._context.term), CLOSE_S)
         for door in self._doors:

@@ -25,7 +25,7 @@ INLINE = frozenset("{}\n")
 """vLLM takes a text with one of these as the template itself, unless a file has that name."""
 
 
-def effective(card: ModelCard, wanted: str) -> ModelCard:
+def with_template(card: ModelCard, wanted: str) -> ModelCard:
     """The card with the template applied to clients' messages; `wanted` is a file or a text.
 
     An unreadable one leaves no template, and a note; so does a base model, which has none.

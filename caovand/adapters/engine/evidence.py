@@ -45,7 +45,7 @@ def host_memory() -> dict[str, str]:
 def stacks(
     members: Sequence[Process], engine_python: str, limit_s: float, clock: Clock = time.monotonic
 ) -> str:
-    """Each process's stacks: from py-spy if it is installed and permitted, else from the kernel."""
+    """Read each process's stacks, with py-spy if installed and permitted, else from the kernel."""
     deadline = clock() + limit_s
     spy = find_py_spy(engine_python)
     parts = []

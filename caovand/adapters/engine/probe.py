@@ -22,9 +22,9 @@ from typing import Any
 
 from caovand import HOME
 from caovand.adapters import engine_user
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 from caovand.adapters.files import lock_file, state_file, trust
-from caovand.adapters.system.processes import inherited
+from caovand.adapters.system.processes import inherited_environ
 from caovand.core.engine.probe import MARK, Probe
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.printable import one_line
@@ -214,12 +214,12 @@ def _ask(
     confinement: Confinement | None,
 ) -> dict[str, Any]:
     try:
-        user = trust.asker(python, named_by)
+        user = trust.probing_user(python, named_by)
     except trust.Distrusted as problem:
         raise EngineMissing(*problem.args) from None
     environ = trust.own_environ(os.environ)
     own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
-    env = {**inherited(own.pop("env"), python), **asks.env}
+    env = {**inherited_environ(own.pop("env"), python), **asks.env}
     argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
     try:
         os.stat(python)  # of a program that is missing, only its launch would know
@@ -261,7 +261,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the interpreter, `own` being what makes it another's; as the engine's user or ours."""
     asker = engine_user.current()
-    with launching(argv, env, confinement) as launch:
+    with popen_arguments(argv, env, confinement) as launch:
         if asker is not None and not own:
             stdin = launch["stdin"].fileno()
             return asker.run(launch["args"], launch["env"], stdin, timeout_s)

@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 
 from caovand.adapters.files import safe_files
-from caovand.core.secrets import HIDDEN, forms
+from caovand.core.secrets import HIDDEN, escaped_forms
 
 READ_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
@@ -189,7 +189,7 @@ class Pump:
         secrets: Sequence[str] = (),
     ) -> None:
         self._descriptor, self._ring, self._file = descriptor, ring, file
-        self._on_lines, self._secrets = on_lines, forms(secrets)
+        self._on_lines, self._secrets = on_lines, escaped_forms(secrets)
         # The end of an unfinished line may be the beginning of a secret.
         self._keep = max((len(secret) - 1 for secret in self._secrets), default=0)
         self._rest = ""

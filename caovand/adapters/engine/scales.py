@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 
 from caovand.adapters.files import safe_files
 from caovand.core.checkpoint.budget import Budget
-from caovand.core.checkpoint.safetensors import BadShard, Place, header_length, places
+from caovand.core.checkpoint.safetensors import BadShard, Place, header_length, tensor_places
 
 CHUNK_BYTES = 1 << 20
 SCALES = ".scales"
@@ -23,8 +23,8 @@ WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
 """Types of scales, as unsigned words of their size: one above the sign's bit alone is negative."""
 
 
-def negative(shard: Path) -> str:
-    """Find the first tensor of a shard with a negative scale; empty if none. BadHeader or OSError.
+def find_negative(shard: Path) -> str:
+    """Find a shard's first tensor with a negative scale, "" if none; raises BadHeader or OSError.
 
     A model of 32B parameters has half a gigabyte of scales: an unchanged file is read only once.
     """
@@ -38,7 +38,7 @@ def _negative(path: Path, *stamp: int) -> str:
         size_bytes = os.fstat(shard.fileno()).st_size
         budget, length = Budget(time.thread_time), header_length(shard.read(8), size_bytes)
         budget.require(length)
-        for place in places(shard.read(length), size_bytes, budget):
+        for place in tensor_places(shard.read(length), size_bytes, budget):
             if place.name.endswith(SCALES) and _is_negative(shard, place):
                 return place.name
     return ""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from caovand.adapters.engine_install.commands import Run, pip
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.lock import folders
+from caovand.adapters.engine_install.lock import lock_folders
 from caovand.adapters.files import safe_files, trust
 
 ARCHIVES = ".python-archives"
@@ -95,14 +95,14 @@ def _install(
     if not found or done.code:
         raise _failed(version, done.output)
     tree = found[0].parents[1]
-    if fact := strange(tree):
+    if fact := find_unsafe(tree):
         shutil.rmtree(tree)
         raise EngineError(f"use the Python {tree.name}", fact, "do not trust where it came from")
     return found[0]
 
 
-def strange(tree: Path) -> str:
-    """Name what no Python has: setuid files, devices, links out of its folder; empty if none."""
+def find_unsafe(tree: Path) -> str:
+    """Name files that no Python contains: setuid files, devices, links out of it; empty if none."""
     real = tree.resolve()
     for parent, inner, files in os.walk(tree):
         for path in (Path(parent, name) for name in (*inner, *files)):
@@ -125,7 +125,7 @@ def _locked_uv(
 
     With `download` pip gets that wheel first, from its index.
     """
-    wanted = next((path for one in folders() if (path := one / "uv.txt").is_file()), None)
+    wanted = next((path for one in lock_folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:
         raise _failed(version, "uv is not installed")
     tool, hashed = root / ".uv", ["--require-hashes", "-r", str(wanted)]

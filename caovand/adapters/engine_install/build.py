@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from caovand.adapters.engine_install import pip_errors
-from caovand.adapters.engine_install.commands import World, pip
+from caovand.adapters.engine_install.commands import InstallWorld, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.wheels import Wheel, sha256
@@ -21,13 +21,13 @@ NEXT_TO_NOTHING_BYTES = 4 * _MIB
 COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
-def make_venv(python: Path, path: Path, world: World) -> None:
+def make_venv(python: Path, path: Path, world: InstallWorld) -> None:
     """Make an empty virtual environment in an existing folder."""
     command = [str(python), "-I", "-m", "venv", str(path)]
     _must(world, path, command, f"make {path}", f"check that {python} -m venv works")
 
 
-def add_plugin(plugin: Path, path: Path, world: World) -> None:
+def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
     """Install caovan's plugin, a wheel or a source folder, with what the environment has."""
     command = [
         *pip(path / "bin" / "python"),
@@ -54,8 +54,8 @@ def plugin_identity(plugin: Path) -> str:
     return digest.hexdigest()
 
 
-def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> None:
-    """Install the wheels from disk alone, checking their hashes once more."""
+def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWorld) -> None:
+    """Install the wheels from disk alone, checking their hashes again."""
     # uv where it is installed: it is several times as fast as pip
     # file by file rather than from the folder: it may hold other versions' wheels too
     wanted = path / "wheels.txt"
@@ -90,7 +90,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: World) -> 
     shutil.rmtree(path / "uv-cache", ignore_errors=True)
 
 
-def compile_bytecode(path: Path, site: Path, world: World) -> None:
+def compile_bytecode(path: Path, site: Path, world: InstallWorld) -> None:
     """Compile the unpacked Python files: a service of another user could not save the result."""
     counted = path / "compiled.txt"
 
@@ -123,7 +123,7 @@ _ALONE = {
 }
 
 
-def _must(world: World, path: Path, command: list[str], what: str, remedy: str) -> None:
+def _must(world: InstallWorld, path: Path, command: list[str], what: str, remedy: str) -> None:
     finished = world.run(command, _ALONE, lambda: None)
     if finished.code:
         _refuse_full_disk(world, path, what)
@@ -131,7 +131,7 @@ def _must(world: World, path: Path, command: list[str], what: str, remedy: str) 
         raise EngineError(what, f"it ended with status {finished.code} saying: {last}", remedy)
 
 
-def _refuse_full_disk(world: World, path: Path, what: str) -> None:
+def _refuse_full_disk(world: InstallWorld, path: Path, what: str) -> None:
     # ask the disk itself: venv, for one, does not report why its pip died
     if world.free_bytes(path) < NEXT_TO_NOTHING_BYTES:
         raise EngineError(what, "the disk is full", "make room and run the command again")

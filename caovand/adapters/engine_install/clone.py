@@ -15,7 +15,7 @@ from caovand.adapters.engine_install.places import MARKER, STEPS
 
 
 def clone(source: Path, target: Path) -> None:
-    """Fill `target`, which exists, with the environment `source`; OSError if that fails."""
+    """Fill `target`, which exists, with the environment `source`; raises OSError if that fails."""
     shutil.copytree(
         source,
         target,

@@ -32,7 +32,7 @@ Run = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 
 
 @dataclass(frozen=True)
-class World:
+class InstallWorld:
     """The effects of an installation other than files; tests replace them."""
 
     run: Run
@@ -51,7 +51,7 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
     SIGKILL when we die (setpriv of util-linux), so that a killed installation leaves no pip that
     goes on writing; it also inherits every inheritable descriptor, with it the lock on the root.
     """
-    whole = {**anchored(trust.own_environ(os.environ)), **env}
+    whole = {**with_absolute_paths(trust.own_environ(os.environ)), **env}
     whole = {key: value for key, value in whole.items() if value or key not in env}
     setpriv = trust.program("setpriv", os.environ)
     wrapper = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
@@ -87,7 +87,7 @@ def pip(python: Path) -> list[str]:
     return [str(python), "-I", "-m", "pip", "--disable-pip-version-check"]
 
 
-def anchored(environ: Mapping[str, str]) -> dict[str, str]:
+def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
     """Make the paths in pip's and uv's variables absolute.
 
     They are relative to the caller's folder, and the child works in /. A configuration file that

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from caovand.adapters.engine_install import toolkit
 from caovand.adapters.engine_install.adapt import write_dist_info
-from caovand.adapters.engine_install.commands import Finished, World
+from caovand.adapters.engine_install.commands import Finished, InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.wheels import Wheel
@@ -41,7 +41,7 @@ class Compilers:
 
 
 def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
-    """The system's C++ compiler; EngineError, before any download, where there is none."""
+    """The system's C++ compiler; raises EngineError, before any download, where there is none."""
     for name in (environ.get("CXX", ""), "c++", "g++", "clang++"):
         if name and (found := trust.program(name, environ)):
             return found
@@ -58,7 +58,7 @@ def build(
     path: Path,
     files: Mapping[str, Wheel],
     compilers: Compilers,
-    world: World,
+    world: InstallWorld,
 ) -> Path:
     """Build the program into ENGINE/bin.
 
@@ -153,7 +153,7 @@ def _steps(dry: Finished) -> int:
 
 
 def _must(
-    world: World,
+    world: InstallWorld,
     work: Path,
     command: list[str],
     environ: Mapping[str, str],

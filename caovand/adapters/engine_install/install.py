@@ -18,7 +18,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import build, from_source, places, toolkit, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.from_source import Compilers, check_compiler
 from caovand.adapters.engine_install.journal import Journal
@@ -35,7 +35,7 @@ MARGIN_MIB = 512
 
 
 @dataclass(frozen=True)
-class Order:
+class InstallRequest:
     """An engine to install, with its sources.
 
     `offline` is a folder that has every wheel; `again` installs a second copy of an equal engine.
@@ -53,7 +53,7 @@ class Order:
     compilers: Compilers = field(default_factory=Compilers)
 
 
-def install(order: Order, world: World) -> places.Engine:
+def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
     """Make the engine, prove it and switch to it; an equal one is only switched to.
 
     Raises EngineError; whatever it raises, the engine in use is the one it was before.
@@ -110,7 +110,7 @@ def install(order: Order, world: World) -> places.Engine:
     return engine
 
 
-def _build(source: Source, order: Order, path: Path, world: World) -> None:
+def _build(source: Source, order: InstallRequest, path: Path, world: InstallWorld) -> None:
     """Step 5 of an engine that is built here; done once, however often it is interrupted."""
     lock, journal = order.lock, Journal(path, order.lock.digest)
     step = " ".join(("build", *order.compilers.named_cards))
@@ -123,7 +123,7 @@ def _build(source: Source, order: Order, path: Path, world: World) -> None:
     journal.add(step)
 
 
-def _drop_wheels(order: Order) -> None:
+def _drop_wheels(order: InstallRequest) -> None:
     """Delete what was downloaded for this engine; another lock's download stays."""
     folder = wheels.Folder(order.root / ".wheels")
     for wheel in folder.find(order.lock.pins).values():
@@ -132,7 +132,7 @@ def _drop_wheels(order: Order) -> None:
         folder.path.rmdir()
 
 
-def _equal(order: Order, plugin: str | None) -> places.Engine | None:
+def _equal(order: InstallRequest, plugin: str | None) -> places.Engine | None:
     """Find a finished engine of the same lock, preferring this plugin, then the one in use.
 
     An engine that was built here must be for these cards.
@@ -151,7 +151,7 @@ def _equal(order: Order, plugin: str | None) -> places.Engine | None:
     )
 
 
-def _check_python(order: Order, base: places.Engine, world: World) -> None:
+def _check_python(order: InstallRequest, base: places.Engine, world: InstallWorld) -> None:
     """Refuse a --python that the installed engine, which is used as it is, was not made with."""
     if order.python is None:
         return
@@ -165,7 +165,7 @@ def _check_python(order: Order, base: places.Engine, world: World) -> None:
         )
 
 
-def _place(order: Order) -> Path:
+def _place(order: InstallRequest) -> Path:
     """Choose a folder name not taken by a finished engine of another lock."""
     number = 1
     while True:
@@ -175,7 +175,9 @@ def _place(order: Order) -> Path:
         number += 1
 
 
-def _fill(order: Order, path: Path, base: places.Engine | None, world: World) -> None:
+def _fill(
+    order: InstallRequest, path: Path, base: places.Engine | None, world: InstallWorld
+) -> None:
     """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
     journal = Journal(path, order.lock.digest)
     folder = wheels.Folder(order.offline or order.root / ".wheels")
@@ -230,7 +232,7 @@ def _fill(order: Order, path: Path, base: places.Engine | None, world: World) ->
     journal.add("fill")
 
 
-def _files(order: Order, path: Path, world: World) -> dict[str, wheels.Wheel]:
+def _files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
     """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
     own = wheels.Folder(order.root / ".wheels")
     if order.offline is None:
@@ -257,7 +259,9 @@ def _begin(path: Path, journal: Journal) -> None:
     journal.begin()
 
 
-def _check_disk(order: Order, path: Path, folder: wheels.Folder, world: World) -> None:
+def _check_disk(
+    order: InstallRequest, path: Path, folder: wheels.Folder, world: InstallWorld
+) -> None:
     """Refuse, before anything is written, if the disk has too little room."""
     needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
     if order.offline is not None and trust.is_anothers(order.offline):

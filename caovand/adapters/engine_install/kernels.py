@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.places import Engine
 from caovand.adapters.files import safe_files, trust
@@ -31,7 +31,7 @@ The rest names programs, flags, headers, libraries and cards, in too many variab
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltKernel:
     """One module that was built now: its size and the seconds it took."""
 
     label: str
@@ -44,11 +44,11 @@ def build(
     capability: tuple[int, int],
     kernels: Sequence[Kernel],
     jobs: int,
-    world: World,
-) -> list[Built]:
-    """Build what is not there yet, with `jobs` compilers at once; what was built now.
+    world: InstallWorld,
+) -> list[BuiltKernel]:
+    """Build what is missing, with `jobs` compilers at once; what was built now.
 
-    Raises EngineError for what could not be built; the rest is built all the same.
+    Raises EngineError for what could not be built; the rest is built anyway.
     """
     what = f"build the kernels of {engine.name}"
     site = next(engine.path.glob("lib/python3*/site-packages"))
@@ -97,7 +97,7 @@ def build(
             if "error" in report:
                 failed.append(f"{report['module']}: {_last(report['error'])}")
             else:
-                made.append(Built(report["module"], report["seconds"], report["bytes"]))
+                made.append(BuiltKernel(report["module"], report["seconds"], report["bytes"]))
     if failed or done.code:
         facts = "; ".join(failed) or _last(done.output)
         raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
@@ -123,7 +123,7 @@ def _at_work(work: Path) -> list[int]:
     return sorted(found)
 
 
-def _nice(world: World) -> list[str]:
+def _nice(world: InstallWorld) -> list[str]:
     # Compilers for minutes on every core: what serves here meanwhile goes first.
     nice = trust.program("nice", world.environ)
     return [nice, "-n", "10"] if nice else []

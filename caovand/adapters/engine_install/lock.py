@@ -195,7 +195,7 @@ def _parse_pin(line: str, bad: Callable[[str], EngineError]) -> Pin:
     return Pin(pin[1], pin[2], tuple(match[1] for match in hashes if match), 0)
 
 
-def folders() -> list[Path]:
+def lock_folders() -> list[Path]:
     """Folders searched for lock files: `CAOVAN_LOCKS`, else a checkout, then what is installed."""
     checkout = Path(__file__).resolve().parents[3] / "packaging" / "engines"
     prefixes = [sysconfig.get_path("data"), *([site.getuserbase()] * bool(site.ENABLE_USER_SITE))]
@@ -206,10 +206,10 @@ def folders() -> list[Path]:
     ]
 
 
-def available() -> dict[str, Path]:
+def available_locks() -> dict[str, Path]:
     """Every lock at hand by its name, `cpu-0.32.0` and the like; the first folder wins."""
     found: dict[str, Path] = {}
-    for folder in folders():
+    for folder in lock_folders():
         for path in sorted(folder.glob("*-*.txt")):
             found.setdefault(path.stem, path)
     return found
@@ -220,7 +220,7 @@ def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
     engine = registry.engine_of(kind)
     wanted = version or engine.install.versions.get(build, "")
     name = f"{build}-{wanted}" if kind == FIRST_KIND else f"{kind}-{build}-{wanted}"
-    at_hand = available()
+    at_hand = available_locks()
     if name not in at_hand:
         lacking = (
             "all lock files are missing: reinstall caovan, or set CAOVAN_LOCKS to their"

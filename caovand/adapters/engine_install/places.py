@@ -114,7 +114,7 @@ def engines(root: Path) -> list[Engine]:
 
 
 def unfinished(root: Path) -> list[str]:
-    """Names of engines whose installation was begun and never finished."""
+    """Names of engines with an unfinished installation."""
     return [path.name for path in _folders(root) if read(path) is None and (path / STEPS).exists()]
 
 
@@ -133,7 +133,7 @@ def link_of(role: str, kind: str) -> str:
     return role if kind == FIRST_KIND else f"{role}-{kind}"
 
 
-def linked(root: Path, role: str, kind: str) -> Engine | None:
+def linked_engine(root: Path, role: str, kind: str) -> Engine | None:
     """The finished engine that the link of a kind leads to."""
     try:
         name = (root / link_of(role, kind)).readlink()
@@ -144,10 +144,10 @@ def linked(root: Path, role: str, kind: str) -> Engine | None:
 
 def current(root: Path, kind: str = FIRST_KIND) -> Engine | None:
     """The engine in use. Its path is the real one: a running engine must not see a switch."""
-    return linked(root, "current", kind)
+    return linked_engine(root, "current", kind)
 
 
-def settled(python: Path) -> Path:
+def resolve_python(python: Path) -> Path:
     """Resolve the folder of an engine's Python: `current` may be switched while it runs.
 
     A Python started through `current` imports modules from there for as long as it runs. The last
@@ -182,7 +182,7 @@ def switch(root: Path, name: str) -> None:
 def rollback(root: Path, kind: str = FIRST_KIND) -> Engine:
     """Go back to the engine of a kind used before; a second rollback returns."""
     _settle(root, kind)
-    now, before = current(root, kind), linked(root, "previous", kind)
+    now, before = current(root, kind), linked_engine(root, "previous", kind)
     if before is None or (now is not None and now.name == before.name):
         raise EngineError(
             "roll back",
@@ -234,13 +234,13 @@ def remove(root: Path, name: str) -> None:
         raise EngineError(
             what, "it is the one in use", "switch first: sudo caovanctl engine use NAME"
         )
-    if pids := users(path):
+    if pids := users_of(path):
         raise EngineError(
             what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
         )
     for kind in registry.MODULES:
         _settle(root, kind)
-        before = linked(root, "previous", kind)
+        before = linked_engine(root, "previous", kind)
         if before is not None and before.name == name:
             (root / link_of("previous", kind)).unlink()
     discard(path)
@@ -262,7 +262,7 @@ def sweep(root: Path) -> None:
         shutil.rmtree(grave, ignore_errors=True)
 
 
-def users(path: Path) -> list[int]:
+def users_of(path: Path) -> list[int]:
     """Find processes that have a file of this engine mapped, among those that we may inspect."""
     # not the command line: vLLM renames its processes, which wipes it
     mark = f" {path}/"
@@ -278,7 +278,7 @@ def users(path: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
-    """Lock the root for one change. EngineError if it is locked already, or not ours.
+    """Lock the root for one change. Raises EngineError if it is locked already, or not ours.
 
     Without `make` a missing root is an error.
     """
@@ -309,7 +309,7 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
 
 def require_own(folder: Path, what: str) -> None:
     """Raise EngineError if we are root and another user can change the folder."""
-    if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
+    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
         raise EngineError(
             what,
             f"{found}, who could lead root to other files",

@@ -83,7 +83,7 @@ def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
             entry.load()
             report["plugins"].append(entry.name)
         except BaseException as error:
-            # an engine goes on without somebody else's plugin; ours must load
+            # an engine goes on without someone else's plugin; ours must load
             kind = "errors" if entry.name.startswith("caovan") else "warnings"
             report[kind].append(f"plugin {entry.name}: {type(error).__name__}: {error}")
     report["caovan_plugin"] = version_of("caovan-vllm-sm75-turbo3")

@@ -60,7 +60,7 @@ def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         yield f"{' and '.join(names)} both own {files[0]}{more}"
 
 
-def damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> Iterator[str]:
+def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> Iterator[str]:
     """List what is missing, changed or added, one line each; empty if the engine is whole."""
     lock = lock_of(engine)
     site = next((engine.path / "lib").glob("python3*/site-packages"), None)
@@ -113,10 +113,10 @@ def verify(
 ) -> tuple[list[str], Proof | None]:
     """All damage found, and the proof that it imports.
 
-    EngineError if it does not; where damage was found that is one more line of it.
+    Raises EngineError if it does not; where damage was found that is one more line of it.
     """
     places.require_own(engine.path, f"verify {engine.name}")
-    found = list(damage(engine, progress))
+    found = list(find_damage(engine, progress))
     try:
         plugin = engine.plugin is not None
         return found, prove(lock_of(engine), engine.path, run, plugin=plugin)

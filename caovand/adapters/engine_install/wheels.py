@@ -97,7 +97,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
-    """Find every wheel of the lock in an offline folder; EngineError if one is not there."""
+    """Find every wheel of the lock in an offline folder; raises EngineError if one is not there."""
     what = f"install {lock.name} from {folder.path}"
     kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
     fill = (
@@ -164,7 +164,7 @@ def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]
 
 
 def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progress) -> None:
-    """Complete the folder with pip; files that are there already are not downloaded again.
+    """Complete the folder with pip; files that already exist are not downloaded again.
 
     The caller holds a lock on the folder or on the root it lies in.
     """

@@ -62,7 +62,7 @@ def loads(text: str, path: Path) -> Config:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
-        wrong = toml_syntax.explained(text, str(problem))
+        wrong = toml_syntax.explain_syntax_error(text, str(problem))
         raise ConfigError([f"{path}: not valid TOML: {wrong}"]) from problem
     return parse(
         document, str(path), registry.MODULES, lambda config: chosen_engine(config).healing.by_name
@@ -87,7 +87,7 @@ def api_key(
         where = "[engine] env" if variable in env else "the daemon's environment"
         key, name = env.get(variable, environ.get(variable, "")), f"{variable} in {where}"
         found = (key,) if key else ()
-    if not all(map(keys.usable, found)):
+    if not all(map(keys.is_usable, found)):
         raise ConfigError([f"cannot use {name}: a key {keys.RULE}"])
     return found[0] if found else ""
 

@@ -13,7 +13,7 @@ from caovand.adapters.files.safe_files import FULL, takes_nothing
 
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
-"""Root's own: the service's user owns the service's folders and could plant links in them."""
+"""Root's folders: the service's user owns the service's and could plant links there."""
 
 MIN_BYTES = 16 << 10  # with less free space, none of our files fits
 
@@ -40,7 +40,7 @@ class Directories:
     logs: Path
 
     def make(self, engine: int | None = None) -> None:
-        """Create missing ones; OSError where that is forbidden, or others can change them.
+        """Create missing ones; raises OSError if that is forbidden, or others can change them.
 
         The cache may also belong to the user `engine`, as which engines run. On a full or read-only
         disk, state, cache and logs may stay missing; see `unwritable`.
@@ -66,7 +66,7 @@ class Directories:
             owners = {0, os.getuid()}
             if name == "cache" and engine is not None:
                 owners.add(engine)
-            found = trust.doubt(folder, owners, groups=True)
+            found = trust.find_doubt(folder, owners, groups=True)
             if found is None:
                 continue
             variable = f"{name.upper()}_DIRECTORY"

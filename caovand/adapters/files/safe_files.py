@@ -34,7 +34,7 @@ def takes_nothing(problem: OSError) -> bool:
 
 
 def read(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
-    """Read a regular file of at most `max_bytes`; OSError for anything else.
+    """Read a regular file of at most `max_bytes`; raises OSError for anything else.
 
     Without `follow` a symbolic link is refused too.
     """
@@ -57,7 +57,7 @@ def read(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
-    """Open a regular file for reading, whoever owns it; OSError for anything else."""
+    """Open a regular file for reading, whoever owns it; raises OSError for anything else."""
     # merely opening some devices has an effect
     _require_regular(path, os.stat(path, follow_symlinks=follow))
     descriptor = os.open(path, os.O_RDONLY | QUIETLY | (0 if follow else os.O_NOFOLLOW))
@@ -70,11 +70,11 @@ def open_regular(path: Path, *, follow: bool = True) -> int:
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Read it as text; ValueError if it is not UTF-8."""
+    """Read it as text; raises ValueError if it is not UTF-8."""
     return read(path, max_bytes).decode()
 
 
-def exposure(seen: os.stat_result) -> str:
+def describe_exposure(seen: os.stat_result) -> str:
     """Say that a file with a secret is open to everybody; empty if it is not."""
     if not seen.st_mode & 0o007:
         return ""
@@ -82,7 +82,7 @@ def exposure(seen: os.stat_result) -> str:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy the content of a regular file, without its permissions, to a new one; OSError."""
+    """Copy the content of a regular file, without its permissions, to a new one; raises OSError."""
     with (
         os.fdopen(open_regular(path), "rb") as source,
         os.fdopen(os.open(target, NEW, 0o644), "wb") as made,
@@ -130,7 +130,7 @@ def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = O
 
 
 def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
-    """Create `path` with its whole content, on disk; FileExistsError where anything is there."""
+    """Create `path` with its whole content, on disk; raises FileExistsError if it exists."""
     with _finished(path, text, mode, owner) as name:
         os.link(name, path)  # unlike a rename, it replaces nothing
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -168,7 +168,7 @@ def readable_by_all() -> Iterator[None]:
         os.umask(before)
 
 
-def lead(at: str | Path, to: str | Path) -> None:
+def link_to(at: str | Path, to: str | Path) -> None:
     """Make `at` a symbolic link to our folder `to`, which is made if missing; OSError.
 
     Another link there is replaced, anything else stays: FileExistsError.

@@ -30,7 +30,7 @@ def check(path: str, key: str) -> None:
         return  # the folder is closed to us and to other users
     except (OSError, ValueError) as problem:
         raise _unreadable(name, problem) from None
-    if exposed := safe_files.exposure(found):
+    if exposed := safe_files.describe_exposure(found):
         place = path if _is_path(path) else "that file"
         group = f" and `sudo chgrp {GROUP} {place}`" if _is_for_root_alone(found) else ""
         replace = "replace the secret if others may know it"
@@ -48,7 +48,7 @@ def read(path: str, key: str) -> str:
         raise _unreadable(name, problem) from None
     except UnicodeDecodeError:
         raise ConfigError([f"cannot read {name}: it is not UTF-8 text"]) from None
-    if not api_key.usable(text):
+    if not api_key.is_usable(text):
         raise ConfigError([f"cannot use {name}: it must contain one line of plain ASCII"])
     if key == TOKEN_FILE and len(text) < MIN_TOKEN:
         fact = f"it has {len(text)} characters, fewer than {MIN_TOKEN}"

@@ -4,13 +4,13 @@ vLLM and its libraries put sockets and scratch files into the temporary folder a
 into /dev/shm; a killed process removes neither. So the engine gets its own temporary folder, which
 is emptied after each end. Shared memory that its processes use and that is newer than they are is
 recorded in a ledger while they live, for the next daemon too, and removed once no process uses it.
+Segments of System V's go as well where engines have a user of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from typing import Any
 
 from caovand.adapters import engine_user
 from caovand.adapters.engine_user import as_engine
-from caovand.adapters.files import safe_files, state_file
+from caovand.adapters.files import emptying, segments, state_file
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")
@@ -84,7 +84,7 @@ class StaleFiles:
         if not fresh:
             return
         used: set[File] | None = None
-        with limits.absent():
+        with limits.suppress_absent():
             used = self._used_by(pids)
         if used is None:  # nobody answers: the next time
             return
@@ -99,17 +99,20 @@ class StaleFiles:
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
             everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
-            with limits.absent():
+            with limits.suppress_absent():
                 used = self._used_by(everybody)
                 unused = sorted(name for name in ours if files[name] not in used)
                 paths = [str(self._shared / name) for name in unused]
                 # An earlier release's engine was our own user's.
                 own = list(filter(_is_own, paths))
-                left += remove_all(own)
-                left += as_engine(remove_all, [path for path in paths if path not in own])
+                left += emptying.remove_all(own)
+                left += as_engine(emptying.remove_all, [path for path in paths if path not in own])
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                left += as_engine(empty, str(self.folder))
+                left += as_engine(emptying.empty, str(self.folder))
+        if engine_user.current() is not None:
+            with contextlib.suppress(OSError):
+                as_engine(segments.remove_unused)
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
@@ -128,7 +131,7 @@ class StaleFiles:
 
     def _files(self) -> dict[str, File]:
         """The files in the shared folder by their names."""
-        with limits.absent(), os.scandir(self._shared) as entries:
+        with limits.suppress_absent(), os.scandir(self._shared) as entries:
             device = os.stat(self._shared).st_dev
             return {entry.name: (device, entry.inode()) for entry in entries}
         return {}
@@ -150,11 +153,11 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
     prefix = f"{shared}/"
     used: set[File] = set()
     for folder in (Path(proc) / str(pid) for pid in pids):
-        with limits.absent(), open(folder / "maps", errors="replace") as maps:
+        with limits.suppress_absent(), open(folder / "maps", errors="replace") as maps:
             used |= {_mapped(line) for line in maps if prefix in line}
-        with limits.absent():
+        with limits.suppress_absent():
             for entry in os.listdir(folder / "fd"):
-                with limits.absent():
+                with limits.suppress_absent():
                     if os.readlink(folder / "fd" / entry).startswith(prefix):
                         found = os.stat(folder / "fd" / entry)
                         used.add((found.st_dev, found.st_ino))
@@ -162,23 +165,15 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder of our user's alone."""
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def empty(folder: str) -> list[str]:
-    """Empty a folder; what could not be removed. A link, or another's, is not ours to empty."""
+    """Make a folder of our user's alone; a link there, which an engine made, is removed."""
     place = Path(folder)
-    return remove_all(map(str, place.iterdir())) if safe_files.is_own_folder(place) else []
-
-
-def remove_all(paths: Iterable[str]) -> list[str]:
-    """Remove files and folders; those that could not be removed."""
-    return [path for path in paths if not _removed(Path(path))]
+    if place.is_symlink():
+        place.unlink()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _is_own(path: str) -> bool:
-    with limits.absent():
+    with limits.suppress_absent():
         return os.lstat(path).st_uid == os.getuid()
     return False
 
@@ -195,14 +190,3 @@ def _mapped(line: str) -> File:
     device, inode = line.split(None, 5)[3:5]
     major, minor = (int(number, 16) for number in device.split(":"))
     return os.makedev(major, minor), int(inode)
-
-
-def _removed(path: Path) -> bool:
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True

@@ -33,7 +33,7 @@ def write(path: Path, document: Any) -> None:
 
 
 def read(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """Read the document in a file of at most `max_bytes`; Unusable, or OSError for a fault."""
+    """Read the document in a file of at most `max_bytes`; raises Unusable or OSError."""
     try:
         return json.loads(safe_files.read(path, max_bytes, follow=False))
     except (ValueError, RecursionError) as problem:
@@ -46,7 +46,7 @@ def read(path: Path, max_bytes: int = MAX_BYTES) -> Any:
 
 def read_or_none(path: Path) -> Any:
     """Read the document in `path`; None if there is no readable one. OSError only at a limit."""
-    with limits.absent(), contextlib.suppress(Unusable):
+    with limits.suppress_absent(), contextlib.suppress(Unusable):
         return read(path)
     return None
 

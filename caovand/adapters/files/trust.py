@@ -65,7 +65,9 @@ class User:
         }
 
 
-def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -> Untrusted | None:
+def find_doubt(
+    path: Path, owners: Collection[int] = (0,), *, groups: bool = False
+) -> Untrusted | None:
     """Why users other than `owners` could replace this path, None if they cannot.
 
     Every folder and link on the way counts. With `groups` a group may write too: its owner chose
@@ -89,8 +91,8 @@ def doubt(path: Path, owners: Collection[int] = (0,), *, groups: bool = False) -
     return None
 
 
-def asker(python: str, named_by: Path | None) -> User | None:
-    """The user to probe this interpreter as, None for ourselves; Distrusted if nobody may.
+def probing_user(python: str, named_by: Path | None) -> User | None:
+    """The user to probe this interpreter as, None for ourselves; raises Distrusted if nobody may.
 
     `named_by` is the file that names it, None if we chose it ourselves.
     """
@@ -115,7 +117,7 @@ def require(python: str, named_by: Path | None) -> None:
 
 def is_anothers(path: Path) -> bool:
     """Whether we are root and another user can change this path."""
-    return os.geteuid() == 0 and doubt(path) is not None
+    return os.geteuid() == 0 and find_doubt(path) is not None
 
 
 def user(uid: int) -> User:
@@ -144,7 +146,7 @@ def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def program(name: str, environ: Mapping[str, str]) -> str | None:
-    """This program from PATH: never from the current folder, for root from no other user's."""
+    """Find a program in PATH: never in the current folder, for root in no other user's."""
     return shutil.which(name, path=os.pathsep.join(_search_path(environ)) or os.devnull)
 
 
@@ -155,13 +157,13 @@ def _search_path(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _is_ours(folder: str) -> bool:
-    return os.path.isabs(folder) and doubt(Path(folder)) is None
+    return os.path.isabs(folder) and find_doubt(Path(folder)) is None
 
 
 def _doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Untrusted | None:
     """The first doubt about the file that names an interpreter, and the files it reads first."""
     places = ([named_by] if named_by else []) + list(_parts(Path(python)))
-    return next((found for place in places if (found := doubt(place, owners))), None)
+    return next((found for place in places if (found := find_doubt(place, owners))), None)
 
 
 def _parts(python: Path) -> Iterator[Path]:

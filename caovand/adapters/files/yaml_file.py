@@ -23,7 +23,7 @@ except yaml.YAMLError as problem:
 
 
 def read(path: str, python: str) -> Any:
-    """The document in this file, read by this Python, which must be one to trust; ProblemError."""
+    """Read the document in this file with a trusted Python; raises ProblemError."""
     try:
         data = safe_files.read(Path(path).absolute(), MAX_BYTES)
     except OSError as problem:

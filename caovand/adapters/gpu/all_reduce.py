@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Union
 
 from caovand.adapters import engine_user
-from caovand.adapters.confinement import launching
+from caovand.adapters.confinement import popen_arguments
 from caovand.adapters.engine_program import Captured
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
 from caovand.core.facts import all_reduce
-from caovand.core.facts.all_reduce import AllReduce, Sums
+from caovand.core.facts.all_reduce import AllReduce, AllReduceResult
 
 FILE = "all-reduce.json"  # in the cache folder
 SCRIPT = Path(__file__).with_name("all_reduce_in_env.py")
 READY_S, SUMS_S, MORE_S = 90.0, 60.0, 20.0
 
 
-def known(folder: Path, key: str) -> Sums | None:
+def read_result(folder: Path, key: str) -> AllReduceResult | None:
     """Return the result of an earlier check for this key."""
     return all_reduce.from_document(state_file.read_or_none(folder / FILE)).get(key)
 
 
-def keep(folder: Path, key: str, sums: Sums) -> None:
+def save_result(folder: Path, key: str, sums: AllReduceResult) -> None:
     """Save it for later starts; if that fails, the next start checks again."""
     found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
     found.pop(key, None)
@@ -51,7 +51,7 @@ class Check:
         self._process: Running | None = None
         self._ended = False
 
-    def run(self, python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
+    def run(self, python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
         """Run the check to its end and return the result (blocking)."""
         process = start(python, task, env)
         with self._lock:
@@ -84,7 +84,7 @@ def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "
     env = {**env, "OMP_NUM_THREADS": "1"}
     user = engine_user.current()
     if user is not None:
-        with launching(words, env, None) as launch:
+        with popen_arguments(words, env, None) as launch:
             return user.capture(launch["args"], launch["env"], launch["stdin"].fileno())
     return subprocess.Popen(
         words,
@@ -98,13 +98,13 @@ def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "
     )
 
 
-def finish(process: Running) -> Sums:
+def finish(process: Running) -> AllReduceResult:
     """Wait for the check to end and return its result (blocking)."""
     with process:
         try:
             output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)
         except subprocess.TimeoutExpired:
-            return Sums("unclear", wall_clock.now(), text="the check did not end")
+            return AllReduceResult("unclear", wall_clock.now(), text="the check did not end")
         finally:
             process.kill()
     last = (output.strip().splitlines() or [""])[-1]
@@ -115,4 +115,4 @@ def finish(process: Running) -> Sums:
         if sums is not None:
             return sums
     words = (errors.strip().splitlines() or ["it printed nothing"])[-1]
-    return Sums("unclear", wall_clock.now(), text=words[: all_reduce.MAX_TEXT])
+    return AllReduceResult("unclear", wall_clock.now(), text=words[: all_reduce.MAX_TEXT])

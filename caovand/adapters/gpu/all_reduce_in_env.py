@@ -40,12 +40,12 @@ END_S = 5.0  # a process in the driver's hands may not end at all
 # -- one process a card ---------------------------------------------------------------------
 
 
-def numbers(torch: Any, rank: int, count: int, turn: int) -> Any:
+def addends(torch: Any, rank: int, count: int, turn: int) -> Any:
     """The addends of a rank: for 16 ranks their sum is below 256, exact in bfloat16."""
     return (torch.arange(count, dtype=torch.int32) * 7 + rank * 5 + turn * 3) % 29 - 14
 
 
-def summed(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
+def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
     """Compare each all-reduce of this rank with the plain sum."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)  # else each rank computes on every core of the host
@@ -71,7 +71,7 @@ def summed(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
 
     @functools.cache
     def wanted(count: int, turn: int) -> Any:
-        return sum(numbers(torch, one, count, turn) for one in range(ranks))
+        return sum(addends(torch, one, count, turn) for one in range(ranks))
 
     def plain(tensor: Any) -> Any:
         dist.all_reduce(tensor)
@@ -94,7 +94,7 @@ def summed(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
                 tell(by=by, step=step)
                 wrong = 0
                 for turn in range(ROUNDS):
-                    mine = numbers(torch, rank, count, turn).to(getattr(torch, kind)).to(device)
+                    mine = addends(torch, rank, count, turn).to(getattr(torch, kind)).to(device)
                     came = reduce(mine)
                     if came is None:  # it is not for so large a tensor
                         break
@@ -126,7 +126,7 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
         words = os.open(words_of(place, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(words, 1)
         os.dup2(words, 2)
-        summed(task, rank, place, tell)
+        check_sums(task, rank, place, tell)
     except BaseException as error:
         tell(failed=f"{type(error).__name__}: {error}"[:500])
     finally:
@@ -171,7 +171,7 @@ def judge(reports: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
     return {**answer, "verdict": "unclear", "text": "not ready in time"}
 
 
-def watched(
+def collect_reports(
     task: dict[str, Any], pids: list[int], pipes: list[int], place: str
 ) -> tuple[list[list[dict[str, Any]]], bool]:
     """Collect the ranks' reports until all are done, one has failed or died, or time is up."""
@@ -265,7 +265,7 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
             os.close(writer)
             pids.append(pid)
             pipes.append(reader)
-        return judge(*watched(task, pids, pipes, place))
+        return judge(*collect_reports(task, pids, pipes, place))
     finally:
         end(pids)
         shutil.rmtree(place, ignore_errors=True)

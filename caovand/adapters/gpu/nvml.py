@@ -80,18 +80,18 @@ def _asker(nvml: Any) -> Callable[..., Any]:
 
 
 def _cards(nvml: Any, index: int, switched: frozenset[int]) -> list[Gpu]:
-    """The card with this index, as far as readable; `switched` are the cards behind NVSwitches."""
+    """Read the card with this index; `switched` are the cards behind NVSwitches."""
     ask = _asker(nvml)
     card = _gpu(nvml, ask, index, switched)
     if card is None:
         return []
     handle = ask("nvmlDeviceGetHandleByIndex", index)
     most = ask("nvmlDeviceGetMaxMigDeviceCount", handle) if card.mig else 0
-    parts = [_part(ask, card, handle, number) for number in range(most or 0)]
+    parts = [_mig_instance(ask, card, handle, number) for number in range(most or 0)]
     return [part for part in parts if part] or [card]
 
 
-def _part(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) -> Gpu | None:
+def _mig_instance(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) -> Gpu | None:
     part = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
     memory = None if part is None else ask("nvmlDeviceGetMemoryInfo", part)
     uuid = None if part is None else ask("nvmlDeviceGetUUID", part)

@@ -12,7 +12,7 @@ VENDORED = "/usr/lib/caovan/vendor"
 
 
 def pynvml() -> Any:
-    """The module pynvml, wherever it is; raises ImportError where there is none."""
+    """The module pynvml, wherever it is; raises ImportError if there is none."""
     if VENDORED not in sys.path and os.path.isdir(VENDORED):
         sys.path.insert(0, VENDORED)
     return importlib.import_module("pynvml")

@@ -13,7 +13,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]
 _TOTAL = re.compile(r"TOTAL_ERR_COR (\d{1,20})\b")
 
 
-def corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
+def count_corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
     """Corrected errors since boot by card; without cards whose kernel or firmware counts none."""
     found = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
     return {index: count for index, count in found.items() if count is not None}

@@ -4,8 +4,8 @@ headers of GGUF files, also of one that its engine keeps under a name.
 
 from caovand.adapters.model_folder.folder import (
     TOKENIZERS,
+    file_identities,
     folder_of,
-    identities,
     read_model,
     shards_of,
 )
@@ -18,6 +18,14 @@ from caovand.adapters.model_folder.tables import (
 )
 
 __all__ = [
-    "MAX_BYTES", "MAX_OTHER_BYTES", "MAX_VALUES", "TOKENIZERS", "ModelProblem", "folder_of",
-    "identities", "read_model", "read_named", "shards_of",
+    "MAX_BYTES",
+    "MAX_OTHER_BYTES",
+    "MAX_VALUES",
+    "TOKENIZERS",
+    "ModelProblem",
+    "file_identities",
+    "folder_of",
+    "read_model",
+    "read_named",
+    "shards_of",
 ]  # fmt: skip

@@ -17,11 +17,16 @@ from caovand.adapters.files import safe_files
 from caovand.adapters.model_folder import gguf_files
 from caovand.adapters.model_folder.sentence_transformers import read_sentence_transformer
 from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of
-from caovand.adapters.model_folder.tables import MAX_OTHER_BYTES, ModelProblem, closed, read_table
+from caovand.adapters.model_folder.tables import (
+    MAX_OTHER_BYTES,
+    ModelProblem,
+    read_table,
+    unreadable_problem,
+)
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
 from caovand.core.checkpoint.model_task import SentenceTransformer, with_task
-from caovand.core.checkpoint.tensors import weigh
+from caovand.core.checkpoint.tensors import sum_sizes
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import SUFFIX
@@ -43,7 +48,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
-        raise unnamed()
+        raise no_model_problem()
     try:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
@@ -72,7 +77,7 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
     return _read(folder, weights)
 
 
-def unnamed() -> ModelProblem:
+def no_model_problem() -> ModelProblem:
     """The problem of a configuration without a model."""
     return ModelProblem("choose a model", "[model] path is empty", "set it to a model's folder")
 
@@ -112,8 +117,8 @@ def folder_of(card: ModelCard) -> Path | None:
     return place.parent if place is not None and place.is_file() else place
 
 
-def identities(card: ModelCard) -> list[tuple[str, int, int]]:
-    """Name, size and time of each file of a model that was read; OSError."""
+def file_identities(card: ModelCard) -> list[tuple[str, int, int]]:
+    """Name, size and time of each file of a model that was read; raises OSError."""
     folder = folder_of(card)
     files = sorted(folder.iterdir()) if folder else []
     seen = [(file.name, file.stat()) for file in files if file.is_file()]
@@ -142,7 +147,7 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     notes = card.notes
     if weights:
         tensors = list(tensors_of(folder, budget))
-        sums = weigh(tensors, len(card.layer_types))
+        sums = sum_sizes(tensors, len(card.layer_types))
         card = replace(card, weights=sums)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
@@ -181,7 +186,7 @@ def read_gguf(file: Path) -> ModelCard:
     except gguf_files.BadParts as problem:
         why, remedy = str(problem), problem.remedy
     except PermissionError:
-        raise closed(str(file), file.parent) from None
+        raise unreadable_problem(str(file), file.parent) from None
     except OSError as problem:
         why, remedy = str(problem.strerror), "check the disk"
     except SURPRISES as problem:  # last resort: no file may end the daemon

@@ -34,7 +34,7 @@ def first_files(folder: Path) -> list[Path]:
 
 
 def read_model(path: Path) -> ModelCard:
-    """The card of the model in this file and the parts that follow it; BadParts or OSError."""
+    """Read the model in this file and the parts that follow it; raises BadParts or OSError."""
     names, budget = _parts(path), Budget(time.thread_time)
     files: list[tuple[str, GgufFile]] = []
     for name in names:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from caovand.adapters.model_folder.folder import read_gguf, unnamed
+from caovand.adapters.model_folder.folder import no_model_problem, read_gguf
 from caovand.adapters.model_folder.tables import ModelProblem, read_table
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.config.schema import Config
@@ -22,7 +22,7 @@ def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) 
     """
     name = config.model.path
     if not name:
-        raise unnamed()
+        raise no_model_problem()
     entry = models.entry(name)
     for folder in models.folders(config, environ) if entry else ():
         place = Path(os.path.abspath(folder))

@@ -20,7 +20,7 @@ _FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
 
 
 def read_sentence_transformer(folder: Path, budget: Budget) -> SentenceTransformer:
-    """What these files say; ModelProblem."""
+    """What these files say; raises ModelProblem."""
     modules = read_json(folder, MODULES, budget)
     lengths = read_table(folder, TEXT_LENGTH, budget) or {}
     inner = pooling_folder(modules)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.files import safe_files
-from caovand.adapters.model_folder.tables import ModelProblem, closed, read_table
+from caovand.adapters.model_folder.tables import ModelProblem, read_table, unreadable_problem
 from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 
@@ -53,7 +53,7 @@ def tensors_of(folder: Path, budget: Budget) -> Iterable[Tensor]:
             found.update(tensor.name for tensor in tensors)
             yield from tensors
     if refused and not bad:
-        raise closed(f"{folder / refused[0]}", folder, len(refused) - 1)
+        raise unreadable_problem(f"{folder / refused[0]}", folder, len(refused) - 1)
     if not bad and not found.issuperset(table):
         absent = sorted(set(table) - found)
         bad.append(f"no shard has {absent[0]} and {len(absent) - 1} more tensors of the index")

@@ -39,7 +39,7 @@ def read_json(folder: Path, name: str, budget: Budget) -> Any:
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise closed(str(path), folder) from None
+        raise unreadable_problem(str(path), folder) from None
     except OSError as problem:
         fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
         remedy = "check the disk" if fits else "download the file again"
@@ -48,8 +48,8 @@ def read_json(folder: Path, name: str, budget: Budget) -> Any:
         raise ModelProblem(f"read {path}", str(problem), "download the file again") from None
 
 
-def closed(what: str, folder: Path, more: int = 0) -> ModelProblem:
-    """The problem of files that exist but that this user may not read."""
+def unreadable_problem(what: str, folder: Path, more: int = 0) -> ModelProblem:
+    """The problem of existing files that this user may not read."""
     others = f" and {more} more files" if more else ""
     return ModelProblem(
         f"read {what}{others}",

@@ -33,7 +33,7 @@ MAX_VALUES = 500_000
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection failed or ended; trying again may help."""
 
 
@@ -111,7 +111,7 @@ class Client:
         if len(data) > most_bytes:
             raise self._strange(f"its list of files is larger than {most_bytes >> 20} MiB")
         if length.isdecimal() and len(data) < int(length[:15]):
-            raise Cut("the answer ended early")
+            raise ConnectionCut("the answer ended early")
         try:
             return answer, Budget(time.thread_time).json(data, MAX_VALUES)
         except BadHeader as problem:
@@ -140,7 +140,7 @@ class Client:
             )
 
     def _allowed(self, url: str) -> SplitResult:
-        """The parts of an address that may be asked; PullError for any other."""
+        """The parts of an address that may be asked; raises PullError for any other."""
         try:
             where = urlsplit(url)
             host, _ = where.hostname or "", where.port
@@ -183,7 +183,7 @@ def _cuts(host: str) -> Iterator[None]:
             "download", f"{host} leads to no possible address", "check the endpoint, or try later"
         ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as problem:
-        raise Cut(f"{host}: {_innermost(problem)}") from None
+        raise ConnectionCut(f"{host}: {_innermost(problem)}") from None
 
 
 def _innermost(problem: BaseException) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from caovand.adapters.model_pull import folders
-from caovand.adapters.model_pull.client import Answer, Client, Cut
+from caovand.adapters.model_pull.client import Answer, Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.part import Part
-from caovand.adapters.model_pull.patience import Busy, pause, require_success
+from caovand.adapters.model_pull.partial_download import PartialDownload
+from caovand.adapters.model_pull.patience import Busy, require_success, wait_before_retry
 from caovand.adapters.model_pull.world import Meter, World
 from caovand.core.model_source import transfer
 from caovand.core.model_source.listing import RemoteFile
@@ -26,7 +26,7 @@ def download(
     cannot = f"pull {offer.title}"
     url = client.hub.file(offer.name, offer.address, file.path)
     path = blob.with_name(blob.name + ".part")
-    part = Part(path, file)
+    part = PartialDownload(path, file)
     meter.skip(part.size_bytes)
     try:
         attempt, wrong = 1, 0
@@ -44,18 +44,18 @@ def download(
             before = part.size_bytes
             try:
                 _go_on(client, url, file, part, meter, cannot)
-            except Cut as cut:
+            except ConnectionCut as cut:
                 attempt = 1 if part.size_bytes > before else attempt
-                pause(world, cut, attempt, transfer.MAX_ATTEMPTS, cannot)
+                wait_before_retry(world, cut, attempt, transfer.MAX_ATTEMPTS, cannot)
                 attempt += 1
-        folders.settle(path, blob)
+        folders.move_into_place(path, blob)
         part.drop_note()
     finally:
         part.close()
 
 
 def _go_on(
-    client: Client, url: str, file: RemoteFile, part: Part, meter: Meter, cannot: str
+    client: Client, url: str, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
 ) -> None:
     """One request, and its bytes into the part. Raises Cut and PullError."""
     asked = transfer.ask(part.size_bytes, file.size_bytes, part.etag)
@@ -75,12 +75,14 @@ def _go_on(
         if found.do is Do.START_OVER or found.offset != part.size_bytes:
             _restart(part, meter)
         if found.do is Do.START_OVER:
-            raise Cut(f"{file.path}: {found.why}")
+            raise ConnectionCut(f"{file.path}: {found.why}")
         part.note(answer.headers.get("etag", "")[:256])
         _write(answer, file, part, meter, cannot)
 
 
-def _write(answer: Answer, file: RemoteFile, part: Part, meter: Meter, cannot: str) -> None:
+def _write(
+    answer: Answer, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
+) -> None:
     left = file.size_bytes - part.size_bytes
     for piece in answer.pieces(left + 1):
         if len(piece) > left:
@@ -93,9 +95,9 @@ def _write(answer: Answer, file: RemoteFile, part: Part, meter: Meter, cannot: s
         meter.add(len(piece))
         left -= len(piece)
     if left:
-        raise Cut(f"{file.path} ended {left} bytes early")
+        raise ConnectionCut(f"{file.path} ended {left} bytes early")
 
 
-def _restart(part: Part, meter: Meter) -> None:
+def _restart(part: PartialDownload, meter: Meter) -> None:
     meter.skip(-part.size_bytes)
     part.cut()

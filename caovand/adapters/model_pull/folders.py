@@ -5,7 +5,7 @@
     ROOT/.pulling-OWNER--NAME/     one that is not complete; never under the final name
         pull.json                  how much it will be
         blobs/sha256-ab12...       a checked file, by its hash: it outlives a new commit
-        blobs/sha256-ab12....part  a begun one, and .json: the ETag it was begun with
+        blobs/sha256-ab12....part  a begun one, and .json: the ETag it was started with
         model/                     the complete folder, a moment before it is renamed
     ROOT/.removing-OWNER--NAME/    what is being deleted
     ROOT/.OWNER--NAME.lock         there while one of them changes
@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pull that was begun: what it is of, and how much is there."""
+    """A pull that was started: what it is of, and how much is there."""
 
     name: str
     size_bytes: int
@@ -133,7 +133,7 @@ def models(root: Path) -> list[tuple[Place, Manifest]]:
 
 
 def unfinished(root: Path) -> list[Unfinished]:
-    """Pulls that were begun and are not complete."""
+    """Incomplete pulls."""
     found = []
     for path in _folders(root):
         if not path.name.startswith(_STAGING):
@@ -188,7 +188,7 @@ def blob_of(place: Place, digest: str) -> Path:
     return place.blobs / digest.replace(":", "-")
 
 
-def reuse(place: Place, path: str, digest: str) -> bool:
+def link_existing(place: Place, path: str, digest: str) -> bool:
     """Take a file of the folder that is to be replaced, without a copy; False if that cannot be."""
     try:
         os.link(place.folder / path, blob_of(place, digest), follow_symlinks=False)
@@ -197,7 +197,7 @@ def reuse(place: Place, path: str, digest: str) -> bool:
     return True
 
 
-def settle(part: Path, blob: Path) -> None:
+def move_into_place(part: Path, blob: Path) -> None:
     """A part has been checked: it is the file."""
     os.replace(part, blob)
 
@@ -220,7 +220,7 @@ def sweep(place: Place) -> None:
 
 @contextlib.contextmanager
 def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
-    """Lock a model's place; PullError if it is locked already, or others can write there.
+    """Lock a model's place; raises PullError if it is locked already, or others can write there.
 
     With `make` the folder around it is made.
     """
@@ -256,7 +256,7 @@ def require_own(folder: Path, what: str) -> None:
             f"{there} cannot be written by this user",
             "run it with sudo, or choose a folder of your own with --root or --to",
         )
-    if os.geteuid() == 0 and (found := trust.doubt(folder)) is not None:
+    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
         raise PullError(
             what,
             f"{found}, who could lead root to other files",

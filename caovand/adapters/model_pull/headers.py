@@ -14,10 +14,10 @@ from pathlib import Path
 
 from caovand.adapters import model_folder
 from caovand.adapters.files import safe_files
-from caovand.adapters.model_pull.client import Client, Cut
+from caovand.adapters.model_pull.client import Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.offer import whole
-from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
+from caovand.adapters.model_pull.offer import fetch_small_file
+from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, require_success, retry_cut
 from caovand.adapters.model_pull.world import World
 from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.checkpoint.gguf import parse
@@ -35,13 +35,17 @@ FIRST_BYTES = 64 << 10
 
 
 @contextlib.contextmanager
-def fetched(client: Client, world: World, offer: Offer) -> Iterator[Path]:
-    """The folder, for as long as somebody plans with it. Raises PullError."""
+def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
+    """The folder, for as long as someone plans with it. Raises PullError."""
     with tempfile.TemporaryDirectory(prefix="caovan-model-") as name:
         folder = Path(name)
         for file in offer.selection.files:
             if file.path in READ:
-                _write(folder / file.path, whole(client, world, offer, file), file.size_bytes)
+                _write(
+                    folder / file.path,
+                    fetch_small_file(client, world, offer, file),
+                    file.size_bytes,
+                )
             elif file.path in model_folder.TOKENIZERS:
                 _write(folder / file.path, b"", 0)  # that it is there is all that is asked
         shards, budget = offer.selection.weights, Budget(time.thread_time)
@@ -116,10 +120,10 @@ def _range(
             skip = 0 if answer.status == 206 else begin
             data = b"".join(answer.pieces(skip + end - begin))[skip:]
         if len(data) < end - begin:
-            raise Cut("the answer ended early")
+            raise ConnectionCut("the answer ended early")
         return data
 
-    return patiently(world, asked, cannot, FEW_ATTEMPTS)
+    return retry_cut(world, asked, cannot, FEW_ATTEMPTS)
 
 
 def _write(path: Path, start: bytes, size_bytes: int) -> None:

@@ -83,7 +83,7 @@ MODELSCOPE = Hub(
 NAMES: Mapping[str, Hub] = {"hf": HUGGING_FACE, "modelscope": MODELSCOPE}
 
 
-def chosen(text: str, environ: Mapping[str, str]) -> Hub:
+def find_hub(text: str, environ: Mapping[str, str]) -> Hub:
     """The hub with this name or address, at the endpoint that the environment names."""
     hub = NAMES.get(text)
     if hub is None:
@@ -92,7 +92,7 @@ def chosen(text: str, environ: Mapping[str, str]) -> Hub:
     return replace(hub, endpoint=_endpoint(named, hub.endpoint_variable)) if named else hub
 
 
-def token(hub: Hub, environ: Mapping[str, str]) -> str:
+def token_for(hub: Hub, environ: Mapping[str, str]) -> str:
     """The token for a hub; empty for none."""
     found = environ.get(hub.token_variable, "").strip()
     # Neither a header of its own making, nor a text that an error would quote.

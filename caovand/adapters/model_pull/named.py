@@ -91,7 +91,7 @@ def _as_owner(folder: Path, home: str) -> dict[str, Any]:
     if os.geteuid() != 0:
         return {}
     owner = next(path for path in (folder, *folder.parents) if path.exists()).stat()
-    os.chown(home, owner.st_uid, owner.st_gid)
+    os.chown(home, owner.st_uid, owner.st_gid, follow_symlinks=False)
     return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
 
 
@@ -114,7 +114,7 @@ def _wait_ready(
 
 def _steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Iterator[PullStep]:
     try:
-        with http.connected(server_at, how.path, SILENCE_S) as connection:
+        with http.open_connection(server_at, how.path, SILENCE_S) as connection:
             answer = http.ask(connection, server_at, how.path, how.body(name))
             for _ in range(MAX_LINES):
                 line = answer.readline(MAX_LINE_BYTES)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters import model_folder
-from caovand.adapters.model_pull.client import Client, Cut
+from caovand.adapters.model_pull.client import Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.part import hasher
-from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, patiently, require_success
+from caovand.adapters.model_pull.partial_download import begin_hash
+from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, require_success, retry_cut
 from caovand.adapters.model_pull.world import World
 from caovand.core.checkpoint.budget import BadHeader, Budget
 from caovand.core.model_source import gguf, selection
@@ -24,7 +24,7 @@ MAX_LISTING_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedModel:
     """A model to pull: a repository, and which of its GGUF models.
 
     An empty `variant` leaves that to `prefer`, which is called only if there are several and no
@@ -38,7 +38,7 @@ class Wanted:
     prefer: Callable[[Sequence[Variant]], Variant] = lambda found: found[0]
 
 
-def read(client: Client, world: World, wanted: Wanted) -> Offer:
+def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
     """Ask the hub for a model's files. Raises PullError."""
     name, code = wanted.name, wanted.code
     hub = client.hub
@@ -52,7 +52,7 @@ def read(client: Client, world: World, wanted: Wanted) -> Offer:
         return document
 
     try:
-        found = hub.read(patiently(world, listed, cannot, FEW_ATTEMPTS))
+        found = hub.read(retry_cut(world, listed, cannot, FEW_ATTEMPTS))
     except BadListing as problem:
         raise PullError(
             cannot,
@@ -68,7 +68,7 @@ def read(client: Client, world: World, wanted: Wanted) -> Offer:
             return Offer(name, revision, found.commit, chosen, variant.label)
     index = next((one for one in found.files if one.path == selection.INDEX), None)
     if index is not None:
-        shards = _shards(whole(client, world, offer, index), cannot)
+        shards = _shards(fetch_small_file(client, world, offer, index), cannot)
         if absent := shards - {one.path for one in found.files}:
             raise PullError(
                 cannot,
@@ -81,11 +81,11 @@ def read(client: Client, world: World, wanted: Wanted) -> Offer:
     return offer
 
 
-def _variant(found: tuple[Variant, ...], wanted: Wanted, cannot: str) -> Variant:
+def _variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
     """The GGUF model that is wanted. Raises PullError."""
     if not wanted.variant:
         return wanted.prefer(found)
-    if variant := gguf.named(found, wanted.variant):
+    if variant := gguf.find_variant(found, wanted.variant):
         return variant
     labels = ", ".join(one.label for one in found)
     raise PullError(
@@ -95,7 +95,7 @@ def _variant(found: tuple[Variant, ...], wanted: Wanted, cannot: str) -> Variant
     )
 
 
-def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes:
+def fetch_small_file(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes:
     """The content of a small file, checked. Raises PullError."""
     cannot = f"pull {offer.title}"
     most = model_folder.MAX_BYTES.get(file.path, model_folder.MAX_OTHER_BYTES)
@@ -109,13 +109,13 @@ def whole(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes
         with client.get(url, {}) as answer:
             require_success(client, answer, cannot, f"{file.path} is not there")
             data = b"".join(answer.pieces(file.size_bytes + 1))
-        found: hashlib._Hash = hasher(file.digest, file.size_bytes)
+        found: hashlib._Hash = begin_hash(file.digest, file.size_bytes)
         found.update(data)
         if found.hexdigest() != file.digest.value:
-            raise Cut(f"{file.path} does not have the publisher's hash")
+            raise ConnectionCut(f"{file.path} does not have the publisher's hash")
         return data
 
-    return patiently(world, fetched, cannot, FEW_ATTEMPTS)
+    return retry_cut(world, fetched, cannot, FEW_ATTEMPTS)
 
 
 def _shards(data: bytes, cannot: str) -> frozenset[str]:

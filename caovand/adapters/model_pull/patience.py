@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from caovand.adapters.model_pull.client import Answer, Client, Cut
+from caovand.adapters.model_pull.client import Answer, Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
 from caovand.core.model_source import transfer
 
-FEW_ATTEMPTS = 4  # before anything has come, somebody waits for an answer
+FEW_ATTEMPTS = 4  # before anything has come, someone waits for an answer
 T = TypeVar("T")
 
 
-class Busy(Cut):
+class Busy(ConnectionCut):
     """The server answered that it cannot answer now."""
 
     def __init__(self, text: str, retry_after_s: float | None) -> None:
@@ -22,18 +22,20 @@ class Busy(Cut):
         self.retry_after_s = retry_after_s
 
 
-def patiently(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
-    """Do it, again after a Cut; PullError once that has no more sense."""
+def retry_cut(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
+    """Call `act`, again after each Cut; raises PullError once retrying is pointless."""
     attempt = 1
     while True:
         try:
             return act()
-        except Cut as cut:
-            pause(world, cut, attempt, attempts, cannot)
+        except ConnectionCut as cut:
+            wait_before_retry(world, cut, attempt, attempts, cannot)
         attempt += 1
 
 
-def pause(world: World, cut: Cut, attempt: int, attempts: int, cannot: str) -> None:
+def wait_before_retry(
+    world: World, cut: ConnectionCut, attempt: int, attempts: int, cannot: str
+) -> None:
     """Wait before the next attempt; PullError instead, after the last."""
     asked = cut.retry_after_s if isinstance(cut, Busy) else None
     wait_s = transfer.pause_s(attempt, world.chance(), asked) if attempt < attempts else None

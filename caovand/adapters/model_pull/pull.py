@@ -10,7 +10,7 @@ from caovand.adapters.model_pull.client import Client
 from caovand.adapters.model_pull.download import download
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
-from caovand.adapters.model_pull.part import matches
+from caovand.adapters.model_pull.partial_download import matches
 from caovand.adapters.model_pull.world import Meter, World
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.manifest import Manifest
@@ -23,7 +23,7 @@ _MIB = 1 << 20
 def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
     """Make `place` this model. Raises PullError and OSError; what has come is kept for next time.
 
-    Files of a model that is there already are checked, and taken over where they are right.
+    Files of an existing model are checked, and taken over where they are right.
     """
     what = f"pull {offer.title}"
     made = Manifest(
@@ -83,7 +83,7 @@ def _take_over(world: World, place: Place, made: Manifest) -> None:
         except OSError:
             right = False
         if right:
-            folders.reuse(place, one.path, str(one.digest))
+            folders.link_existing(place, one.path, str(one.digest))
 
 
 def _drop_strangers(place: Place, made: Manifest) -> None:

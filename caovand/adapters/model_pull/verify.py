@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caovand.adapters.model_pull.folders import Place
-from caovand.adapters.model_pull.part import matches
+from caovand.adapters.model_pull.partial_download import matches
 from caovand.adapters.model_pull.world import Meter, World
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.selection import MANIFEST

@@ -10,7 +10,7 @@ from abc import abstractmethod
 
 
 class Admitted(asyncio.Protocol):
-    """Passes on everything but data, which is for who derives from it, to `inside`."""
+    """Passes on everything but data, which is for code that derives from it, to `inside`."""
 
     def __init__(self, inside: asyncio.Protocol) -> None:
         self._inside = inside

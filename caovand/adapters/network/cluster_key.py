@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
         return "Pairs(...)"
 
 
-def new() -> ClusterKey:
+def new_key() -> ClusterKey:
     """Make a new random key."""
     return ClusterKey(secrets.token_bytes(SECRET_BYTES))
 
@@ -49,11 +49,11 @@ def read(path: Path) -> ClusterKey:
     fix = f"chown root:caovan {path} && chmod {MODE:o} {path}"
     try:
         # A stranger's link may lead to a FIFO or a device: nothing is opened before this.
-        if found := trust.doubt(path, (0, os.geteuid())):
+        if found := trust.find_doubt(path, (0, os.geteuid())):
             raise BadKey(cannot, str(found), _remedy(found, path, fix))
         descriptor = safe_files.open_regular(path)
         try:
-            exposed = safe_files.exposure(os.fstat(descriptor))
+            exposed = safe_files.describe_exposure(os.fstat(descriptor))
         finally:
             os.close(descriptor)
         if exposed:
@@ -90,9 +90,9 @@ def make(path: Path, group: str) -> ClusterKey:
     Raises BadKey; a file that is there is never overwritten.
     """
     cannot = f"make the cluster key {path}"
-    key = new()
+    key = new_key()
     try:
-        if found := trust.doubt(path, (0, os.geteuid())):
+        if found := trust.find_doubt(path, (0, os.geteuid())):
             remedy = "choose a folder that only root can change, with --key-file"
             raise BadKey(cannot, str(found), remedy)
         with safe_files.readable_by_all():
@@ -135,7 +135,7 @@ def share(path: Path, group: str) -> bool:
     return True
 
 
-def pairs(key: ClusterKey) -> Pairs:
+def derive_pairs(key: ClusterKey) -> Pairs:
     """Derive both key pairs, the head's first; raises BadKey if ZeroMQ has no CURVE."""
     head, worker = (z85.encode(key.curve_secret(side)) for side in ("head", "worker"))
     try:

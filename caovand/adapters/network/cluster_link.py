@@ -126,12 +126,12 @@ class _Link(ABC):
         self._socket.close()
 
 
-def numeric(address: str) -> str:
+def numeric_address(address: str) -> str:
     """HOST:PORT with the host's address for its name, which libzmq listens on; blocking.
 
     Raises ProblemError.
     """
-    host, port = addresses.split(address)
+    host, port = addresses.split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except OSError as problem:
@@ -150,7 +150,7 @@ class HeadLink(_Link):
         cannot = f"listen for workers on {address}"
         try:
             self._inner = inner_folder(runtime) / NAME
-            listener = tcp_listener(*addresses.split(address))
+            listener = tcp_listener(*addresses.split_address(address))
         except CannotBind as problem:
             raise ProblemError(cannot, str(problem), "restart caovan") from None
         except OSError as problem:
@@ -248,7 +248,7 @@ class WorkerLink(_Link):
 
     def __init__(self, address: str, pairs: Pairs, on_frame: OnFrame, runtime: Path) -> None:
         cannot = f"connect to the head at {address}"
-        self._address = addresses.split(address)
+        self._address = addresses.split_address(address)
         self._follower = Encrypted(MAX_UNHEARD, to_server=True)
         self.rejected = False
         try:
@@ -301,7 +301,7 @@ class WorkerLink(_Link):
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """A connection to the first address of `host` that takes one; OSError."""
+    """A connection to the first address of `host` that takes one; raises OSError."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from caovand.core import api_key, limits
-from caovand.core.engine.record import Upload, Work
+from caovand.core.engine.record import TaskRequest, Upload
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -86,7 +86,7 @@ def call(
     """GET `path`, or POST `body`, for an answer of `most` bytes; raises Unanswered."""
     most = most or MAX_ANSWER_BYTES
     max_bytes = most + MAX_HEAD_BYTES
-    with connected(
+    with open_connection(
         endpoint, path, timeout_s, within_s=timeout_s, max_bytes=max_bytes
     ) as connection:
         answer = ask(connection, endpoint, path, body)
@@ -99,7 +99,7 @@ def call(
 
 
 @contextlib.contextmanager
-def connected(
+def open_connection(
     endpoint: Endpoint,
     path: str,
     silence_s: float,
@@ -112,7 +112,7 @@ def connected(
     The other end may be silent for `silence_s`. The connection is cut after `within_s`, and after
     `max_bytes`.
     """
-    if endpoint.key and not api_key.usable(endpoint.key):
+    if endpoint.key and not api_key.is_usable(endpoint.key):
         raise Unanswered(f"{path}: cannot send the API key: it {api_key.RULE}")
     connection = http.client.HTTPConnection(endpoint.address, endpoint.port, timeout=silence_s)
     if max_bytes is not None:
@@ -121,7 +121,7 @@ def connected(
 
     def expire() -> None:
         expired.set()
-        shut(link)
+        shut_down(link)
 
     # A socket's timeout only limits silence: a peer that trickles bytes would outlast it.
     timer = threading.Timer(within_s, expire) if within_s is not None else None
@@ -139,10 +139,10 @@ def connected(
     except Unanswered:
         raise
     except Exception as problem:  # http.client may raise anything on a malformed answer
-        if not expired.is_set() or limits.reached(problem):
-            text = quoted(endpoint, str(problem) or type(problem).__name__)
+        if not expired.is_set() or limits.limit_reached(problem):
+            text = redact_key(endpoint, str(problem) or type(problem).__name__)
             # Chained only if we hit a limit of our own: others may quote the answer verbatim.
-            cause = problem if limits.reached(problem) else None
+            cause = problem if limits.limit_reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
     finally:
         if timer is not None:
@@ -178,7 +178,7 @@ def _form(body: Upload) -> bytes:
     return "".join((*fields, file)).encode() + body.data + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
-def shut(link: socket.socket) -> None:
+def shut_down(link: socket.socket) -> None:
     """End a connection that another thread is reading from."""
     with contextlib.suppress(OSError):
         # SSLSocket's own shutdown would leave a reader with a socket without TLS.
@@ -220,13 +220,13 @@ def _response(most: int, link: socket.socket, **more: Any) -> http.client.HTTPRe
     return http.client.HTTPResponse(_Metered(link, most), **more)  # type: ignore[arg-type]
 
 
-def quoted(endpoint: Endpoint, text: str) -> str:
-    """Make an answer safe for a message: whoever received our key may echo it."""
+def redact_key(endpoint: Endpoint, text: str) -> str:
+    """Remove the API key from an answer, so that a message can quote it."""
     text = text.replace(endpoint.key, "[secret]") if endpoint.key else text
     return one_line(text[:QUOTED])
 
 
-def counted(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
+def read_count(endpoint: Endpoint, path: str, key: str, timeout_s: float) -> int | None:
     """Read the count under `key` in the JSON answer at `path`; None if there is none."""
     answer = call(endpoint, path, timeout_s, most=MAX_COUNT_BYTES)
     return _count(answer.body, key) if answer.status == 200 else None
@@ -244,29 +244,31 @@ def complete(
 
     `ignore_eos` makes a model generate them all, even if it would stop at once. Raises Unanswered.
     """
-    text = continued(endpoint, path, model, prompt, tokens, timeout_s)
+    text = complete_as_json(endpoint, path, model, prompt, tokens, timeout_s)
     came = _count(text, "usage", "completion_tokens")
     if came is None:
-        raise Unanswered(f"{path}: an answer without usage: {quoted(endpoint, text)}")
+        raise Unanswered(f"{path}: an answer without usage: {redact_key(endpoint, text)}")
     return came
 
 
-def worked(
-    endpoint: Endpoint, work: Work, model: str, prompt: Sequence[int], timeout_s: float
+def run_task(
+    endpoint: Endpoint, work: TaskRequest, model: str, prompt: Sequence[int], timeout_s: float
 ) -> None:
     """Make a model that generates no text work once; raises Unanswered, also for a wrong answer."""
     answer = call(endpoint, work.path, timeout_s, work.body(model, prompt))
     if answer.status != 200:
-        raise Unanswered(f"{work.path}: HTTP {answer.status}: {quoted(endpoint, answer.body)}")
+        raise Unanswered(f"{work.path}: HTTP {answer.status}: {redact_key(endpoint, answer.body)}")
     try:
         flaw = work.flaw(json.loads(answer.body))
     except (ValueError, RecursionError):
         flaw = "it is not JSON"
     if flaw:
-        raise Unanswered(f"{work.path}: a wrong answer: {flaw}: {quoted(endpoint, answer.body)}")
+        raise Unanswered(
+            f"{work.path}: a wrong answer: {flaw}: {redact_key(endpoint, answer.body)}"
+        )
 
 
-def continued(
+def complete_as_json(
     endpoint: Endpoint,
     path: str,
     model: str,
@@ -286,7 +288,7 @@ def continued(
     }
     answer = call(endpoint, path, timeout_s, body, most=MAX_COUNT_BYTES)
     if answer.status != 200:
-        raise Unanswered(f"{path}: HTTP {answer.status}: {quoted(endpoint, answer.body)}")
+        raise Unanswered(f"{path}: HTTP {answer.status}: {redact_key(endpoint, answer.body)}")
     return answer.body
 
 

@@ -10,7 +10,7 @@ FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 DISCARD = 9
 
 
-def towards(family: int, host: str) -> str:
+def address_towards(family: int, host: str) -> str:
     """Our address on the route to a host, which is an address too; OSError without a route."""
     # Connecting a UDP socket sends nothing: the kernel only chooses route and address.
     with socket.socket(family, socket.SOCK_DGRAM) as link:
@@ -22,5 +22,5 @@ def of_default_route() -> str | None:
     """Find our address on the default route's interface, IPv4 first; None if there is no route."""
     for family, far in FAR:
         with contextlib.suppress(OSError):
-            return towards(family, far)
+            return address_towards(family, far)
     return None

@@ -62,7 +62,7 @@ async def listening(
         raise
     try:
         own = bound.getsockname()
-        yield plain(own), int(own[1])
+        yield address_text(own), int(own[1])
     finally:
         server.close()
         for client in clients:
@@ -77,7 +77,7 @@ async def _answer(
     with contextlib.suppress(OSError, asyncio.TimeoutError, *NO_LINE):
         word = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
         if compare_digest(word.rstrip(b"\n"), asks):
-            seen = plain(writer.get_extra_info("peername"))
+            seen = address_text(writer.get_extra_info("peername"))
             writer.write(answers + f" {seen}\n".encode())
             await asyncio.wait_for(reader.readexactly(len(PADDING)), ANSWER_S)
             writer.write(answers + b"\n")
@@ -102,7 +102,7 @@ async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connecti
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, RuntimeError) as problem:  # the last for want of a thread
-        return Connection(f"{host}: {reason(problem)}"[:MAX_TEXT])
+        return Connection(f"{host}: {kernel_reason(problem)}"[:MAX_TEXT])
     made = Connection(f"{host} has no address")
     for *_, end in found[:MAX_ADDRESSES]:
         made = await _connect(str(end[0]), port, asks, answers)
@@ -121,13 +121,13 @@ async def _connect(address: str, port: int, asks: bytes, answers: bytes) -> Conn
     except asyncio.TimeoutError:
         return Connection(f"no answer within {CONNECT_S:.0f} s")
     except OSError as problem:
-        return Connection(reason(problem))
+        return Connection(kernel_reason(problem))
     connect_s = time.monotonic() - begun
-    own = plain(writer.get_extra_info("sockname"))
+    own = address_text(writer.get_extra_info("sockname"))
     try:
         failure, seen = await _prove(reader, writer, asks, answers)
     except OSError as problem:
-        failure, seen = reason(problem), ""
+        failure, seen = kernel_reason(problem), ""
     finally:
         writer.transport.abort()
     return Connection(failure, own, seen, 0.0 if failure else connect_s)
@@ -159,12 +159,12 @@ async def _prove(
     return "", seen.decode("ascii", "replace")[:MAX_TEXT]
 
 
-def plain(end: Any) -> str:
+def address_text(end: Any) -> str:
     """The address in a socket's name, without its interface."""
     return str(end[0]).partition("%")[0]
 
 
-def reason(problem: Exception) -> str:
+def kernel_reason(problem: Exception) -> str:
     """The kernel's reason: asyncio writes the address in its place."""
     number = getattr(problem, "errno", None)
     if isinstance(problem, socket.gaierror) or not number:

@@ -40,7 +40,7 @@ class Listener:
 
 def listeners(port: int) -> list[Listener]:
     """Every socket listening on `port`, on any address, with its process."""
-    return named(listening(port))
+    return with_owners(listening(port))
 
 
 def listening(port: int) -> list[Listener]:
@@ -51,7 +51,7 @@ def listening(port: int) -> list[Listener]:
         return [listener for rows in _tables(port) for listener in parse(rows, port)]
 
 
-def named(found: Collection[Listener]) -> list[Listener]:
+def with_owners(found: Collection[Listener]) -> list[Listener]:
     """Add to each socket its process, if we may read that."""
     if not found:
         return []
@@ -69,7 +69,7 @@ def named(found: Collection[Listener]) -> list[Listener]:
 
 
 @dataclass(frozen=True)
-class Ends:
+class ConnectionEnds:
     """The two ends of a connection: the listener on its port, and the socket at its other end.
 
     The inode of `server` is 0 until a process accepts the connection; `server` is None if no socket
@@ -80,7 +80,7 @@ class Ends:
     server: Listener | None
 
 
-def ends(link: socket.socket) -> Ends:
+def ends(link: socket.socket) -> ConnectionEnds:
     """Find who is at the other end of a TCP connection of ours."""
     try:
         listeners = sock_diag.listening(link.getpeername()[1])
@@ -88,16 +88,16 @@ def ends(link: socket.socket) -> Ends:
         return _ends_in_tables(link)
     server = sock_diag.other_end(link)
     connected = server is not None and server.state in CONNECTED
-    return Ends(
+    return ConnectionEnds(
         tuple(map(_listener, listeners)), _listener(server) if server and connected else None
     )
 
 
-def _listener(found: sock_diag.Found) -> Listener:
+def _listener(found: sock_diag.SocketEntry) -> Listener:
     return Listener(found.address, found.port, found.uid, found.inode)
 
 
-def _ends_in_tables(link: socket.socket) -> Ends:
+def _ends_in_tables(link: socket.socket) -> ConnectionEnds:
     here, there = _end(link.getsockname()), _end(link.getpeername())
     ours = f":{here[1]:04X}"  # of all clients' connections only ours has this port
     found: list[Listener] = []
@@ -110,10 +110,10 @@ def _ends_in_tables(link: socket.socket) -> Ends:
                 continue
             if (_socket(fields[1]), _socket(fields[2])) == (there, here):
                 server = Listener(*there, int(fields[7]), int(fields[9]))
-    return Ends(tuple(found), server)
+    return ConnectionEnds(tuple(found), server)
 
 
-def holder(pids: Sequence[int], inode: int) -> int | None:
+def process_with_socket(pids: Sequence[int], inode: int) -> int | None:
     """Find which of the engine's processes has this socket open; None if none is known to.
 
     The first that answers is the one, so those that did before come first. limits.NoAnswer where
@@ -132,9 +132,9 @@ def first_with(pids: Iterable[int], file: str) -> int | None:
 
 def _open_files(pid: int) -> Iterator[str]:
     """What the kernel says of each descriptor of a process that our user may read."""
-    with limits.absent():
+    with limits.suppress_absent():
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with limits.absent():
+            with limits.suppress_absent():
                 yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
@@ -143,7 +143,7 @@ def _tables(port: int) -> list[list[str]]:
     end = b":%04X" % port
     found = []
     for table in TABLES:
-        with limits.absent(), open(table, "rb") as file:
+        with limits.suppress_absent(), open(table, "rb") as file:
             rows = [row for row in file.read().splitlines() if end in row]
             ours = [row for row in rows if row.split(None, 2)[1].endswith(end)]
             found.append([row.decode("ascii", "replace") for row in ours])

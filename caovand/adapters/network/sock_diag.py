@@ -39,7 +39,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class SocketEntry:
     """One socket: its own end and its state (linux/tcp_states.h); inode 0: no process has it."""
 
     address: str
@@ -49,8 +49,8 @@ class Found:
     inode: int
 
 
-def listening(port: int) -> list[Found]:
-    """The sockets that listen on a port, on any address; Unsupported, or OSError."""
+def listening(port: int) -> list[SocketEntry]:
+    """The sockets that listen on a port, on any address; raises Unsupported, or OSError."""
     asked = _SOCKET.pack(port, 0, b"", b"", _NO_COOKIE)
     families = (socket.AF_INET, socket.AF_INET6)
     found = (one for family in families for one in _ask(family, _DUMP, 1 << LISTENING, asked))
@@ -62,7 +62,7 @@ def listening(port: int) -> list[Found]:
         raise
 
 
-def other_end(link: socket.socket) -> Found | None:
+def other_end(link: socket.socket) -> SocketEntry | None:
     """The socket at the other end of a TCP connection of ours, if it is on this machine.
 
     May be a listener, where the connection has no socket of its own; OSError. Ask `listening`
@@ -82,7 +82,7 @@ def other_end(link: socket.socket) -> Found | None:
         raise
 
 
-def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[Found]:
+def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[SocketEntry]:
     body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, states) + asked
     header = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST | flags, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
@@ -103,9 +103,9 @@ def _ask(family: int, flags: int, states: int, asked: bytes) -> Iterator[Found]:
                 return
 
 
-def _found(message: bytes) -> Found:
+def _found(message: bytes) -> SocketEntry:
     family, state, _, _, ends, uid, inode = _ANSWER.unpack_from(message)
     port, _, address, _, _ = _SOCKET.unpack(ends)
     length = 4 if family == socket.AF_INET else 16
     host = socket.inet_ntop(family, address[:length])
-    return Found(host, port, state, uid, inode)
+    return SocketEntry(host, port, state, uid, inode)

@@ -26,7 +26,7 @@ UNREAD_STEMS = ("", "license", "licence", "notice")  # "" is that of a hidden fi
 
 
 def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]:
-    """SHA-256 of each of these files in a folder. OSError.
+    """SHA-256 of each of these files in a folder. Raises OSError.
 
     They are kept in the folder `cache`: a file is read again once its size, time or inode changes.
     """
@@ -42,7 +42,7 @@ def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]
 
 
 def names_in(folder: Path) -> list[str]:
-    """The files in a folder itself that an engine may read. OSError."""
+    """The files in a folder itself that an engine may read. Raises OSError."""
     with os.scandir(folder) as entries:
         return [one.name for one in entries if one.is_file() and _is_read(one.name)]
 

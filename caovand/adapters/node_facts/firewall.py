@@ -16,11 +16,11 @@ _COMMENT = re.compile(r"#.*")
 _DROPS = re.compile(r"\bhook\s+input\b[^{}]{0,200}\bpolicy\s+drop\b")
 
 
-def active() -> str:
+def active_firewall() -> str:
     """One of ufw, firewalld and nftables; "" where none can be seen, which proves nothing."""
     if re.search(r"(?mi)^ENABLED=yes\s*$", _text(ETC / "ufw/ufw.conf")):
         return "ufw"
-    if any(process.name == "firewalld" for process in processes.every()):
+    if any(process.name == "firewalld" for process in processes.all_processes()):
         return "firewalld"
     # What is loaded cannot be seen: the rules of a service that starts with the machine can.
     enabled = any((ETC / "systemd/system").glob("*.wants/nftables.service"))

@@ -12,7 +12,7 @@ from caovand.adapters import model_folder
 from caovand.adapters.network import own_address
 from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
 from caovand.adapters.system import wall_clock
-from caovand.core.cluster.node import Card, NodeFacts, reportable
+from caovand.core.cluster.node import Card, NodeFacts, fits_report
 from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
@@ -68,8 +68,8 @@ def read(
         interface=used,
         mtu=mtu,
         speed_mbit=interfaces.speed_mbit(used),
-        listens_at=host_name.address() if by_host_name(used) else address,
-        firewall=firewall.active(),
+        listens_at=host_name.address_of_host_name() if by_host_name(used) else address,
+        firewall=firewall.active_firewall(),
         rdma=rdma.devices(),
         memlock_mib=rdma.lockable_mib(),
         p2p=_reach_each_other(cards),
@@ -139,7 +139,7 @@ def _source(head_host: str, ends: list[tuple[int, str]]) -> str:
     failure = OSError("it has no address")
     for family, host in ends:
         try:
-            return own_address.towards(family, host)
+            return own_address.address_towards(family, host)
         except OSError as problem:
             failure = problem
     raise ProblemError(
@@ -181,7 +181,7 @@ def _model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
         return "", {}
     try:
         parts = [name for name, _ in card.gguf.files] if card.gguf else digests.names_in(folder)
-        if not reportable(parts):
+        if not fits_report(parts):
             raise ProblemError(
                 COMPARE,
                 f"{folder} has {len(parts)} files, more than a node can report",

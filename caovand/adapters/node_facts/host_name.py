@@ -8,7 +8,7 @@ from contextlib import suppress
 LOOPBACK = "127.0.0.1"
 
 
-def address() -> str:
+def address_of_host_name() -> str:
     """The first of its addresses that is this machine's; loopback where there is none, as in Gloo.
 
     Debian writes 127.0.1.1 for it into /etc/hosts.

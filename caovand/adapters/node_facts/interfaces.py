@@ -52,12 +52,12 @@ class Address:
 
 
 def addresses() -> list[Address]:
-    """All, the first of each interface and family is the one to use; OSError."""
+    """All, the first of each interface and family is the one to use; raises OSError."""
     return sorted(_answers(), key=lambda address: address.rank)
 
 
 def mtu(interface: str) -> int:
-    """Bytes of a packet; OSError."""
+    """Bytes of a packet; raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         answer = fcntl.ioctl(asked, _GET_MTU, _MTU.pack(interface.encode(), 0))
     return int(_MTU.unpack(answer)[1])

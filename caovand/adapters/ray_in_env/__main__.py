@@ -50,7 +50,7 @@ MARKS = (b":job_id:", b":actor_name:", b":task_name:")
 PR_SET_PDEATHSIG = 1
 
 
-class Asked(Exception):
+class StopRequested(Exception):
     """A signal asks this program to end."""
 
 
@@ -89,7 +89,7 @@ class Program:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-class Printed:
+class ActorOutput:
     """The output of the actors on this node, in Ray's log folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +113,7 @@ class Printed:
             return []
 
     def _open(self, path: Path) -> None:
-        """Open a file that is new, or that has taken the place of another. OSError."""
+        """Open a file that is new, or that has taken the place of another. Raises OSError."""
         before = self._files.get(path)
         if before is not None and os.path.samestat(os.fstat(before.fileno()), path.stat()):
             return
@@ -124,7 +124,7 @@ class Printed:
 
 
 def print_new(file: BinaryIO, *, whole: bool) -> None:
-    """Print what is new in a file, up to the end of its last line if that is to be `whole`."""
+    """Print a file's new content; only complete lines if `whole`."""
     at = file.tell()
     while data := file.read(PIECE_BYTES):
         kept = data[: data.rfind(b"\n") + 1] or (b"" if whole else data)
@@ -153,10 +153,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, ask)
     folder = make_folder()
     running: list[Program] = []
-    printed = Printed(folder)
+    printed = ActorOutput(folder)
     try:
         return run(options, folder, running, printed)
-    except Asked:
+    except StopRequested:
         return 0
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -171,7 +171,7 @@ def run(
     options: argparse.Namespace,
     folder: Path,
     running: list[Program],
-    printed: Printed,
+    printed: ActorOutput,
 ) -> int:
     """Start what this node needs, each time it is `running`, and wait for the first that ends."""
     host, _, port = options.address.rpartition(":")
@@ -205,18 +205,18 @@ def run(
         words = [sys.executable, str(JOINED), nodes, options.cards, str(JOIN_S)]
         joined = Program(words, {**os.environ, **address})
         running.append(joined)
-        if first(running, printed) is joined and joined.status == 0:
+        if wait_for_first(running, printed) is joined and joined.status == 0:
             running[-1] = Program(options.command, {**os.environ, **address})
         elif joined.status is not None:
             return 1
-    ended = first(running, printed)
+    ended = wait_for_first(running, printed)
     if ended is not ray:
         return ended.status or 0
     say(f"RayNodeError: Ray on this node ended (exit status {ray.status})")
     return 1
 
 
-def first(running: Sequence[Program], printed: Printed) -> Program:
+def wait_for_first(running: Sequence[Program], printed: ActorOutput) -> Program:
     """Wait until one of these has ended, and print what the actors print."""
     while True:
         printed.pass_on()
@@ -276,7 +276,7 @@ def say(text: str) -> None:
 
 def ask(*_: object) -> None:
     """The handler of signals."""
-    raise Asked
+    raise StopRequested
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def main() -> int:
     """0 once all are there."""
     nodes, cards, seconds = sys.argv[1].split(","), int(sys.argv[2]), float(sys.argv[3])
     deadline, shown = time.monotonic() + seconds, ""
-    ray = connected(deadline)
+    ray = connect(deadline)
     while True:
         offered = {
             str(one["NodeManagerAddress"]): int(one["Resources"].get("GPU", 0))
@@ -31,7 +31,7 @@ def main() -> int:
             if one["Alive"]
         }
         enough = [address for address, offer in offered.items() if offer >= cards]
-        if (text := described(nodes, cards, offered)) != shown:
+        if (text := describe_nodes(nodes, cards, offered)) != shown:
             shown = text
             print(f"Ray: {text}", flush=True)
         if len(enough) >= len(nodes):
@@ -42,7 +42,7 @@ def main() -> int:
         time.sleep(LOOK_S)
 
 
-def connected(deadline: float) -> Any:
+def connect(deadline: float) -> Any:
     """The module of Ray, connected; its own exception where that fails until then."""
     ray = importlib.import_module("ray")
     while True:
@@ -56,7 +56,7 @@ def connected(deadline: float) -> Any:
             return ray
 
 
-def described(nodes: Sequence[str], cards: int, offered: Mapping[str, int]) -> str:
+def describe_nodes(nodes: Sequence[str], cards: int, offered: Mapping[str, int]) -> str:
     """Describe which nodes have joined, with which cards, and which are missing."""
     there = [f"{address} with {offer} of {cards} cards" for address, offer in offered.items()]
     missing = [address for address in nodes if address not in offered]

@@ -1,20 +1,76 @@
-"""A TCP socket that listens on what the configuration calls ADDRESS:PORT."""
+"""TCP sockets that listen on what the configuration calls ADDRESS:PORT.
+
+systemd keeps those of the daemon's servers while the daemon is started again (the unit's
+FileDescriptorStoreMax): clients who come meanwhile wait instead of being refused.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+from collections.abc import Mapping
 
-from caovand.core.addresses import split
+from caovand.adapters.system.notify import Notifier
+from caovand.core.addresses import split_address
+
+FIRST_FD = 3  # of those that systemd passes
 
 
-def on(listen: str, backlog: int) -> socket.socket:
-    """A listening socket on ADDRESS:PORT; OSError where that cannot be."""
-    host, port = split(listen)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+def listen_on(listen: str, backlog: int) -> socket.socket:
+    """A listening socket on ADDRESS:PORT; raises OSError on failure."""
+    family, address = _resolved(listen)
     return socket.create_server(
-        address[:2],
+        address,
         family=family,
         backlog=backlog,
         dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
     )
+
+
+def _resolved(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    host, port = split_address(listen)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    return family, (str(address[0]), int(address[1]))
+
+
+class Listeners:
+    """The listening sockets of the daemon's servers, each with the server's name."""
+
+    def __init__(self, environ: Mapping[str, str], notifier: Notifier) -> None:
+        self._notifier = notifier
+        self._passed = _passed(environ)
+
+    def listen(self, name: str, listen: str, backlog: int) -> socket.socket:
+        """The socket that an earlier daemon listened with, or a new one; OSError without either."""
+        before = self._passed.pop(name, None)
+        if before is not None:
+            if (before.family, before.getsockname()[:2]) == _resolved(listen):
+                before.listen(backlog)
+                return before
+            before.close()
+        self._notifier.forget(name)  # that of another address
+        found = listen_on(listen, backlog)
+        self._notifier.keep(name, found.fileno())
+        return found
+
+    def forget(self, name: str) -> None:
+        """Nobody listens there any more, nor after the daemon's next start."""
+        self._notifier.forget(name)
+        if before := self._passed.pop(name, None):
+            before.close()
+
+
+def _passed(environ: Mapping[str, str]) -> dict[str, socket.socket]:
+    """The sockets that systemd has kept for this process."""
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
+        return {}
+    names = environ.get("LISTEN_FDNAMES", "").split(":")
+    found: dict[str, socket.socket] = {}
+    for number, name in zip(range(FIRST_FD, FIRST_FD + int(count)), names, strict=False):
+        with contextlib.suppress(OSError):  # no socket: none of ours
+            os.set_inheritable(number, False)
+            found[name] = socket.socket(fileno=number)
+    return found

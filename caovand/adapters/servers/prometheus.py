@@ -124,7 +124,7 @@ class Server:
 
 
 def serve(listen: str, read: Callable[[], Mapping[str, Any]]) -> None:
-    """Serve on ADDRESS:PORT as long as the running loop does; OSError where that cannot be."""
-    listener = listening.on(listen, TCP_BACKLOG)
+    """Serve on ADDRESS:PORT as long as the running loop does; raises OSError on failure."""
+    listener = listening.listen_on(listen, TCP_BACKLOG)
     listener.setblocking(False)
     Server(listener, read).start()

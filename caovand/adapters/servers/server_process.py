@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand import HOME
-from caovand.adapters.confinement import Confinement, launching
+from caovand.adapters.confinement import Confinement, popen_arguments
 from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 
@@ -75,7 +75,7 @@ class ServerProcess:
         on_end: Callable[[int], None],
         confinement: Confinement,
     ) -> None:
-        """Start it on the running loop; OSError where that cannot be."""
+        """Start it on the running loop; raises OSError on failure."""
         self._on_line, self._on_end = on_line, on_end
         self._loop = asyncio.get_running_loop()
         self._read, self._seen = b"", 0
@@ -83,7 +83,7 @@ class ServerProcess:
         try:
             listening = ("--listener", str(listener.fileno()))
             command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
-            with launching(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+            with popen_arguments(command, env, confinement, ends_with=signal.SIGKILL) as launch:
                 self._process = subprocess.Popen(
                     **launch,
                     stdout=write_end,
@@ -170,7 +170,7 @@ def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """No variable of ours that it does not need: some are secrets."""
+    """Only the variables it needs: others may be secrets."""
     kept = {name: environ[name] for name in INHERITED if name in environ}
     folders = [HOME, *filter(None, [environ.get("PYTHONPATH", "")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}

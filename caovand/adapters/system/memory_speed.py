@@ -30,13 +30,13 @@ PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
 from caovand.adapters.system import memory_speed
-print(memory_speed.copied(int(sys.argv[2])))
+print(memory_speed.copy_gb_s(int(sys.argv[2])))
 """
 SLOWEST, FASTEST = 0.1, 10_000.0
 """GB/s of any machine there is; anything else is no measurement."""
 
 
-def known(host: Host, *folders: Path, measure_in: Path | None = None) -> Host:
+def with_memory_speed(host: Host, *folders: Path, measure_in: Path | None = None) -> Host:
     """The host with the speed kept in one of the folders, else as measured now and kept there."""
     speed = _kept(host, folders)
     if speed is None and measure_in is not None:
@@ -72,7 +72,7 @@ def _machine(host: Host) -> dict[str, Any]:
     return {"cpus": host.cpus, "ram_mib": host.ram_mib}
 
 
-def copied(threads: int) -> float:
+def copy_gb_s(threads: int) -> float:
     """GB/s of the quickest of ROUNDS copies by `threads` threads at once."""
     size = min(BUFFER_MIB, MAX_MIB // (2 * threads)) << 20
     buffers = [[ctypes.create_string_buffer(size) for _ in range(2)] for _ in range(threads)]

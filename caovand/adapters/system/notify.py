@@ -1,8 +1,13 @@
-"""Messages to systemd: ready, status, watchdog, reloading, stopping. A no-op elsewhere."""
+"""Messages to systemd: ready, status, watchdog, reloading, stopping, and sockets that it keeps.
+
+A no-op elsewhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Mapping
 
 import sdnotify
@@ -58,3 +63,14 @@ class Notifier:
     def stopping(self, within_s: float) -> None:
         """The daemon is ending and needs up to `within_s` more seconds."""
         self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(within_s * 1e6)}")
+
+    def keep(self, name: str, descriptor: int) -> None:
+        """Let systemd keep a copy of a socket, and pass it to the daemon's next process."""
+        if self._notifier.socket is not None:
+            with contextlib.suppress(OSError):  # without it, clients are refused meanwhile
+                text = f"FDSTORE=1\nFDNAME={name}".encode()
+                socket.send_fds(self._notifier.socket, [text], [descriptor])
+
+    def forget(self, name: str) -> None:
+        """Let systemd close its copies of a socket."""
+        self._send("FDSTOREREMOVE=1", f"FDNAME={name}")

@@ -25,13 +25,13 @@ PRIVATE_VARIABLES = frozenset(
 
 
 def become_subreaper() -> None:
-    """Make orphans of our children our own children; OSError where the kernel refuses."""
+    """Make orphans of our children our own children; raises OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
 
-def inherited(environ: Mapping[str, str], python: str) -> dict[str, str]:
+def inherited_environ(environ: Mapping[str, str], python: str) -> dict[str, str]:
     """Select the part of our environment for the engine, with its own environment's tools first.
 
     FlashInfer runs `ninja` from PATH: it is next to the engine's Python, seldom elsewhere.
@@ -53,7 +53,7 @@ def boot_id() -> str:
 def read(pid: int) -> Process | None:
     """Read the process `pid`; None if there is none."""
     found, uid = stat_of(pid), None
-    with limits.absent():
+    with limits.suppress_absent():
         uid = os.stat(f"/proc/{pid}").st_uid
     if found is None or uid is None:
         return None
@@ -67,7 +67,7 @@ def read(pid: int) -> Process | None:
 def stat_of(pid: int) -> tuple[str, list[str]] | None:
     """Read a process's name and the fields of /proc/PID/stat after it; None if there is none."""
     text = ""
-    with limits.absent(), open(f"/proc/{pid}/stat", "rb") as file:
+    with limits.suppress_absent(), open(f"/proc/{pid}/stat", "rb") as file:
         text = file.read().decode("utf-8", "replace")
     if not text:
         return None
@@ -106,8 +106,8 @@ def has_terminal() -> bool:
     return True
 
 
-def every() -> list[Process]:
-    """All processes there are."""
+def all_processes() -> list[Process]:
+    """All processes."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in map(read, pids) if process is not None]
 
@@ -138,7 +138,7 @@ def in_cgroup(folder: Path | None) -> set[int]:
     if folder is None:
         return pids
     for file in (folder / "cgroup.procs", *folder.glob("**/cgroup.procs")):
-        with limits.absent():
+        with limits.suppress_absent():
             pids.update(int(line) for line in file.read_text(errors="replace").split())
     return pids
 
@@ -180,7 +180,7 @@ def _as_its_user(read_of: Callable[[int], list[str]], process: Process) -> list[
 
 
 def reap(found: Iterable[Process], session: int) -> list[Process]:
-    """Reap those of these processes that are dead children of ours, except the session's first.
+    """Reap our dead children among these processes, except the session's first.
 
     Returns those.
     """
@@ -195,7 +195,7 @@ def reap(found: Iterable[Process], session: int) -> list[Process]:
 def is_populated(group: Path | None) -> bool:
     """Whether the kernel counts processes in or below a cgroup; False if it does not tell."""
     if group is not None:
-        with limits.absent():
+        with limits.suppress_absent():
             return b"populated 1" in (group / "cgroup.events").read_bytes().splitlines()
     return False
 
@@ -218,7 +218,7 @@ def former_cgroup(group: Path | None) -> Path | None:
 
 
 def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
-    """The pids below `roots`, the roots left out."""
+    """The pids below `roots`, without the roots."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)
@@ -256,28 +256,32 @@ def descends(pid: int) -> bool:
     return True
 
 
-def send(process: Process, number: signal.Signals) -> None:
+def send(process: Process, number: signal.Signals) -> bool:
     """Signal exactly this process, never one that has got its pid since.
 
-    One that is gone is fine; one that may not be signalled lives on, and its caller sees that.
+    False for one that may not be signalled; one that is gone is fine.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError as problem:
-        if limits.reached(problem):
+        if limits.limit_reached(problem):
             raise
-        return
+        return True
     try:
         now = read(process.pid)
         if now is not None and now.start == process.start:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                user = engine_user.current()
-                if user is not None and now.uid == user.uid:
-                    user.signal(descriptor, number)
-                else:
-                    signal.pidfd_send_signal(descriptor, number)
+            user = engine_user.current()
+            if user is not None and now.uid == user.uid:
+                user.signal(descriptor, number)
+            else:
+                signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        pass
+    except (PermissionError, engine_user.SpawnerEnded):
+        return False
     finally:
         os.close(descriptor)
+    return True
 
 
 def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:

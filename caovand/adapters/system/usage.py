@@ -21,7 +21,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Work:
+class ProcessUsage:
     """The usage of one process, read `at`, and when it `began`: both in seconds since boot."""
 
     at: float
@@ -29,14 +29,14 @@ class Work:
     cpu_s: float
     resident_mib: int
 
-    def cores_since(self, before: Work | None) -> float | None:
+    def cores_since(self, before: ProcessUsage | None) -> float | None:
         """How many cores it kept busy since `before`; None if that was another process."""
         if before is None or before.began != self.began or before.at >= self.at:
             return None
         return (self.cpu_s - before.cpu_s) / (self.at - before.at)
 
 
-def work_of(pid: int) -> Work | None:
+def process_usage(pid: int) -> ProcessUsage | None:
     """Read the usage of a process; None if it does not exist."""
     found = processes.stat_of(pid)
     if found is None:
@@ -44,17 +44,17 @@ def work_of(pid: int) -> Work | None:
     at, tick_s = time.clock_gettime(time.CLOCK_BOOTTIME), 1 / os.sysconf("SC_CLK_TCK")
     user, system, began, pages = (int(found[1][place]) for place in (11, 12, 19, 21))
     resident = pages * os.sysconf("SC_PAGE_SIZE") >> 20
-    return Work(at, began * tick_s, (user + system) * tick_s, resident)
+    return ProcessUsage(at, began * tick_s, (user + system) * tick_s, resident)
 
 
-def tree(root: int) -> frozenset[int]:
+def living_tree(root: int) -> frozenset[int]:
     """Find a process and its living descendants."""
-    table = processes.every()
+    table = processes.all_processes()
     pids = {root, *processes.descendants(table, [root])}
     return frozenset(p.pid for p in table if p.pid in pids and not p.zombie)
 
 
-def usage(pids: Collection[int]) -> Usage:
+def total_usage(pids: Collection[int]) -> Usage:
     """Sum the usage of these. Other users' descriptors are unknown to all but root."""
     if not pids:
         return Usage()

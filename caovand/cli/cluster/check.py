@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from caovand.cli.cluster.shared import ask, missing
+from caovand.cli.cluster.shared import ask, missing_nodes
 from caovand.cli.common import checks
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Verb
@@ -34,7 +34,7 @@ def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
         f"on that machine: `sudo caovanctl cluster join {answer['head']}`, `sudo systemctl restart"
         " caovan`; `journalctl -u caovan` there names what is wrong"
     )
-    for text in missing(answer):
+    for text in missing_nodes(answer):
         yield CheckResult("cluster", "FAIL", text, remedy)
     for one in sorted(answer["checks"], key=lambda one: str(one["node"])):
         yield CheckResult(one["node"] or "cluster", one["verdict"], one["text"], one["remedy"])

@@ -12,7 +12,7 @@ from caovand.cli.cluster.shared import (
     PORT,
     RESTART,
     config_argument,
-    copying,
+    copy_command,
     have_key,
     host_of,
     key_argument,
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"this machine is the head of a cluster, at {listen}: [cluster] in {args.config}")
     print(f"key: {entry.key}, {'new' if made else 'which was there already'}")
     print("next:")
-    print(f"  on each worker  {copying(host, entry.key)}")
+    print(f"  on each worker  {copy_command(host, entry.key)}")
     print(f"  on each worker  sudo caovanctl cluster join {listen}{option}")
     print(f"  there and here  {RESTART}")
     return Exit.DONE

@@ -9,7 +9,7 @@ from caovand.cli.cluster import section
 from caovand.cli.cluster.shared import (
     RESTART,
     config_argument,
-    copying,
+    copy_command,
     have_key,
     host_of,
     key_argument,
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             Exit.FAILED,
             f"cannot {cannot}: the cluster's key {entry.key} is not here",
-            f"copy it from the head: {copying(host, entry.key)}",
+            f"copy it from the head: {copy_command(host, entry.key)}",
         )
     have_key(entry.key, make=False)
     entry.write()

@@ -15,7 +15,7 @@ CANNOT = "leave the cluster"
 def run(args: argparse.Namespace) -> int:
     """cluster leave."""
     before = section.read(args.config, CANNOT)
-    section.write(before, section.left(before, CANNOT), CANNOT)
+    section.write(before, section.without_section(before, CANNOT), CANNOT)
     print(f"this machine serves alone: [cluster] is gone from {args.config}")
     print(f"the key stays: {before.cluster.key_file}")
     print(f"next: `{RESTART}`")

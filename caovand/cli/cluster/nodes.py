@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.table import Table
 
-from caovand.cli.cluster.shared import ask, missing, named_twice
+from caovand.cli.cluster.shared import ask, missing_nodes, named_twice
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.verb import Verb
 from caovand.cli.status import duration, memory
-from caovand.core.reporting.card_text import kinds
+from caovand.core.reporting.card_text import card_kinds
 from caovand.core.reporting.report import compare
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             out.print(f"{node['name']}: {memory(compared)}")
         if node["network"]:
             out.print(f"{node['name']}: NCCL sends {node['network']}")
-    for line in (*missing(answer), *named_twice(answer)):
+    for line in (*missing_nodes(answer), *named_twice(answer)):
         out.print(line)
     return Exit.DONE
 
@@ -66,7 +66,7 @@ def _cards(facts: Mapping[str, Any]) -> str:
     if not facts:
         return ""
     each = ([(card["name"], card["memory_mib"])] * card["count"] for card in facts["cards"])
-    return kinds(chain.from_iterable(each)) or "none"
+    return card_kinds(chain.from_iterable(each)) or "none"
 
 
 VERB = Verb(

@@ -51,7 +51,7 @@ class Document:
 
 
 def read(path: Path, cannot: str) -> Document:
-    """The file; CommandError where it cannot be read or used."""
+    """The file; raises CommandError if it cannot be read or used."""
     try:
         whole = safe_files.read_text(path, config_file.MAX_BYTES)
         text = whole.removeprefix(BOM)
@@ -85,16 +85,16 @@ class Entry:
 
 
 def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
-    """The entry of this role under this head; CommandError where it cannot be made."""
+    """The entry of this role under this head; raises CommandError if it cannot be made."""
     before = read(args.config, cannot)
     key = (args.key_file or Path(before.cluster.key_file)).absolute()
     wanted = replace(before.cluster, role=role, head=head, key_file=str(key))
-    text = None if before.cluster == wanted else joined(before, wanted, cannot)
+    text = None if before.cluster == wanted else with_section(before, wanted, cannot)
     return Entry(before, key, text, cannot)
 
 
-def joined(before: Document, wanted: ClusterSection, cannot: str) -> str:
-    """The file's text with the wanted section; CommandError where another is in the way."""
+def with_section(before: Document, wanted: ClusterSection, cannot: str) -> str:
+    """The file's text with the wanted section; raises CommandError if another is in the way."""
     if before.cluster.role != "off" or before.is_written(cannot):
         raise _in_the_way(before, cannot)
     keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}
@@ -104,8 +104,8 @@ def joined(before: Document, wanted: ClusterSection, cannot: str) -> str:
     return _edited(before, lambda text: section.add(text, keys), wanted, cannot)
 
 
-def left(before: Document, cannot: str) -> str:
-    """The file's text without the section that `joined` added; CommandError where there is none."""
+def without_section(before: Document, cannot: str) -> str:
+    """The file's text without the section that `with_section` added; raises CommandError."""
     if not before.is_written(cannot):
         if before.cluster.role == "off":
             raise CommandError(Exit.FAILED, f"cannot {cannot}: this machine is in no cluster")
@@ -120,7 +120,7 @@ def left(before: Document, cannot: str) -> str:
 def write(before: Document, text: str, cannot: str) -> None:
     """Put the text into the file, whose mode and owner stay."""
     place = Path(os.path.realpath(before.path))
-    if found := trust.doubt(before.path, (0, os.geteuid()), groups=True):
+    if found := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
         remedy = "let only root or yourself change it, or name another file with --config"
         raise CommandError(Exit.FAILED, f"cannot {cannot}: {found}", remedy)
     try:

@@ -15,7 +15,7 @@ from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.survey import SYSTEM_CONFIG
 from caovand.core import addresses
 from caovand.core.cluster import checks
-from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.key import BadKey
 
 PORT = 7070
@@ -44,10 +44,10 @@ def key_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def host_of(endpoint: str, what: str) -> str:
-    """The host in HOST:PORT; CommandError for what is none, or is every address at once."""
+    """The host in HOST:PORT; raises CommandError for what is none, or is every address at once."""
     example = f"write it as HOST:PORT, such as 10.0.0.1:{PORT}"
     try:
-        host, _ = addresses.split(endpoint)
+        host, _ = addresses.split_address(endpoint)
     except ValueError as problem:
         raise CommandError(Exit.USAGE, f"cannot {what}: {problem}", example) from None
     if not addresses.is_host(host):
@@ -62,7 +62,7 @@ def host_of(endpoint: str, what: str) -> str:
 def have_key(key: Path, *, make: bool) -> bool:
     """Have a usable key that the service can read; whether it had to be made.
 
-    CommandError where it cannot be used, or is not there and may not be made.
+    Raises CommandError if it cannot be used, or is not there and may not be made.
     """
     try:
         if make and not os.path.lexists(key):
@@ -75,7 +75,7 @@ def have_key(key: Path, *, make: bool) -> bool:
     return False
 
 
-def copying(host: str, key: Path) -> str:
+def copy_command(host: str, key: Path) -> str:
     """The command that copies the key from the head."""
     at = f"[{host}]" if ":" in host else host
     folder, file = shlex.quote(str(key.parent)), shlex.quote(str(key))
@@ -83,7 +83,7 @@ def copying(host: str, key: Path) -> str:
 
 
 def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
-    """What the daemon knows of its cluster; CommandError where it is in none.
+    """What the daemon knows of its cluster; raises CommandError if it is in none.
 
     With `probe` it first checks whether the nodes reach each other.
     """
@@ -103,7 +103,7 @@ def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
     return answer
 
 
-def missing(answer: Mapping[str, Any]) -> list[str]:
+def missing_nodes(answer: Mapping[str, Any]) -> list[str]:
     """A sentence for each node that was lost, and one for those that never joined."""
     lost = [node["name"] for node in answer["nodes"] if node["state"] == "lost"]
     found = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
@@ -117,4 +117,4 @@ def missing(answer: Mapping[str, Any]) -> list[str]:
 def named_twice(answer: Mapping[str, Any]) -> list[str]:
     """A sentence for each name that two machines have."""
     names = sorted({node["name"] for node in answer["nodes"] if node["state"] == "refused"})
-    return [in_words(checks.named_twice(name)) for name in names]
+    return [finding_text(checks.duplicate_names(name)) for name in names]

@@ -25,7 +25,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
-    """Write files by name, all below `folder` in the archive; CommandError where that fails."""
+    """Write files by name, all below `folder` in the archive; raises CommandError if that fails."""
     try:
         opened = _opened(path)
         os.ftruncate(opened, 0)

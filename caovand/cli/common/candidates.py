@@ -51,7 +51,7 @@ class Candidate:
 
 
 def with_engine(config: Config, kind: str) -> Config:
-    """The configuration for another kind of engine: what is meant for its own is left out."""
+    """The configuration for another kind of engine, without the keys for its own kind."""
     if kind == chosen_engine(config).name:
         return config
     engine = replace(config.engine, kind=kind, python=None, extra_args=(), env=())
@@ -69,7 +69,7 @@ def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[Ca
             yield Candidate(engine, None, str(problem))
 
 
-def why(config: Config, engine: Engine) -> str:
+def why_chosen(config: Config, engine: Engine) -> str:
     """Why this engine is the chosen one."""
     if config.engine.kind is not None:
         return "[engine] kind names it"
@@ -82,7 +82,7 @@ def as_json(found: list[Candidate], config: Config) -> dict[str, Any]:
     """The document that --json prints."""
     return {
         "chosen": found[0].engine.name,
-        "why": why(config, found[0].engine),
+        "why": why_chosen(config, found[0].engine),
         "engines": [
             {
                 "name": one.engine.name,
@@ -118,7 +118,7 @@ def show(found: list[Candidate], config: Config, console: Console) -> None:
             console.print(Text(f"{one.engine.title}: {text}", style="yellow"))
     first = found[0].engine
     console.print(
-        Text(f"{first.title} is chosen: {why(config, first)}; [engine] kind chooses another")
+        Text(f"{first.title} is chosen: {why_chosen(config, first)}; [engine] kind chooses another")
     )
     console.print(Text("tokens/s are modelled, for one answer at a time"))
 

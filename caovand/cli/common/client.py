@@ -110,7 +110,7 @@ class Client:
         return None
 
     def _line(self, path: Path, request: Request, answer_s: float) -> tuple[bytes, str]:
-        """What is answered by one connection, without a line end where it ended early, and why."""
+        """The answer on one connection (no line end if it ended early), and why it ended."""
         deadline = time.monotonic() + answer_s
         got, reason = bytearray(), "it closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
@@ -133,7 +133,7 @@ class Client:
         reach.connect(path, LOOK_S, named=self._named).close()
 
     def notices(self, since: int) -> Iterator[Notice]:
-        """The events after sequence number `since`, then those to come, for ever."""
+        """The events after sequence number `since`, then those to come, forever."""
         path = self._folder / "events"
         self._check(path)
         link = self._context.socket(zmq.SUB)

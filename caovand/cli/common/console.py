@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
-from caovand.cli.common.printing import raw
+from caovand.cli.common.printing import raw_stream
 from caovand.core.printable import printable
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console on standard output or error that shows every text as it is."""
-    stream = raw(sys.stderr if stderr else sys.stdout)
+    stream = raw_stream(sys.stderr if stderr else sys.stdout)
     made = _Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=True)
     made.push_render_hook(_Shows())
     return made

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.printing import raw, shown
+from caovand.cli.common.printing import escaping_output, raw_stream
 from caovand.core.reporting.wire import WireError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -20,13 +20,15 @@ UNREAD = (
 )
 
 
-def ended(program: str, run: Callable[[], int], effects: Callable[[], bool] = lambda: False) -> int:
+def run_to_exit_status(
+    program: str, run: Callable[[], int], effects: Callable[[], bool] = lambda: False
+) -> int:
     """Run a command, print what it could not do, and return its exit status.
 
     A reader that goes away (`| head`) ends it well, unless the command has `effects`: how far it
     came with them is not known.
     """
-    with shown():
+    with escaping_output():
         return _ended(program, run, effects)
 
 
@@ -63,4 +65,4 @@ def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) ->
 
 def _discard() -> None:
     """Keep Python from complaining at exit about output that nobody takes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), raw(sys.stdout).fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), raw_stream(sys.stdout).fileno())

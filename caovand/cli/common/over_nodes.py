@@ -33,8 +33,8 @@ class OverNodes:
 def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> OverNodes:
     """The machine with the nodes that have joined the head which runs here, if that may be asked.
 
-    One that has not joined is taken to have the head's cards. Their link counts if the daemon knows
-    it between all of them.
+    One that has not joined is taken to have the head's cards. Their links count if the daemon has
+    measured all of them.
     """
     assumed = inventory.others
     if not assumed:

@@ -24,7 +24,7 @@ from caovand.core.healing import degraded
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
-from caovand.core.tuning.planning import depth_for, tuned
+from caovand.core.tuning.planning import depth_for, tuned_plan
 from caovand.core.tuning.record import Record, from_document
 from caovand.daemon import tuning
 from caovand.daemon.records import memories
@@ -50,14 +50,14 @@ class Planned:
         return describe(self.plan, self.command.shown, self.command.env, self.memory)
 
 
-def remembered(state: Path) -> Any:
+def remembered_plan(state: Path) -> Any:
     """The degraded plan that served, as the daemon keeps it in its folder."""
     return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
 
 
 def remembered_here(saved: Path | None) -> Any:
     """That of this machine's daemon; of the machine of a saved inventory nothing is known."""
-    return remembered(directories(os.environ, os.getuid()).state) if saved is None else None
+    return remembered_plan(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
 def tuned_here(saved: Path | None) -> Mapping[str, Record]:
@@ -86,7 +86,7 @@ def plan_for(
     engine = chosen_engine(config)
     machine, alone = _with_others(config, engine, machine)
     mark = degraded.fingerprint(config, machine)
-    used = occupancy.used(machine.gpus)
+    used = occupancy.used_by_card(machine.gpus)
     steps = degraded.from_document(kept, mark, mode or config.policy.mode, used, engine.healing)
 
     def planned(config: Config, remembered: Plan | None = None) -> Plan:
@@ -98,7 +98,7 @@ def plan_for(
 
     try:
         plan = planned(config, steps)
-        plan = tuned(plan, depth_for(plan, config.policy, records), config, planned, fits)
+        plan = tuned_plan(plan, depth_for(plan, config.policy, records), config, planned, fits)
         plan, known = foresee(engine, config, plan, machine)
         plan = _spread(plan, config, engine, machine, no_rdma)
         plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
@@ -112,9 +112,9 @@ def plan_for(
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
-    """The machine with the nodes that its engine can serve over, and why it has none of them.
+    """The machine with the nodes its engine can use, and the reason if there are none.
 
-    CommandError where it may not serve without them.
+    Raises CommandError if it may not serve without them.
     """
     section = config.cluster
     if section.role != "head" or engine.nodes is None:
@@ -133,6 +133,6 @@ def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_r
     section = config.cluster
     if section.role != "head" or engine.nodes is None or not machine.others:
         return plan
-    host, port = addresses.split(section.head)
+    host, port = addresses.split_address(section.head)
     executor = section.executor
     return engine.nodes.spread(plan, machine, host, port + 1, no_rdma, executor, "")

@@ -1,9 +1,9 @@
 """What commands print: the text of strangers is shown, and never obeyed by a terminal.
 
-Process and model names, the engine's lines and the daemon's answers may hold anything. `shown` puts
-itself between `print` and the terminal, so that no verb has to think of it. What writes colours and
-moves the cursor on purpose takes the `raw` stream, and cleans its texts itself. Needs nothing but
-the standard library.
+Process and model names, the engine's lines and the daemon's answers may contain anything.
+`escaping_output` puts itself between `print` and the terminal, so that no verb has to think of it.
+Code that writes colours and moves the cursor on purpose takes the `raw_stream` and cleans its texts
+itself. Needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TextIO, cast
 from caovand.core.printable import printable
 
 
-class Shown(io.TextIOBase):
+class EscapingStream(io.TextIOBase):
     """Passes text on to `stream` with its control characters written out.
 
     It is no terminal, whatever that is: who asks would send colours, which do not get through.
@@ -41,24 +41,26 @@ class Shown(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[None]:
-    """Let everything that is printed meanwhile go through `Shown`."""
+def escaping_output() -> Iterator[None]:
+    """Let everything that is printed meanwhile go through `EscapingStream`."""
     out, err = sys.stdout, sys.stderr
     for stream in (out, err):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
-    sys.stdout, sys.stderr = (cast(TextIO, Shown(raw(stream))) for stream in (out, err))
+    sys.stdout, sys.stderr = (
+        cast(TextIO, EscapingStream(raw_stream(stream))) for stream in (out, err)
+    )
     try:
         yield
     finally:
         sys.stdout, sys.stderr = out, err
 
 
-def raw(stream: TextIO) -> TextIO:
-    """The stream itself, for who cleans what it writes."""
-    return stream.stream if isinstance(stream, Shown) else stream
+def raw_stream(stream: TextIO) -> TextIO:
+    """The stream itself, for code that cleans what it writes."""
+    return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
 def takes_unicode(stream: TextIO) -> bool:
     """Whether a stream takes more than ASCII."""
-    return (raw(stream).encoding or "utf-8").lower().startswith("utf")
+    return (raw_stream(stream).encoding or "utf-8").lower().startswith("utf")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from caovand.cli.common.printing import raw, takes_unicode
+from caovand.cli.common.printing import raw_stream, takes_unicode
 from caovand.core.printable import one_line, printable
 
 _MIB = 2**20
@@ -24,7 +24,7 @@ class Screen:
     """
 
     def __init__(self, out: TextIO, now: Callable[[], float] = time.monotonic) -> None:
-        self._out, self._now = raw(out), now
+        self._out, self._now = raw_stream(out), now
         self._said_at = self._printed_at = now()
         self.moves = self._out.isatty()
         self._moving = False

@@ -31,7 +31,7 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
     owner = _check_folder(path.parent, named=named)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # A stopped daemon accepts nobody: once its queue is full, connecting would wait for ever.
+        # A stopped daemon accepts nobody: once its queue is full, connecting would wait forever.
         timeout = _TIMEVAL.pack(*divmod(int(timeout_s * 1e6) + 1, 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             link.setsockopt(socket.SOL_SOCKET, option, timeout)
@@ -54,7 +54,7 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
 
 
 def _check_folder(folder: Path, *, named: bool) -> int:
-    """The owner of the folder; CommandError where another could have put the sockets there."""
+    """The owner of the folder; raises CommandError if another could have put the sockets there."""
     try:
         seen = folder.stat()
         above = folder.resolve().parent.stat()

@@ -21,13 +21,13 @@ from caovand.adapters.gpu import nvml
 from caovand.adapters.system import host, memory_speed, processes
 from caovand.cli.common.client import client_for
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.core.cluster.node import assumed
+from caovand.core.cluster.node import assume_nodes
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
-from caovand.core.facts.occupancy import reclaimed
+from caovand.core.facts.occupancy import with_memory_back
 from caovand.core.plan import Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon.records import memories
@@ -56,7 +56,7 @@ class Machine:
     def with_model(self, config: Config, model: ModelCard | None = None) -> Inventory:
         """Everything a plan is made from, `model` where it was read already.
 
-        CommandError where engine or model is missing.
+        Raises CommandError if engine or model is missing.
         """
         if self.engine is None:
             raise CommandError(Exit.FAILED, str(self.engine_problem))
@@ -65,13 +65,13 @@ class Machine:
         nodes = chosen_engine(config).nodes
         with contextlib.suppress(Unplannable):  # which the plan will be, too
             if nodes is not None:
-                others = assumed(config.cluster, nodes.offered(config, found))
+                others = assume_nodes(config.cluster, nodes.offered(config, found))
                 return replace(found, others=others)
         return found
 
 
 def model_of(config: Config) -> ModelCard:
-    """The configured model; CommandError where it cannot be served."""
+    """The configured model; raises CommandError if it cannot be served."""
     try:
         return read_model(config, os.environ)
     except model_folder.ModelProblem as problem:
@@ -137,12 +137,12 @@ def inspect(
     own = engine_processes(engine_pid) if engine_pid else frozenset()
     free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
     seen = replace(found.host, available_mib=free_mib)
-    return replace(found, gpus=reclaimed(found.gpus, own), host=seen)
+    return replace(found, gpus=with_memory_back(found.gpus, own), host=seen)
 
 
 def engine_processes(first: int) -> frozenset[int]:
     """The processes of the session that the engine's first process leads."""
-    return frozenset(p.pid for p in processes.every() if first in (p.session, p.pid))
+    return frozenset(p.pid for p in processes.all_processes() if first in (p.session, p.pid))
 
 
 def running(runtime: Path | None) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
     if not daemon:
         return None
     path = Path(daemon["daemon"]["config"])
-    if os.geteuid() == 0 and (found := trust.doubt(path)) is not None:
+    if os.geteuid() == 0 and (found := trust.find_doubt(path)) is not None:
         raise CommandError(
             Exit.FAILED,
             f"cannot use {path}, which the running daemon names: {found}",
@@ -245,7 +245,7 @@ def _by_kind(engines: dict[str, EngineInfo]) -> dict[str, EngineInfo]:
 
 
 def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, Mapping[str, EngineInfo]]:
-    """A saved inventory, its engines by kind; CommandError where it is none."""
+    """A saved inventory, its engines by kind; raises CommandError if it is none."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
         document = json.loads(safe_files.read(path, MAX_INVENTORY_BYTES))
@@ -264,7 +264,7 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
     cache = directories(os.environ, os.getuid()).cache
     gpus = nvml.read_gpus()
     own = own_directories(os.environ, os.getuid()).cache
-    seen = memory_speed.known(host.read_host(cache), own, cache)
+    seen = memory_speed.with_memory_speed(host.read_host(cache), own, cache)
     asks, python = chosen_engine(config).probe, PlanRequest(config, None, os.environ).python
 
     def announce() -> None:
@@ -275,7 +275,7 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
         engine = probe.probe_engine(
             asks,
             python,
-            own if trust.doubt(own, (0, os.getuid()), groups=True) is None else None,
+            own if trust.find_doubt(own, (0, os.getuid()), groups=True) is None else None,
             patience_s=patience_s,
             named_by=source if config.engine.python else None,
             also_kept_in=cache,

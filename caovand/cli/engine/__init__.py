@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caovand.cli.common.printing import shown
+from caovand.cli.common.printing import escaping_output
 from caovand.cli.common.verb import Group, Parser, Verb, fill
 
 EPILOG = """\
@@ -37,6 +37,6 @@ def main(argv: Sequence[str]) -> int:
     """The verb by itself, without the rest of caovanctl; its exit status."""
     parser = Parser(prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter())
     fill(parser, VERB)
-    with shown():
+    with escaping_output():
         args = parser.parse_args(argv)
         return int(args.run(args))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from caovand.adapters.engine_install import kernels, places
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.files import safe_files
 from caovand.adapters.gpu.nvml import read_gpus
@@ -74,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
             remedy = "name the cards' compute capability, such as --capability 7.5"
             raise EngineError(WHAT, "no NVIDIA GPU is visible", remedy)
         made = build(engine, cards, args.jobs, world_of(Screen(sys.stderr)))
-    names = ", ".join(map(named, cards))
+    names = ", ".join(map(sm_name, cards))
     text = f"{engine.name} has its kernels for {names}: {len(made)} built now"
-    show(args, {"name": engine.name, "cards": [named(card) for card in cards], "built": made}, text)
+    show(
+        args, {"name": engine.name, "cards": [sm_name(card) for card in cards], "built": made}, text
+    )
     return 0
 
 
@@ -85,7 +87,7 @@ def cards_here() -> list[Capability]:
     return sorted({gpu.compute_capability for gpu in read_gpus({})})
 
 
-def named(card: Capability) -> str:
+def sm_name(card: Capability) -> str:
     """(7, 5) as SM75."""
     return "SM{}{}".format(*card)
 
@@ -98,7 +100,7 @@ def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
 
 
 def build(
-    engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: World
+    engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: InstallWorld
 ) -> list[str]:
     """Build what these cards lack, and print what each part took; labels of what was built."""
     if engine.build != "cuda":
@@ -111,7 +113,7 @@ def build(
     for card in cards:
         wanted = known.needed(version_numbers(engine.version), card)
         world.say(
-            f"building kernels for {named(card)} in {kernels.folder_of(engine.path, card)}:"
+            f"building kernels for {sm_name(card)} in {kernels.folder_of(engine.path, card)}:"
             f" {len(wanted)} in all, {jobs} compilers at once, minutes each"
         )
         made = kernels.build(engine, card, wanted, jobs, world)

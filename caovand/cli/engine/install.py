@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caovand.adapters.engine_install import install, lock, places
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.from_source import Compilers
 from caovand.adapters.files import safe_files
@@ -18,7 +18,13 @@ from caovand.adapters.system import host
 from caovand.cli.common.family import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine import build_kernels, choice
-from caovand.cli.engine.shared import described, engine_verb, facts, root_of, world_of
+from caovand.cli.engine.shared import (
+    describe_engine,
+    engine_document,
+    engine_verb,
+    root_of,
+    world_of,
+)
 from caovand.core.engine.install import Source
 from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.shortfalls import old_driver, oldest_card
@@ -61,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     root, world = root_of(args), world_of(screen)
     source = registry.engine_of(wanted.kind).install.source
     engine = install.install(
-        install.Order(
+        install.InstallRequest(
             lock=wanted,
             root=root,
             python=args.python,
@@ -75,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if engine.build == "cuda" and args.kernels and source is None:
         _build_kernels(engine, args, root, world)
-    text = f"{engine.name} is in use: {described(engine)}, {engine.interpreter}"
-    show(args, facts(engine), text)
+    text = f"{engine.name} is in use: {describe_engine(engine)}, {engine.interpreter}"
+    show(args, engine_document(engine), text)
     return 0
 
 
@@ -99,7 +105,7 @@ def _compilers(
 def compiled_for(
     wanted: lock.Lock, cards: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...]:
-    """The cards that the lock's CUDA compiles for; EngineError where it does for none."""
+    """The cards that the lock's CUDA compiles for; raises EngineError if it does for none."""
     oldest = oldest_card(_cuda(wanted))
     able = tuple(card for card in cards if card >= oldest)
     if able:
@@ -116,7 +122,7 @@ def _cuda(wanted: lock.Lock) -> str:
 
 
 def _build_kernels(
-    engine: places.Engine, args: argparse.Namespace, root: Path, world: World
+    engine: places.Engine, args: argparse.Namespace, root: Path, world: InstallWorld
 ) -> None:
     """Build what the cards here need; the engine is in use whether that succeeds or not."""
     cards = args.capability or build_kernels.cards_here()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.lock import FIRST_KIND
-from caovand.cli.engine.shared import FAMILY, described, engine_verb, facts
+from caovand.cli.engine.shared import FAMILY, describe_engine, engine_document, engine_verb
 from caovand.core.config.schema import Config
 from caovand.engines import registry
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
                     "root": str(root),
                     "current": now.get(FIRST_KIND),
                     "in_use": now,
-                    "engines": [facts(engine) for engine in found],
+                    "engines": [engine_document(engine) for engine in found],
                     "unfinished": begun,
                 }
             )
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for engine in found:
         mark = "*" if engine.name in now.values() else " "
-        print(f"{mark} {engine.name:24} {described(engine, aligned=True)}")
+        print(f"{mark} {engine.name:24} {describe_engine(engine, aligned=True)}")
     if not found:
         print(f"no engine in {root}; install one with: sudo caovanctl engine install")
     for name in begun:

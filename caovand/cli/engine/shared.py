@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from caovand.adapters.engine_install import commands, places
-from caovand.adapters.engine_install.commands import World
+from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.cli.common.family import Family
 from caovand.cli.common.progress import Screen
@@ -37,7 +37,7 @@ def root_of(args: argparse.Namespace) -> Path:
     return places.root_from(args.root, os.environ)
 
 
-def world_of(screen: Screen) -> World:
+def world_of(screen: Screen) -> InstallWorld:
     """The real world of an installation, which reports progress during long commands."""
 
     def run(
@@ -49,7 +49,7 @@ def world_of(screen: Screen) -> World:
 
         return commands.run(command, env, alive)
 
-    return World(
+    return InstallWorld(
         run=run,
         free_bytes=lambda path: shutil.disk_usage(path).free,
         now=lambda: datetime.now(timezone.utc),
@@ -64,7 +64,7 @@ def name_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar=ENGINE)
 
 
-def described(engine: places.Engine, *, aligned: bool = False) -> str:
+def describe_engine(engine: places.Engine, *, aligned: bool = False) -> str:
     """An engine for people; `aligned` for one of several lines."""
     title = registry.engine_of(engine.kind).title
     parts = [(title, engine.version, 12), ("torch", engine.torch, 14)]
@@ -75,6 +75,6 @@ def described(engine: places.Engine, *, aligned: bool = False) -> str:
     return " ".join(words).rstrip() if aligned else ", ".join(words)
 
 
-def facts(engine: places.Engine) -> dict[str, object]:
+def engine_document(engine: places.Engine) -> dict[str, object]:
     """An engine for programs."""
     return {**asdict(engine), "path": str(engine.path), "interpreter": str(engine.interpreter)}

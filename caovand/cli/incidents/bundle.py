@@ -1,4 +1,4 @@
-"""`caovanctl incidents bundle N FILE`: one incident, packed for whoever helps."""
+"""`caovanctl incidents bundle N FILE`: pack one incident to send it to someone who can help."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 
 
 def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], bytes]:
-    """A file of an incident, and the names and sizes of all of its files; CommandError."""
+    """A file of an incident, and the names and sizes of all of its files; raises CommandError."""
     data = bytearray()
     for _ in range(MAX_PIECES):
         answer = client.ask("incident", number=number, file=name, offset=len(data))
@@ -37,7 +37,7 @@ def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], by
 
 
 def fetch_all(client: Client, number: int) -> dict[str, bytes]:
-    """The files of an incident by name, its report first; CommandError."""
+    """The files of an incident by name, its report first; raises CommandError."""
     names, report = fetch(client, number, REPORT)
     contents = {REPORT: report}
     for name in names:

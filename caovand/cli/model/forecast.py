@@ -29,7 +29,7 @@ from caovand.core.model_source.gguf import Variant
 def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) -> Planned:
     """The plan for the model that will be at `path`, made from the headers in `described`.
 
-    CommandError where `caovanctl plan` would have none.
+    Raises CommandError if `caovanctl plan` would have none.
     """
     daemon = {} if args.inventory else running(args.runtime)
     config, seen = _survey(args, daemon, str(described))
@@ -48,7 +48,7 @@ def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
     daemon = {} if args.inventory else running(args.runtime)
     _, seen = _survey(args, daemon, found[0].files[0].path)
     cards = sum(gpu.free_mib for gpu in seen.gpus)
-    return gguf.preferred(found, cards << 20, seen.host.available_mib << 20)
+    return gguf.preferred_variant(found, cards << 20, seen.host.available_mib << 20)
 
 
 def _survey(

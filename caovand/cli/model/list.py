@@ -1,4 +1,4 @@
-"""`caovanctl model list`: the models that were pulled, and the pulls that were begun."""
+"""`caovanctl model list`: the models that were pulled, and the pulls that were started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from caovand.adapters.model_pull import folders
-from caovand.cli.model.shared import FAMILY, facts, gib, model_verb
+from caovand.cli.model.shared import FAMILY, gib, model_document, model_verb
 from caovand.core.config.schema import Config
 from caovand.core.printable import one_line
 
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     root = FAMILY.root_of(args, _of_daemon)
     found, begun = folders.models(root), folders.unfinished(root)
     if args.json:
-        models = [facts(place.folder, made) for place, made in found]
+        models = [model_document(place.folder, made) for place, made in found]
         rows = [asdict(one) for one in begun]
         print(json.dumps({"root": str(root), "models": models, "unfinished": rows}))
         return 0

@@ -15,7 +15,7 @@ from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.family import show
 from caovand.cli.common.survey import add_config, file_to_edit
 from caovand.cli.model import forecast, named
-from caovand.cli.model.shared import facts, gib, model_verb, root_of, world
+from caovand.cli.model.shared import gib, model_document, model_verb, root_of, world
 from caovand.core.model_source import selection
 from caovand.core.model_source.listing import split_name
 from caovand.core.model_source.selection import Offer
@@ -72,10 +72,10 @@ def run(args: argparse.Namespace) -> int:
             "name it as OWNER/NAME or OWNER/NAME:TYPE; for a model of an engine's own library, add"
             f" --from {' or '.join(named.KINDS)}",
         )
-    hub = hubs.chosen(args.hub, os.environ)
+    hub = hubs.find_hub(args.hub, os.environ)
     folders.require_own(_place(args, args.model).root, f"pull {args.model}")
-    client, here = Client(hub, hubs.token(hub, os.environ), os.environ), world()
-    wanted = offer.Wanted(
+    client, here = Client(hub, hubs.token_for(hub, os.environ), os.environ), world()
+    wanted = offer.RequestedModel(
         *asked, args.revision, args.trust_code, lambda found: forecast.preferred(args, found)
     )
     found = offer.read(client, here, wanted)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     _report(here, found, hub.title)
     model = place.folder / found.model
     try:
-        with headers.fetched(client, here, found) as described:
+        with headers.fetch_headers(client, here, found) as described:
             planned = forecast.foresee(args, found.title, described / found.model, model)
         obstacle = None if forecast.show(planned, console(stderr=True)) else _too_large(found)
     except CommandError as problem:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         )
     show(
         args,
-        facts(place.folder, made),
+        model_document(place.folder, made),
         f"{made.name} is complete: {len(made.files)} files, {gib(made.size_bytes)}, each with the"
         f" publisher's hash\nin {file_to_edit(args)}, under [model]:"
         f' path = "{model}"',

@@ -44,7 +44,7 @@ def model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="OWNER/NAME[:TYPE], or its folder")
 
 
-def facts(folder: Path, made: Manifest) -> dict[str, Any]:
+def model_document(folder: Path, made: Manifest) -> dict[str, Any]:
     """A model for programs."""
     document = made.document()
     del document["version"]

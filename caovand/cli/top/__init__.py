@@ -15,14 +15,14 @@ from caovand.cli.common.printing import takes_unicode
 from caovand.cli.common.verb import Verb
 from caovand.cli.top import live, screen
 from caovand.cli.top.terminal import KEYS
-from caovand.cli.top.view import Look
+from caovand.cli.top.view import TerminalStyle
 from caovand.cli.top.watcher import Watcher
 
 
 def run(args: argparse.Namespace) -> int:
     """top."""
     out = console()
-    look = Look(
+    look = TerminalStyle(
         unicode=takes_unicode(sys.stdout),
         colour=out.color_system is not None and not out.no_color,
     )

@@ -12,7 +12,7 @@ from rich.console import Console
 from caovand.cli.common.errors import Exit
 from caovand.cli.top import screen
 from caovand.cli.top.terminal import ESCAPE, Terminal
-from caovand.cli.top.view import Look, Page, View
+from caovand.cli.top.view import Page, TerminalStyle, View
 from caovand.cli.top.watcher import Watcher
 
 ASK_S = 1.0
@@ -22,7 +22,7 @@ DRAW_S = 0.5
 OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
 
 
-class Asker:
+class StatusPoller:
     """The thread that asks: a daemon that hangs must not hold up a key."""
 
     def __init__(self, watcher: Watcher, first: View, wake: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Asker:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="asks", daemon=True)
 
-    def __enter__(self) -> Asker:
+    def __enter__(self) -> StatusPoller:
         self._thread.start()
         return self
 
@@ -73,11 +73,11 @@ class Asker:
             self._wake()
 
 
-def run(console: Console, watcher: Watcher, look: Look) -> int:
+def run(console: Console, watcher: Watcher, look: TerminalStyle) -> int:
     """Show it until a key or a signal ends it; the exit status."""
     first = watcher.first()
     terminal = Terminal(console)
-    asker = Asker(watcher, first, terminal.wake)
+    asker = StatusPoller(watcher, first, terminal.wake)
     try:
         with terminal, asker:
             return _show(terminal, asker, look)
@@ -85,7 +85,7 @@ def run(console: Console, watcher: Watcher, look: Look) -> int:
         asker.join()
 
 
-def _show(terminal: Terminal, asker: Asker, look: Look) -> int:
+def _show(terminal: Terminal, asker: StatusPoller, look: TerminalStyle) -> int:
     page, drawn_at = Page.MAIN, float("-inf")
     shown: tuple[Page, tuple[int, int], View] | None = None
     while True:
@@ -108,7 +108,7 @@ def _show(terminal: Terminal, asker: Asker, look: Look) -> int:
             page = _pressed(key, page, asker)
 
 
-def _pressed(key: str, page: Page, asker: Asker) -> Page:
+def _pressed(key: str, page: Page, asker: StatusPoller) -> Page:
     """The page after a key."""
     if page is Page.MODE:
         if key in screen.MODE_KEYS:

@@ -18,7 +18,7 @@ from caovand.cli.common.drawing import (
     number,
     sparkline,
 )
-from caovand.cli.top.view import CardProcess, Happening, Look
+from caovand.cli.top.view import CardProcess, EventLine, TerminalStyle
 from caovand.core.figures.track import RECENT_S
 from caovand.core.reporting import card_text
 
@@ -46,14 +46,14 @@ SPARKS = (
 )
 
 
-def progress(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+def progress(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
     """A bar for how far the start is, where its phase counts that."""
     if answer["progress"] is not None and not answer["served"]:
         drawn = _gauge(answer["progress"], _columns(width, SPARK_NUMBERS), "cyan", look)
         yield status.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
 
 
-def speed(recent: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
     """Five minutes of tokens and requests, drawn, with the latest reading and the largest."""
     for name, label, unit in SPARKS:
         values = recent.get(name, ())
@@ -81,8 +81,8 @@ def columns_of(
     return [sum(span) / len(span) if span else None for span in spans]
 
 
-def activity(figures: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
-    """The requests under way, the cache, how requests fared, and their drafts."""
+def activity(figures: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
+    """The requests under way, the cache, how requests went, and their drafts."""
     if figures.get("running") is None:
         return  # no engine answers
     under_way = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting"
@@ -96,7 +96,7 @@ def activity(figures: Mapping[str, Any], width: int, look: Look) -> Iterator[Tex
     yield from status.pace(figures, width)
 
 
-def cards(answer: Mapping[str, Any], width: int, look: Look) -> Iterator[Text]:
+def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
     """A bar a card by part of its memory, what its parts are, and what slows it down."""
     memory = {card["gpu"]: card for card in (answer.get("figures") or {}).get("memory", ())}
     seen: dict[str, float] = {}
@@ -171,7 +171,7 @@ def _host_use(one: CardProcess) -> tuple[str, str, str]:
     )
 
 
-def happenings(found: Sequence[Happening]) -> list[Text]:
+def happenings(found: Sequence[EventLine]) -> list[Text]:
     """The daemon's latest events, the last one at the end."""
     lines = []
     for one in found:
@@ -186,12 +186,12 @@ def _columns(width: int, numbers: int) -> int:
     return max(min(width - LABEL_COLUMNS - numbers, MAX_COLUMNS), 8)
 
 
-def _gauge(share: float, columns: int, style: str, look: Look) -> Text:
+def _gauge(share: float, columns: int, style: str, look: TerminalStyle) -> Text:
     """A bar of which `share` is full."""
     full = min(max(round(share * columns), 1 if share > 0 else 0), columns)
     done, rest = ("█", "░") if look.unicode else ("#", ".")
     return Text().append(done * full, style=style).append(rest * (columns - full), "bright_black")
 
 
-def _glyph(name: str, look: Look) -> str:
+def _glyph(name: str, look: TerminalStyle) -> str:
     return "█" if look.unicode and look.colour else LETTERS[name]

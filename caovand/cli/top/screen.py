@@ -9,7 +9,7 @@ from rich.text import Text
 
 from caovand.cli import status
 from caovand.cli.top import parts
-from caovand.cli.top.view import Look, Page, View
+from caovand.cli.top.view import Page, TerminalStyle, View
 from caovand.core.config.schema import MODES
 from caovand.core.printable import one_line
 
@@ -36,7 +36,7 @@ LATEST = 10  # events of that
 
 @dataclass(frozen=True)
 class Section:
-    """Lines that stand together, of which `least` are shown before another gets more.
+    """Lines shown together; `least` of them are shown before another section gets more.
 
     Where there is too little room, `last` keeps the lines at the end.
     """
@@ -57,7 +57,7 @@ class Section:
         return [*self.lines[: room - 1], left] if room > 1 else list(self.lines[:room])
 
 
-def lines(view: View, page: Page, width: int, height: int, look: Look) -> list[Text]:
+def lines(view: View, page: Page, width: int, height: int, look: TerminalStyle) -> list[Text]:
     """Exactly `height` lines of at most `width` columns."""
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         need = f"needs {MIN_WIDTH}x{MIN_HEIGHT}, this is {width}x{height}; q quits"
@@ -76,14 +76,14 @@ def lines(view: View, page: Page, width: int, height: int, look: Look) -> list[T
     return [*found, *_fitted([_foot(view, page, width)], width, 1, look)]
 
 
-def once(view: View, width: int, look: Look) -> list[Text]:
+def once(view: View, width: int, look: TerminalStyle) -> list[Text]:
     """The main page for what is no screen: as many lines as it takes, and the latest events."""
     latest = replace(view, happenings=view.happenings[-LATEST:])
     found = main(latest, width, WITHOUT_LIMIT, look)
     return _fitted(found, width, len(found), look)
 
 
-def main(view: View, width: int, room: int, look: Look) -> list[Text]:
+def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
     """The main page in at most `room` lines."""
     events = Section(parts.happenings(view.happenings), 3, last=True)
     if view.lost:
@@ -145,7 +145,7 @@ def _foot(view: View, page: Page, width: int) -> Text:
     return text.append(f"  {view.moment}", style="dim not reverse")
 
 
-def _fitted(found: Sequence[Text], width: int, height: int, look: Look) -> list[Text]:
+def _fitted(found: Sequence[Text], width: int, height: int, look: TerminalStyle) -> list[Text]:
     """These lines without control characters, cut to the width, and empty ones up to the height."""
     fitted = []
     for line in found:

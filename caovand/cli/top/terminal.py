@@ -1,4 +1,4 @@
-"""The terminal of the live screen: keys, signals, its size, and every way back to what it was."""
+"""The terminal of the live screen: keys, signals, size, and restoring its former state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Input:
 
 
 class Terminal:
-    """A screen of its own with keys read as they are typed; the former one is back at the end.
+    """The alternate screen with unbuffered keys; the normal screen returns at the end.
 
     Signals only write to a socket that the loop waits on: none comes in the middle of a line.
     """

@@ -20,7 +20,7 @@ class Page(Enum):
 
 
 @dataclass(frozen=True)
-class Look:
+class TerminalStyle:
     """What the terminal can show; parts of a bar are letters where colours do not tell them."""
 
     unicode: bool = True
@@ -45,7 +45,7 @@ class CardProcess:
 
 
 @dataclass(frozen=True)
-class Happening:
+class EventLine:
     """One of the daemon's events, with its time as text."""
 
     moment: str
@@ -61,7 +61,7 @@ class View:
     status: Mapping[str, Any]
     recent: Mapping[str, Any]
     processes: tuple[CardProcess, ...] = ()
-    happenings: tuple[Happening, ...] = ()
+    happenings: tuple[EventLine, ...] = ()
     page: Page = Page.MAIN
     body: tuple[str, ...] = ()
     """The lines of `page`, where it is the log or the incidents."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from caovand.adapters.system import processes, usage
-from caovand.adapters.system.usage import Work
+from caovand.adapters.system.usage import ProcessUsage
 from caovand.cli import incidents
 from caovand.cli.common.client import Client
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.reach import user_name
-from caovand.cli.top.view import CardProcess, Happening, Page, View
+from caovand.cli.top.view import CardProcess, EventLine, Page, View
 from caovand.core import secrets
-from caovand.core.figures.memory import strange
+from caovand.core.figures.memory import foreign_pids
 from caovand.core.reporting.wire import WireError
 
 ANSWER_S = 3.0
@@ -30,15 +30,15 @@ class Watcher:
         self._client = client
         self._status: Mapping[str, Any] = {}
         self._recent: Mapping[str, Any] = {}
-        self._happenings: tuple[Happening, ...] = ()
+        self._happenings: tuple[EventLine, ...] = ()
         self._seq = 0
-        self._work: Mapping[int, Work] = {}
+        self._work: Mapping[int, ProcessUsage] = {}
         self._lost_at: float | None = None
         self._note, self._noted_at = "", 0.0
         self._lacks = ""
 
     def first(self) -> View:
-        """The first round; CommandError where the daemon cannot be asked."""
+        """The first round; raises CommandError if the daemon cannot be asked."""
         return self._round(Page.MAIN)
 
     def look(self, page: Page) -> View:
@@ -82,7 +82,7 @@ class Watcher:
         if self._status and pid != self._status["daemon"]["pid"]:
             text = f"caovand was started again: pid {pid}, before {self._status['daemon']['pid']}"
             self._seq = 0
-            self._happenings += (Happening(_moment(time.time()), "daemon", text),)
+            self._happenings += (EventLine(_moment(time.time()), "daemon", text),)
         self._status, self._lost_at = now, None
         self._recent = self._asked("recent") or {}
         self._follow()
@@ -105,7 +105,7 @@ class Watcher:
             if not new:
                 return
             self._seq = new[-1]["seq"]
-            found = [Happening(_moment(one["at"]), one["kind"], one["text"]) for one in new]
+            found = [EventLine(_moment(one["at"]), one["kind"], one["text"]) for one in new]
             self._happenings = (*self._happenings, *found)[-MAX_HAPPENINGS:]
 
     def _body(self, page: Page) -> Iterator[str]:
@@ -139,19 +139,19 @@ class Watcher:
             return None
 
 
-def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, Work]:
+def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, ProcessUsage]:
     """What the processes on the cards have used, by pid."""
     pids = {pid for gpu in answer["gpus"] for pid, _ in gpu.get("users", ())}
-    found = {pid: usage.work_of(pid) for pid in pids}
+    found = {pid: usage.process_usage(pid) for pid in pids}
     return {pid: work for pid, work in found.items() if work is not None}
 
 
 def on_cards(
-    answer: Mapping[str, Any], work: Mapping[int, Work], before: Mapping[int, Work]
+    answer: Mapping[str, Any], work: Mapping[int, ProcessUsage], before: Mapping[int, ProcessUsage]
 ) -> Iterator[CardProcess]:
     """The processes on the cards, and their work since; those not seen from here have no name."""
     memory = (answer.get("figures") or {}).get("memory", ())
-    unknown = strange(memory, serves=bool(answer["served"]))
+    unknown = foreign_pids(memory, serves=bool(answer["served"]))
     for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
             found = None if gpu["index"] in unknown else processes.read(pid)

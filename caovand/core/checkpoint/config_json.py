@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint import mtp
-from caovand.core.checkpoint.gptq import gptq
-from caovand.core.checkpoint.quantisation import Quantisation, quantisation
-from caovand.core.checkpoint.rope import factor, scalings, table_elements
+from caovand.core.checkpoint.gptq import read_gptq
+from caovand.core.checkpoint.quantisation import Quantisation, read_quantisation
+from caovand.core.checkpoint.rope import scaling_factor, scaling_tables, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
-from caovand.core.checkpoint.values import LARGEST, BadConfig, number, table, word
+from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
 from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
 from caovand.core.problem import Problem
 
@@ -19,7 +19,7 @@ LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
     "max_sequence_length", "max_seq_length", "seq_len", "max_target_positions",
 )  # fmt: skip
-VISION = ("vision_config", "audio_config", "visual", "vision_tower_cfg")
+TOWER_CONFIG_KEYS = ("vision_config", "audio_config", "visual", "vision_tower_cfg")
 LAYERS = ("decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 HEADS = ("decoder_attention_heads", "num_attention_heads", "n_head", "n_heads")
@@ -62,33 +62,33 @@ def describe(
 ) -> ModelCard:
     """The card according to the configuration alone, without weights."""
     architecture, text = _architecture(config), _text(config)
-    heads = number(text, *HEADS)
-    hidden = number(text, *HIDDEN)
-    head = number(text, "head_dim") or (hidden // heads if heads else 0)
-    global_head = number(text, "global_head_dim")
-    window = number(text, "sliding_window")
-    latent, rope = number(text, "kv_lora_rank"), number(text, "qk_rope_head_dim")
-    index = number(text, "index_head_dim")
+    heads = first_count(text, *HEADS)
+    hidden = first_count(text, *HIDDEN)
+    head = first_count(text, "head_dim") or (hidden // heads if heads else 0)
+    global_head = first_count(text, "global_head_dim")
+    window = first_count(text, "sliding_window")
+    latent, rope = first_count(text, "kv_lora_rank"), first_count(text, "qk_rope_head_dim")
+    index = first_count(text, "index_head_dim")
     quantised = _quantisation(config, text)
-    experts = number(text, "num_experts", "num_local_experts", "n_routed_experts")
+    experts = first_count(text, "num_experts", "num_local_experts", "n_routed_experts")
     layers = layer_types(text)
     if not layers and not hidden:
         raise BadConfig('it has no sizes, such as "num_hidden_layers" and "hidden_size"')
     return ModelCard(
         path=path,
         architecture=architecture,
-        model_type=word(text, "model_type") or word(config, "model_type"),
+        model_type=text_value(text, "model_type") or text_value(config, "model_type"),
         layer_types=layers,
         max_model_len=context_limit(config, text, tokenizer or {}),
-        limit_known=any(number(text, name) for name in LENGTHS),
+        limit_known=any(first_count(text, name) for name in LENGTHS),
         mtp_layers=_bounded(mtp.mtp_layers(config, text, architecture), "MTP layers"),
         hidden_size=hidden,
-        intermediate_size=number(text, "intermediate_size", "n_inner"),
-        vocab_size=number(text, "vocab_size"),
+        intermediate_size=first_count(text, "intermediate_size", "n_inner"),
+        vocab_size=first_count(text, "vocab_size"),
         heads=heads or 1,
-        kv_heads=number(text, "num_key_value_heads", "multi_query_group_num") or heads or 1,
+        kv_heads=first_count(text, "num_key_value_heads", "multi_query_group_num") or heads or 1,
         head_dim=head,
-        global_kv_heads=number(text, "num_global_key_value_heads")
+        global_kv_heads=first_count(text, "num_global_key_value_heads")
         if text.get("attention_k_eq_v")
         else 0,
         global_head_dim=global_head,
@@ -105,15 +105,17 @@ def describe(
         group_size=quantised.group_size,
         block_size=quantised.block_size,
         spared=quantised.spared,
-        gptq=gptq(_quantisation_table(config, text)),
+        gptq=read_gptq(_quantisation_table(config, text)),
         experts=experts,
-        experts_per_token=number(text, "num_experts_per_tok", "experts_per_token", "top_k_experts"),
-        expert_size=number(text, "moe_intermediate_size"),
+        experts_per_token=first_count(
+            text, "num_experts_per_tok", "experts_per_token", "top_k_experts"
+        ),
+        expert_size=first_count(text, "moe_intermediate_size"),
         shared_size=_shared_experts(text),
         dense_size=_dense_size(text) if experts else 0,
         dense_layers=_dense_layers(text, len(layers)) if experts else 0,
-        vision=any(config.get(name) for name in VISION),
-        encoder_tokens=number(text, "max_source_positions"),
+        vision=any(config.get(name) for name in TOWER_CONFIG_KEYS),
+        encoder_tokens=first_count(text, "max_source_positions"),
         notes=tuple(_notes(text, layers)),
     )
 
@@ -127,45 +129,45 @@ def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weight
 
 
 def _quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Quantisation:
-    return quantisation(_quantisation_table(config, text))
+    return read_quantisation(_quantisation_table(config, text))
 
 
 def _quantisation_table(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
     name = "quantization_config"
-    return table(config, name) or table(text, name)
+    return table_value(config, name) or table_value(text, name)
 
 
 def _shared_experts(text: Mapping[str, Any]) -> int:
     """The width of the experts that process every token; 0 for none."""
-    each = number(text, "moe_intermediate_size") * number(text, "n_shared_experts")
-    return number(text, "shared_expert_intermediate_size") or each
+    each = first_count(text, "moe_intermediate_size") * first_count(text, "n_shared_experts")
+    return first_count(text, "shared_expert_intermediate_size") or each
 
 
 def _dense_size(text: Mapping[str, Any]) -> int:
     """The width of the MLPs before, between or alongside experts; 0 for none."""
-    between = number(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
-    before = bool(text.get("mlp_only_layers")) or bool(number(text, "first_k_dense_replace"))
-    alongside = word(text, "model_type").startswith("gemma4")
+    between = first_count(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
+    before = bool(text.get("mlp_only_layers")) or bool(first_count(text, "first_k_dense_replace"))
+    alongside = text_value(text, "model_type").startswith("gemma4")
     if not (between or before or alongside):
         return 0
-    return number(text, "intermediate_size_mlp", "intermediate_size")
+    return first_count(text, "intermediate_size_mlp", "intermediate_size")
 
 
 def _dense_layers(text: Mapping[str, Any], layers: int) -> int:
     """How many layers have an MLP instead of experts."""
     named = text.get("mlp_only_layers")
     only = set(named) if isinstance(named, list) and all(type(n) is int for n in named) else set()
-    first = number(text, "first_k_dense_replace")
-    every = number(text, "decoder_sparse_step", "interleave_moe_layer_step") or 1
+    first = first_count(text, "first_k_dense_replace")
+    every = first_count(text, "decoder_sparse_step", "interleave_moe_layer_step") or 1
     return sum(n < first or n in only or (n + 1) % every != 0 for n in range(layers))
 
 
 def _latent_attention(text: Mapping[str, Any]) -> LatentAttention:
     return LatentAttention(
-        rank=number(text, "kv_lora_rank"),
-        key_dim=number(text, "qk_nope_head_dim"),
-        value_dim=number(text, "v_head_dim"),
-        query_rank=number(text, "q_lora_rank"),
+        rank=first_count(text, "kv_lora_rank"),
+        key_dim=first_count(text, "qk_nope_head_dim"),
+        value_dim=first_count(text, "v_head_dim"),
+        query_rank=first_count(text, "q_lora_rank"),
     )
 
 
@@ -175,24 +177,24 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
     listed = text.get("layer_types") or text.get("layers_block_type")
     if listed is not None:
         return _listed(listed, count)
-    pattern = word(text, "hybrid_override_pattern")
+    pattern = text_value(text, "hybrid_override_pattern")
     if pattern:
         return _listed(list(pattern), count)
-    every = number(text, "full_attention_interval")
-    if every and number(text, "linear_num_value_heads"):
+    every = first_count(text, "full_attention_interval")
+    if every and first_count(text, "linear_num_value_heads"):
         kinds = ("full_attention", "linear_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
     every = _pattern(text)
     if every:
         kinds = ("full_attention", "sliding_attention")
         return tuple(kinds[(layer + 1) % every != 0] for layer in range(count))
-    windowed = word(text, "model_type") in WINDOWED and number(text, "sliding_window")
+    windowed = text_value(text, "model_type") in WINDOWED and first_count(text, "sliding_window")
     return ("sliding_attention" if windowed else "full_attention",) * count
 
 
 def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
     """How many of the last layers have no cache of their own."""
-    shared = number(text, "num_kv_shared_layers")
+    shared = first_count(text, "num_kv_shared_layers")
     if shared and shared >= len(layers):
         raise BadConfig(f'"num_kv_shared_layers" is {shared}, but it has {len(layers)} layers')
     return shared
@@ -201,7 +203,7 @@ def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
 def _pattern(text: Mapping[str, Any]) -> int:
     """One layer in this many has full attention, the others a window; 0 without such a pattern."""
     every = text.get("sliding_window_pattern")
-    window = number(text, "sliding_window") and text.get("use_sliding_window") is not False
+    window = first_count(text, "sliding_window") and text.get("use_sliding_window") is not False
     return every if window and type(every) is int and every > 0 else 0
 
 
@@ -220,23 +222,23 @@ def context_limit(
     config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
 ) -> int:
     """The most tokens engines allow: the positions, scaled by RoPE, limited by the tokenizer."""
-    limits = [number(text, name) for name in LENGTHS]
+    limits = [first_count(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     tokens = tokenizer.get("model_max_length")
     if isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
         limit = int(tokens)
-    if "gemma3" in word(config, "model_type"):
+    if "gemma3" in text_value(config, "model_type"):
         return int(limit)  # its positions are scaled already
-    rope = scalings(text)
+    rope = scaling_tables(text)
     nested = [part for part in rope.values() if isinstance(part, Mapping)]
     stretch = 1.0
     for part in nested or [rope]:
         kind = part.get("rope_type") or part.get("type")
         if kind in ("su", "longrope", "llama3"):
             continue
-        stretch = factor(part) or stretch
+        stretch = scaling_factor(part) or stretch
         if kind == "yarn":
-            limit = number(part, "original_max_position_embeddings") or limit
+            limit = first_count(part, "original_max_position_embeddings") or limit
     if not 1 <= limit * stretch <= LARGEST:
         raise BadConfig(f"its context of {limit:.0f} positions is scaled by {stretch:g}")
     return int(limit * stretch)
@@ -245,7 +247,7 @@ def context_limit(
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The text model's part, with its family's defaults for missing keys."""
     text = _text_as_written(config)
-    kind = word(text, "model_type") or word(config, "model_type")
+    kind = text_value(text, "model_type") or text_value(config, "model_type")
     defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}
     return {**defaults, **{name: value for name, value in text.items() if value is not None}}
 
@@ -253,9 +255,9 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _text_as_written(config: Mapping[str, Any]) -> Mapping[str, Any]:
     while True:
         for name in ("text_config", "llm_config", "language_config"):
-            if table(config, name):
-                return table(config, name)
-        thinker = table(config, "thinker_config")
+            if table_value(config, name):
+                return table_value(config, name)
+        thinker = table_value(config, "thinker_config")
         if not thinker:
             return config
         config = thinker
@@ -274,9 +276,9 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
     """Oddities of the sizes that leave the model usable."""
     wanted = {
         "num_hidden_layers": bool(layers),
-        "hidden_size": bool(number(text, *HIDDEN)),
-        "num_attention_heads": bool(number(text, *HEADS)),
-        "vocab_size": bool(number(text, "vocab_size")),
+        "hidden_size": bool(first_count(text, *HIDDEN)),
+        "num_attention_heads": bool(first_count(text, *HEADS)),
+        "vocab_size": bool(first_count(text, "vocab_size")),
     }
     absent = [name for name, present in wanted.items() if not present]
     unknown = sorted({kind for kind in layers if kind not in LAYER_NAMES.values()})
@@ -293,11 +295,11 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
 
 def declares_mtp(config: Mapping[str, Any]) -> bool:
     """Whether the configuration itself counts MTP layers."""
-    return any(number(_text(config), name) for name in mtp.KEYS)
+    return any(first_count(_text(config), name) for name in mtp.KEYS)
 
 
 def _layers(text: Mapping[str, Any], *names: str) -> int:
-    return _bounded(number(text, *names), f'"{names[0]}"')
+    return _bounded(first_count(text, *names), f'"{names[0]}"')
 
 
 def _bounded(count: int, name: str) -> int:
@@ -307,7 +309,7 @@ def _bounded(count: int, name: str) -> int:
 
 
 def _dtype(config: Mapping[str, Any]) -> str:
-    return word(config, "dtype") or word(config, "torch_dtype")
+    return text_value(config, "dtype") or text_value(config, "torch_dtype")
 
 
 MAMBA_2 = (
@@ -322,21 +324,21 @@ def _mamba(text: Mapping[str, Any], hidden: int) -> LinearAttention | None:
     """The shape of Mamba-2's states, None without known keys for it."""
     for names in MAMBA_2:
         written = {**text, names[2]: None} if text.get(names[2]) == "auto" else text
-        groups, heads, width, state, kernel = (number(written, name) for name in names)
+        groups, heads, width, state, kernel = (first_count(written, name) for name in names)
         if heads and not width:
-            width = (number(text, "mamba_expand") or 2) * hidden // heads
+            width = (first_count(text, "mamba_expand") or 2) * hidden // heads
         if groups and heads and width and state and kernel:
-            nemotron = "float32" if "nemotron" in word(text, "model_type").lower() else "auto"
-            kind = word(text, "mamba_ssm_cache_dtype") or nemotron
+            nemotron = "float32" if "nemotron" in text_value(text, "model_type").lower() else "auto"
+            kind = text_value(text, "mamba_ssm_cache_dtype") or nemotron
             return LinearAttention(groups, heads, state, width, kernel, kind)
     return None
 
 
 def _linear(text: Mapping[str, Any]) -> LinearAttention | None:
-    if not number(text, "linear_num_value_heads"):
+    if not first_count(text, "linear_num_value_heads"):
         return None
     sizes = {
-        name: number(text, name)
+        name: first_count(text, name)
         for name in (
             "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
             "linear_value_head_dim", "linear_conv_kernel_dim",
@@ -351,5 +353,5 @@ def _linear(text: Mapping[str, Any]) -> LinearAttention | None:
         key_dim=sizes["linear_key_head_dim"],
         value_dim=sizes["linear_value_head_dim"],
         conv_kernel=sizes["linear_conv_kernel_dim"],
-        state_dtype=word(text, "mamba_ssm_dtype") or "auto",
+        state_dtype=text_value(text, "mamba_ssm_dtype") or "auto",
     )

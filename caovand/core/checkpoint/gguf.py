@@ -79,7 +79,7 @@ class GgufFile:
 
 
 def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
-    """The header of a file of `size` bytes, whose next bytes `read` returns; BadHeader."""
+    """The header of a file of `size` bytes, whose next bytes `read` returns; raises BadHeader."""
     budget.begin_part()
     source = _Source(read, size, budget)
     if size < 24:
@@ -187,7 +187,7 @@ class _Source:
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes; BadHeader if the file or the budget ends first."""
+        """Return the next bytes; raises BadHeader if the file or the budget ends first."""
         if len(self._buffer) - self._place < count:
             self._fill(count)
         self._place += count

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.core.checkpoint.gguf import Count, GgufFile, GgufTensor
-from caovand.core.checkpoint.values import BadConfig, count
+from caovand.core.checkpoint.values import BadConfig, require_count
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import ModelCard, Weights
 from caovand.core.model_task import ModelTask
@@ -67,20 +67,20 @@ class _Keys:
         if found is None:
             return default
         if isinstance(found, tuple):
-            return max((count(name, one) for one in found), default=default)
-        return count(name, found)
+            return max((require_count(name, one) for one in found), default=default)
+        return require_count(name, found)
 
     def by_layer(self, name: str, layers: int, default: int = 0) -> tuple[int, ...]:
         """A count for each layer; the file has one for all, or one a layer."""
         found = self.raw(name)
         if isinstance(found, tuple):
-            each = tuple(count(name, int(one)) for one in found[:layers])
+            each = tuple(require_count(name, int(one)) for one in found[:layers])
             return each + (each[-1] if each else default,) * (layers - len(each))
         return (self.number(name, default),) * layers
 
 
 def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
-    """The card of the model in these parts, in their order; BadConfig if they make none."""
+    """The card of the model in these parts, in their order; raises BadConfig if they make none."""
     values = files[0][1].values
     architecture = values.get("general.architecture")
     if not isinstance(architecture, str) or not architecture.isprintable():
@@ -221,7 +221,7 @@ def _windowed(keys: _Keys, layers: int) -> list[bool]:
         return [False] * layers
     period, first = row
     if pattern is not None and not isinstance(pattern, Count):
-        period = count("sliding_window_pattern", pattern)
+        period = require_count("sliding_window_pattern", pattern)
     if not period:
         return [True] * layers
     return [place % period != (0 if first else period - 1) for place in range(layers)]

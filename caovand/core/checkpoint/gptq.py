@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.checkpoint.values import number, table, word
+from caovand.core.checkpoint.values import first_count, table_value, text_value
 from caovand.core.facts.inventory import Gptq
 
 LEFT_OUT = "-:"
 """Begins a key of `dynamic` for modules left unquantised; other keys store theirs differently."""
 
 
-def gptq(config: Mapping[str, Any]) -> Gptq | None:
+def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
     """How these weights were quantised; None if another method did it."""
-    if word(config, "quant_method").lower() != "gptq":
+    if text_value(config, "quant_method").lower() != "gptq":
         return None
-    exceptions = table(config, "dynamic")
+    exceptions = table_value(config, "dynamic")
     return Gptq(
-        bits=number(config, "bits"),
+        bits=first_count(config, "bits"),
         symmetric=config.get("sym") is True,
         act_order=config.get("desc_act") is not False,
         mixed=any(not str(name).startswith(LEFT_OUT) for name in exceptions),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.core.checkpoint.values import number, table
+from caovand.core.checkpoint.values import first_count, table_value
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import POOLING, ModelTask
 
@@ -72,14 +72,14 @@ def pooling_folder(modules: Any) -> str | None:
 def sentence_transformer(
     modules: Any, pooling: Mapping[str, Any], lengths: Mapping[str, Any]
 ) -> SentenceTransformer:
-    """What these files say; BadConfig."""
+    """What these files say; raises BadConfig."""
     mode = pooling.get("pooling_mode")
     named = [str(mode)] if isinstance(mode, str) else []
     named += [name for name, value in pooling.items() if value is True]
     return SentenceTransformer(
         pools=pooling_folder(modules) is not None,
         pooling=next((one for one in ("mean", "cls", "last") if any(one in n for n in named)), ""),
-        max_tokens=number(lengths, "max_seq_length"),
+        max_tokens=first_count(lengths, "max_seq_length"),
     )
 
 
@@ -97,7 +97,7 @@ def task_of(
         (task for end, task in _SUFFIXES if architecture.endswith(end)), "generate"
     )
     if found == "classify":
-        return "score" if labels(config) == 1 else "classify"
+        return "score" if label_count(config) == 1 else "classify"
     if is_written_reranker(architecture, name):
         return "score"
     return "embed" if files.pools and found == "generate" else found
@@ -108,14 +108,14 @@ def is_written_reranker(architecture: str, name: str) -> bool:
     return architecture == "Qwen3ForCausalLM" and "qwen3-reranker" in name.lower()
 
 
-def labels(config: Mapping[str, Any]) -> int:
+def label_count(config: Mapping[str, Any]) -> int:
     """How many labels a classifier has; Transformers' default is 2."""
     named = config.get("id2label")
-    return len(table(config, "id2label")) if named else number(config, "num_labels") or 2
+    return len(table_value(config, "id2label")) if named else first_count(config, "num_labels") or 2
 
 
 def with_task(card: ModelCard, config: Mapping[str, Any], files: SentenceTransformer) -> ModelCard:
-    """The card of a model with its task, and what follows from that; BadConfig."""
+    """The card of a model with its task, and what follows from that; raises BadConfig."""
     name = card.path.rstrip("/").rpartition("/")[2]
     task = task_of(card.architecture, config, files, name)
     if task not in POOLING:
@@ -134,8 +134,8 @@ def with_task(card: ModelCard, config: Mapping[str, Any], files: SentenceTransfo
 
 
 def _sees_both_ways(architecture: str, config: Mapping[str, Any]) -> bool:
-    """Whether a token attends to those behind it as well: such a model needs no cache."""
-    text = table(config, "text_config") or config
+    """Whether a token also attends to later tokens: such a model needs no cache."""
+    text = table_value(config, "text_config") or config
     marked = any(mark in architecture for mark in _ENCODERS)
     said = text.get("is_causal") is False or text.get("use_bidirectional_attention") is True
     return marked or said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.checkpoint.values import number, table, word
+from caovand.core.checkpoint.values import first_count, table_value, text_value
 
 KEYS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 ONE_WITHOUT_KEY = frozenset({
@@ -25,9 +25,9 @@ def mtp_layers(config: Mapping[str, Any], text: Mapping[str, Any], architecture:
     """The MTP layers that the configuration describes; the weights may lack them."""
     if architecture in ALWAYS_ONE:
         return 1
-    types = {word(text, "model_type"), word(config, "model_type")}
+    types = {text_value(text, "model_type"), text_value(config, "model_type")}
     if any(kind.startswith(MINIMAX) for kind in types):
-        return number(text, "num_mtp_modules") if "num_mtp_modules" in text else 1
-    counted = number(text, *KEYS) or number(table(config, "mtp_config"), *KEYS)
+        return first_count(text, "num_mtp_modules") if "num_mtp_modules" in text else 1
+    counted = first_count(text, *KEYS) or first_count(table_value(config, "mtp_config"), *KEYS)
     named = any(text.get(key) is not None for key in KEYS)
     return counted or (0 if named or types.isdisjoint(ONE_WITHOUT_KEY) else 1)

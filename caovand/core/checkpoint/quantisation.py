@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.core.checkpoint.values import count, number, table, word
+from caovand.core.checkpoint.values import first_count, require_count, table_value, text_value
 
 UNQUANTISED_BITS = 16
 BITS = {
@@ -43,7 +43,7 @@ class Quantisation:
     spared: frozenset[str] = frozenset()
 
 
-def quantisation(config: Mapping[str, Any]) -> Quantisation:
+def read_quantisation(config: Mapping[str, Any]) -> Quantisation:
     """The quantisation in this table; none if it is empty."""
     if not config:
         return Quantisation()
@@ -55,12 +55,12 @@ def quantisation(config: Mapping[str, Any]) -> Quantisation:
 
 def _method(config: Mapping[str, Any]) -> str:
     """The method by vLLM's name; for ModelOpt the algorithm decides."""
-    name = word(config, "quant_method").lower()
-    if not name and word(table(config, "producer"), "name") == "modelopt":
+    name = text_value(config, "quant_method").lower()
+    if not name and text_value(table_value(config, "producer"), "name") == "modelopt":
         name = "modelopt"
     if not name.startswith("modelopt"):
         return name or "unknown"
-    algorithm = word(config, "quant_algo").upper()
+    algorithm = text_value(config, "quant_algo").upper()
     if "FP4" in algorithm:
         return "modelopt_fp4"
     return {"MXFP8": "modelopt_mxfp8", "MIXED_PRECISION": "modelopt_mixed"}.get(algorithm, name)
@@ -70,7 +70,7 @@ def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The tables about weights; compressed-tensors has one for each group of layers."""
     nested = config.get("config_groups")
     groups = nested.values() if isinstance(nested, Mapping) else ()
-    return [table(group, "weights") for group in groups if isinstance(group, Mapping)]
+    return [table_value(group, "weights") for group in groups if isinstance(group, Mapping)]
 
 
 def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -80,12 +80,15 @@ def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
         for name in ("weight_block_size", "block_structure"):
             block = one.get(name)
             if isinstance(block, list) and len(block) == len(("outputs", "inputs")):
-                return count(name, block[0]), count(name, block[1])
-    return 0, max(number(one, "group_size", "q_group_size") for one in tables)
+                return require_count(name, block[0]), require_count(name, block[1])
+    return 0, max(first_count(one, "group_size", "q_group_size") for one in tables)
 
 
 def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
-    told = [number(config, "bits", "w_bit"), *(number(w, "num_bits") for w in _weights(config))]
+    told = [
+        first_count(config, "bits", "w_bit"),
+        *(first_count(w, "num_bits") for w in _weights(config)),
+    ]
     bits = max(told) or BITS.get(method, UNQUANTISED_BITS)
     if method == "bitsandbytes":
         bits = 4 if config.get("load_in_4bit") else 8

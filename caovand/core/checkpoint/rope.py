@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.checkpoint.values import LARGEST, BadConfig, number, table, word
+from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
 
 STRETCHED = ("linear", "ntk", "dynamic")
 """Kinds whose table reaches as far as the scaled positions."""
@@ -27,19 +27,19 @@ FLOAT32 = ("gpt_oss", "deepseek")
 
 def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> int:
     """The size of all tables, in elements of the model's type."""
-    positions = number(text, "max_position_embeddings")
-    latent = number(text, "qk_rope_head_dim")
+    positions = first_count(text, "max_position_embeddings")
+    latent = first_count(text, "qk_rope_head_dim")
     tables: dict[tuple[float, int, str], float] = {}
     for kind, part in _parts(text):
         whole = global_head if kind == "full_attention" and global_head else head
         rows, width = _rows(part, text, positions), latent or _rotated(part, text, whole)
         tables[rows, width, repr(sorted(part.items(), key=repr))] = rows * width
-    wide = word(text, "model_type").startswith(FLOAT32)
+    wide = text_value(text, "model_type").startswith(FLOAT32)
     return int(sum(tables.values())) * (2 if wide else 1)
 
 
-def factor(rope: Mapping[str, Any]) -> float:
-    """The factor by which positions are stretched; 0 without one."""
+def scaling_factor(rope: Mapping[str, Any]) -> float:
+    """The factor by which positions are scaled; 0 without scaling."""
     value = rope.get("factor")
     if value is None:
         return 0.0
@@ -49,14 +49,14 @@ def factor(rope: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def scalings(text: Mapping[str, Any]) -> Mapping[str, Any]:
+def scaling_tables(text: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration's scaling: one table, or one for each type of layer."""
-    return table(text, "rope_parameters") or table(text, "rope_scaling")
+    return table_value(text, "rope_parameters") or table_value(text, "rope_scaling")
 
 
 def _parts(text: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """Each type of layer with its scaling of positions; no name if all share one."""
-    given = scalings(text)
+    given = scaling_tables(text)
     by_layer = [(name, part) for name, part in given.items() if isinstance(part, Mapping)]
     if by_layer:
         return by_layer
@@ -68,14 +68,14 @@ def _parts(text: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> float:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     name = "original_max_position_embeddings"
-    original = number(rope, name) or number(text, name)
+    original = first_count(rope, name) or first_count(text, name)
     if kind in STRETCHED and "alpha" not in rope:
-        return positions * (factor(rope) or 1.0)
+        return positions * (scaling_factor(rope) or 1.0)
     if kind in LONG:
         return positions + original
     rows = float(positions)
     if kind in FROM_ORIGINAL:
-        rows = (original or positions) * (factor(rope) or 1.0)
+        rows = (original or positions) * (scaling_factor(rope) or 1.0)
     return rows * (ROWS_OF_MROPE if "mrope_section" in rope else 1)
 
 

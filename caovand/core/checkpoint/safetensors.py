@@ -54,7 +54,7 @@ def header_length(start: bytes, file_size: int) -> int:
 
 
 def parse_header(text: bytes, file_size: int, budget: Budget) -> list[Tensor]:
-    """The tensors of one shard; BadHeader if header and file disagree."""
+    """The tensors of one shard; raises BadHeader if header and file disagree."""
     return _tensors(_table(text, budget), len(text), file_size)
 
 
@@ -104,8 +104,8 @@ def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor
     return found
 
 
-def places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
-    """Where each tensor of a shard lies; BadHeader if header and file disagree."""
+def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
+    """Where each tensor of a shard lies; raises BadHeader if header and file disagree."""
     header = _table(text, budget)
     _tensors(header, len(text), file_size)
     start = 8 + len(text)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Part, Sharding, Weights
 
-VISION = re.compile(
+VISION_TENSOR = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vit|image_newline|audio_tower"
     r"|audio_model|multi_modal_projector|mm_projector|embed_vision|embed_audio)(\.|$)"
 )
@@ -30,9 +30,9 @@ DIGITS = b"0123456789"
 LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
 
-def part(name: str, layers: int) -> Part:
+def part_of_tensor(name: str, layers: int) -> Part:
     """The part of the model; layers beyond the model's own belong to its MTP head."""
-    if VISION.search(name):
+    if VISION_TENSOR.search(name):
         return "vision"
     number = LAYER.search(name)
     if MTP.search(name) or (layers and number and int(number.group(3)) >= layers):
@@ -63,10 +63,10 @@ class _Kind(NamedTuple):
 def _kind(name: str) -> _Kind:
     number = LAYER.search(name)
     at = name.count(".", 0, number.start(3)) if number else -1
-    return _Kind(part(name, 0), sharding(name), at, SHARED.search(name) is not None)
+    return _Kind(part_of_tensor(name, 0), sharding(name), at, SHARED.search(name) is not None)
 
 
-def weigh(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
+def sum_sizes(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
     """Sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
     sums: dict[tuple[Part, Sharding, str], int] = defaultdict(int)
     by_layer: dict[tuple[Part, Sharding, str], list[int]] = {}

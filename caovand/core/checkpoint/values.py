@@ -15,19 +15,19 @@ class BadConfig(Exception):
     """Why config.json does not describe a model."""
 
 
-def number(config: Mapping[str, Any], *names: str) -> int:
+def first_count(config: Mapping[str, Any], *names: str) -> int:
     """The first of these keys with a count, else 0; the maximum of a list by layers."""
     for name in names:
         value = config.get(name)
         if value is None or value == NONE:
             continue
         if isinstance(value, list) and value:
-            return max(count(name, entry) for entry in value)
-        return count(name, value)
+            return max(require_count(name, entry) for entry in value)
+        return require_count(name, value)
     return 0
 
 
-def count(name: str, value: Any) -> int:
+def require_count(name: str, value: Any) -> int:
     """The value under this key, as a count."""
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if not whole or isinstance(value, bool) or not 0 <= value <= LARGEST:
@@ -35,7 +35,7 @@ def count(name: str, value: Any) -> int:
     return int(value)
 
 
-def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def table_value(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The table under this key, empty without one."""
     found = config.get(name)
     if found is not None and not isinstance(found, Mapping):
@@ -43,7 +43,7 @@ def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found or {}
 
 
-def word(config: Mapping[str, Any], name: str) -> str:
+def text_value(config: Mapping[str, Any], name: str) -> str:
     """The text under this key, empty without one."""
     found = config.get(name)
     if found is not None and not (isinstance(found, str) and found.isprintable()):

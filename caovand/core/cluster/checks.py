@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable, Iterator
 from shlex import quote
 
 from caovand.core.addresses import is_loopback
-from caovand.core.cluster.finding import finding, pair
+from caovand.core.cluster.finding import both_values, finding
 from caovand.core.cluster.link import Link
-from caovand.core.cluster.link_checks import described, link_checks
-from caovand.core.cluster.model_files import counted, model_files
+from caovand.core.cluster.link_checks import describe_link, link_checks
+from caovand.core.cluster.model_files import count_text, model_files
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import rdma
-from caovand.core.cluster.software import named, software
+from caovand.core.cluster.software import software, versions_text
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.problem import Problem
-from caovand.core.reporting.card_text import kinds
+from caovand.core.reporting.card_text import card_kinds
 
 ETHERNET_MTU = 1500
 SMALL_SHM_MIB = 1024
@@ -63,17 +63,21 @@ def compare(
     )
     if found:
         return found
-    shared = (named(head, package), _described(head), f"{counted(len(head.model))} of the model")
-    reached = described(head, worker, link, tcp_only)
+    shared = (
+        versions_text(head, package),
+        _described(head),
+        f"{count_text(len(head.model))} of the model",
+    )
+    reached = describe_link(head, worker, link, tcp_only)
     return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
 
 
-def agreed(results: Collection[CheckResult]) -> bool:
+def can_serve_together(results: Collection[CheckResult]) -> bool:
     """Whether the nodes can serve together."""
     return all(result.verdict != "FAIL" for result in results)
 
 
-def named_twice(name: str) -> CheckResult:
+def duplicate_names(name: str) -> CheckResult:
     """That a second machine uses a name."""
     remedy = "set [cluster] name on one of them, and restart caovan there"
     return finding("FAIL", f"two machines call themselves {name}", remedy)
@@ -84,7 +88,7 @@ def cannot_listen(problem: Problem) -> CheckResult:
     return finding("FAIL", problem.message, problem.remedy)
 
 
-def unread(name: str, fact: object) -> CheckResult:
+def unreadable_report(name: str, fact: object) -> CheckResult:
     """That the report of a worker cannot be read; its name is "" if that cannot be read, either."""
     who = f"node {name}" if name else "a worker"
     return finding("FAIL", f"cannot read what {who} reports: {fact}", SAME_CAOVAN)
@@ -109,7 +113,7 @@ def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[Ch
         where = "" if all_reduces else " where layers are to be summed over the nodes"
         yield finding(
             "WARN",
-            f"cards differ: {pair(head, theirs, worker, own)};"
+            f"cards differ: {both_values(head, theirs, worker, own)};"
             f" {'the smallest sets the share of all' if all_reduces else dealt}",
             f"use equal cards{where}, for example by [engine] gpus",
         )
@@ -133,7 +137,7 @@ def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[Che
 
 
 def _described(node: NodeFacts) -> str:
-    return kinds((card.name, card.memory_mib) for card in node.cards)
+    return card_kinds((card.name, card.memory_mib) for card in node.cards)
 
 
 def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
@@ -171,8 +175,8 @@ def _network(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         smaller, larger = (head, worker) if head.mtu < worker.mtu else (worker, head)
         yield finding(
             "WARN",
-            f"MTU differs: {pair(head, str(head.mtu), worker, str(worker.mtu))}; the smaller one"
-            " counts",
+            f"MTU differs: {both_values(head, str(head.mtu), worker, str(worker.mtu))}; the smaller"
+            " one counts",
             f"sudo ip link set {quote(smaller.interface)} mtu {larger.mtu}, if every switch between"
             " them passes such packets",
             smaller,

@@ -24,7 +24,7 @@ NAME = 64  # characters of a phase, a signature, a time
 CARD = (
     "index", "used_mib", "total_mib", "utilization", "temperature", "power_w", "throttled", "fault",
 )  # fmt: skip
-"""What is sent of a card's latest sample."""
+"""The fields sent of a card's latest sample."""
 TEXTS = ("start", "at", "lacks")
 LINES = ("kernel", "stacks", "log")
 
@@ -47,7 +47,7 @@ class Evidence:
     log: tuple[str, ...] = ()
 
 
-def gathered(
+def select_evidence(
     start: str,
     report: Mapping[str, Any],
     files: Mapping[str, str],
@@ -81,7 +81,7 @@ def document(name: str, rank: int, evidence: Evidence) -> dict[str, Any]:
     return {"name": name, "rank": rank, **found}
 
 
-def missing(name: str, rank: int, why: str) -> dict[str, Any]:
+def missing_evidence(name: str, rank: int, why: str) -> dict[str, Any]:
     """The same file of a node that sent nothing."""
     return {"name": name, "rank": rank, "missing": why}
 

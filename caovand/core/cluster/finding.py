@@ -16,16 +16,16 @@ def finding(
     return CheckResult(GROUP, verdict, text, f"on {on.name}: {remedy}" if on else remedy)
 
 
-def pair(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> str:
+def both_values(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> str:
     """What each of the two has."""
     return f"{theirs or 'none'} on {head.name}, {own or 'none'} on {worker.name}"
 
 
-def older(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> NodeFacts:
+def older_release(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> NodeFacts:
     """Which of the two has the older release, the worker if the numbers do not show it."""
     return head if version_numbers(theirs) < version_numbers(own) else worker
 
 
-def in_words(found: CheckResult) -> str:
+def finding_text(found: CheckResult) -> str:
     """A finding and its remedy, as one sentence."""
     return f"{found.text}; {found.remedy}"

@@ -35,7 +35,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Reached:
+class ProbeReport:
     """A worker's result of a probe.
 
     It listens on `port`; 0 if it cannot, and `deaf` is why. `failures` has why each target was not
@@ -55,7 +55,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Link:
-    """What is known of a link. Each failure is why a connection that way failed, "" if it did not.
+    """The state of a link. Each failure is why a connection that way failed, "" if it did not.
 
     `host` and `port` are where ranks meet, and `meets` is the address of `host` on the head.
     `to_head` is about a connection to there, `to_own` about one to the head's own address,
@@ -92,7 +92,7 @@ class Link:
         ))  # fmt: skip
 
 
-def words(token: str) -> tuple[bytes, bytes]:
+def handshake_words(token: str) -> tuple[bytes, bytes]:
     """The connecting side's challenge and the listener's reply; both derive from the token.
 
     Others on the network may read them: they are of use in one check only.
@@ -104,7 +104,7 @@ def words(token: str) -> tuple[bytes, bytes]:
     return asks, answers
 
 
-def shown(link: Link | None) -> dict[str, Any] | None:
+def link_document(link: Link | None) -> dict[str, Any] | None:
     """A link in the document of the op `cluster`; None if it was not checked."""
     if link is None:
         return None
@@ -131,25 +131,25 @@ def probe_from(document: Any) -> Probe | None:
     return Probe(_text(found["token"], "token of probe"), targets)
 
 
-def reached_to(reached: Reached | None) -> dict[str, Any] | None:
-    """Return a probe's result as a document, None without one."""
+def reached_to(reached: ProbeReport | None) -> dict[str, Any] | None:
+    """Return a probe's result as a document, None if there is none."""
     if reached is None:
         return None
     return {**vars(reached), "failures": dict(reached.failures)}
 
 
-def reached_from(document: Any) -> Reached | None:
+def reached_from(document: Any) -> ProbeReport | None:
     """What was reached, in a document. Raises BadDocument."""
     if document is None:
         return None
-    found = _table(document, set(Reached.__dataclass_fields__), "reached")
+    found = _table(document, set(ProbeReport.__dataclass_fields__), "reached")
     failures = {
         name: _text(why, "a failure of reached")
         for name, why in _entries(found.pop("failures"), "failures of reached")
     }
     port = _port(found.pop("port"), "port of reached")
     texts = {name: _text(value, f"{name} of reached") for name, value in found.items()}
-    return Reached(**texts, port=port, failures=failures)
+    return ProbeReport(**texts, port=port, failures=failures)
 
 
 def _table(document: Any, names: set[str], where: str) -> dict[str, Any]:

@@ -89,8 +89,8 @@ def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator
             yield _closed(sender, receiver, why)
 
 
-def described(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
-    """What is known of a link that works, in a line."""
+def describe_link(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
+    """What is known about a link that works, in a line."""
     parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
     if bytes_s := slowest_bytes_s((head, worker)):
         parts.append(f"{rate(bytes_s / GOODPUT)} by its interfaces")

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from caovand.core.cluster.link import Probe, Reached, probe_from, probe_to, reached_from, reached_to
+from caovand.core.cluster.link import (
+    Probe,
+    ProbeReport,
+    probe_from,
+    probe_to,
+    reached_from,
+    reached_to,
+)
 from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan
@@ -83,7 +90,7 @@ class Report:
     clock: float = 0.0
     echo: float = 0.0
     held_s: float = 0.0
-    reached: Reached | None = None
+    reached: ProbeReport | None = None
 
 
 def encode_order(order: Order) -> bytes:

@@ -27,7 +27,7 @@ def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     if not theirs:
         yield finding(
             "FAIL",
-            f"{head.name} has no file of the model, {worker.name} has {listed(sorted(own))}",
+            f"{head.name} has no file of the model, {worker.name} has {name_some(sorted(own))}",
             _copy(worker, head),
             head,
         )
@@ -37,25 +37,25 @@ def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     changed = sorted(name for name in theirs.keys() & own.keys() if theirs[name] != own[name])
     fix = _copy(head, worker, contents=bool(changed), delete=bool(extra))
     if missing:
-        text = f"{worker.name} lacks {listed(missing)} of the model that {head.name} has"
+        text = f"{worker.name} lacks {name_some(missing)} of the model that {head.name} has"
         yield finding("FAIL", text, fix, worker)
     if extra:
-        text = f"{worker.name} has {listed(extra)} of the model that {head.name} lacks"
+        text = f"{worker.name} has {name_some(extra)} of the model that {head.name} lacks"
         yield finding("FAIL", text, fix, worker)
     if changed:
-        text = f"{listed(changed)} of the model on {worker.name} and {head.name} differ"
+        text = f"{name_some(changed)} of the model on {worker.name} and {head.name} differ"
         yield finding("FAIL", text, fix, worker)
 
 
-def counted(number: int) -> str:
+def count_text(number: int) -> str:
     """Such as "1 file"."""
     return f"{number} file" if number == 1 else f"{number} files"
 
 
-def listed(names: list[str]) -> str:
+def name_some(names: list[str]) -> str:
     """How many, and the first names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{counted(len(names))} ({', '.join(names[:NAMED])}{more})"
+    return f"{count_text(len(names))} ({', '.join(names[:NAMED])}{more})"
 
 
 def _copy(

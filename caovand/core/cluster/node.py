@@ -113,7 +113,7 @@ def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> N
     return Node(name, gpus, ram_mib)
 
 
-def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
+def assume_nodes(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
     """The other nodes of a head that are not known: as if each offered its cards, all of them
     free."""
     if section.role != "head":
@@ -125,7 +125,7 @@ def assumed(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
     return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))
 
 
-def reportable(files: Collection[str]) -> bool:
+def fits_report(files: Collection[str]) -> bool:
     """Whether a report has room for the digests of these files."""
     size = sum(len(json.dumps(name)) + DIGEST_BYTES for name in files)
     return len(files) <= MAX_FILES and size <= MODEL_BYTES

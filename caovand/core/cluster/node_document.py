@@ -62,7 +62,7 @@ NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
 """Texts that are never empty."""
 
 
-def shown(facts: NodeFacts | None) -> dict[str, Any]:
+def public_facts(facts: NodeFacts | None) -> dict[str, Any]:
     """What people and `caovanctl plan` are shown of the facts, in the document of the op `cluster`.
 
     Equal cards that follow each other are one entry with a `count`, and with what others use of
@@ -84,7 +84,7 @@ def _shown(alike: list[Card]) -> dict[str, Any]:
 
 
 def read_shown_cards(document: Any) -> tuple[Card, ...]:
-    """The cards in what is `shown`; BadFacts for anything else."""
+    """The cards in what `public_facts` returned; raises BadFacts for anything else."""
     if not isinstance(document, list):
         raise BadFacts("cards", "is not a list")
     found: list[Card] = []
@@ -124,7 +124,7 @@ def to_document(facts: NodeFacts) -> dict[str, Any]:
 
 
 def from_document(document: Any) -> NodeFacts:
-    """The facts in a document; BadFacts for anything else."""
+    """The facts in a document; raises BadFacts for anything else."""
     values = _table(document, "the document", NAMES)
     return NodeFacts(**{name: _read(value, name) for name, value in values.items()})
 

@@ -65,7 +65,7 @@ def remove(text: str) -> str:
 
 
 def _block(keys: Mapping[str, Any], section: str | None = None) -> Iterator[str]:
-    """The lines of a block, with those of the section it stands for."""
+    """The lines of a block, including those of the section it replaces."""
     yield BEGIN
     yield "[cluster]"
     for name, value in keys.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caovand.core.cluster.finding import finding, older, pair
+from caovand.core.cluster.finding import both_values, finding, older_release
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
@@ -18,7 +18,7 @@ def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Ite
     if head.engine != worker.engine:
         yield finding(
             "FAIL",
-            f"engine differs: {pair(head, head.engine, worker, worker.engine)}",
+            f"engine differs: {both_values(head, head.engine, worker, worker.engine)}",
             f'set [engine] kind = "{head.engine}" in /etc/caovan.toml, then: sudo systemctl restart'
             " caovan",
             worker,
@@ -31,8 +31,8 @@ def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Ite
     yield from _driver(head, worker)
 
 
-def named(facts: NodeFacts, package: Package | None) -> str:
-    """What is installed, in a line, with the `package` that starts the ranks."""
+def versions_text(facts: NodeFacts, package: Package | None) -> str:
+    """The installed versions in one line, with the `package` that starts the ranks."""
     releases = (
         ("caovan", facts.caovan),
         (facts.engine, facts.version),
@@ -51,11 +51,11 @@ def named(facts: NodeFacts, package: Package | None) -> str:
 def _caovan(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     if head.caovan == worker.caovan:
         return
-    behind = older(head, head.caovan, worker, worker.caovan)
+    behind = older_release(head, head.caovan, worker, worker.caovan)
     newest = worker.caovan if behind is head else head.caovan
     yield finding(
         "FAIL",
-        f"caovan differs: {pair(head, head.caovan, worker, worker.caovan)}",
+        f"caovan differs: {both_values(head, head.caovan, worker, worker.caovan)}",
         f"sudo apt install ./caovan*.deb, the packages of {newest}",
         behind,
     )
@@ -71,21 +71,21 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
         ("FlashInfer", head.flashinfer, worker.flashinfer),
     ):
         if theirs != own:
-            text = f"{what} differs: {pair(head, theirs, worker, own)}"
+            text = f"{what} differs: {both_values(head, theirs, worker, own)}"
             yield finding("FAIL", text, install, worker)
     if head.plugin != worker.plugin:
         yield finding(
             "FAIL",
-            f"caovan's plugin differs: {pair(head, head.plugin, worker, worker.plugin)}",
+            f"caovan's plugin differs: {both_values(head, head.plugin, worker, worker.plugin)}",
             f"install the package caovan-kernels, then: {install}",
-            older(head, head.plugin, worker, worker.plugin),
+            older_release(head, head.plugin, worker, worker.plugin),
         )
     theirs, own = _minor(head.python), _minor(worker.python)
     if theirs != own:
         yield finding(
             "FAIL",
-            f"the engine's Python differs: {pair(head, theirs, worker, own)}; its processes send"
-            " each other pickled objects",
+            f"the engine's Python differs: {both_values(head, theirs, worker, own)}; its processes"
+            " send each other pickled objects",
             f"{install} --python {theirs}" if theirs else install,
             worker,
         )
@@ -94,7 +94,7 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     """What a start compiles on one of them only, or cannot: the plan follows the head's."""
     if head.jit_cache != worker.jit_cache:
-        releases = pair(head, head.jit_cache, worker, worker.jit_cache)
+        releases = both_values(head, head.jit_cache, worker, worker.jit_cache)
         text = f"FlashInfer's prebuilt kernels differ: {releases}"
         yield finding("WARN", text, _install(head, worker), worker)
         return
@@ -129,7 +129,7 @@ def _executor(head: NodeFacts, worker: NodeFacts, package: Package) -> Iterator[
             text = f"{package.name} is not installed in the engine's environment on {node.name}"
             yield finding("FAIL", text, _pip(package, there), node)
     if theirs and own and theirs != own:
-        text = f"{package.name} differs: {pair(head, theirs, worker, own)}"
+        text = f"{package.name} differs: {both_values(head, theirs, worker, own)}"
         yield finding("FAIL", text, _pip(package, theirs), worker)
 
 
@@ -173,7 +173,7 @@ def _driver(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
     if head.cards and worker.cards and head.driver != worker.driver:
         yield finding(
             "WARN",
-            f"driver differs: {pair(head, head.driver, worker, worker.driver)}",
+            f"driver differs: {both_values(head, head.driver, worker, worker.driver)}",
             "sudo ubuntu-drivers install, then reboot",
-            older(head, head.driver, worker, worker.driver),
+            older_release(head, head.driver, worker, worker.driver),
         )

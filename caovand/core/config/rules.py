@@ -82,7 +82,7 @@ def _page(config: Config) -> Iterable[str]:
     listen = config.page.listen
     if not addresses.is_endpoint(listen) or config.page.token_file:
         return
-    if not addresses.is_loopback(addresses.split(listen)[0]):
+    if not addresses.is_loopback(addresses.split_address(listen)[0]):
         yield (
             f"[page] listen is {toml(listen)}, which other machines can reach, and there is no"
             " token_file; write a token to a file and name it there, or listen on 127.0.0.1"
@@ -96,7 +96,7 @@ def _gateway(config: Config) -> Iterable[str]:
     listen, port = config.gateway.listen, config.server.port
     if not addresses.is_endpoint(listen):
         return
-    if addresses.split(listen)[1] == port:
+    if addresses.split_address(listen)[1] == port:
         yield f"[gateway] listen must leave {port}, [server] port, to the engine"
     if config.cluster.role == "worker":
         yield "[gateway] listen is for the head: a worker answers no clients"
@@ -110,7 +110,7 @@ def _head(config: Config) -> Iterable[str]:
         wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
         yield f"[cluster] head {wanted}, is {toml(head)}"
         return
-    host, listens = addresses.split(head)
+    host, listens = addresses.split_address(head)
     if not addresses.is_host(host):
         yield f"[cluster] head must be a host's name or address with a port, is {toml(head)}"
     elif port in (listens, listens + 1):

@@ -184,7 +184,8 @@ class EngineSection:
     )
     writable: tuple[str, ...] = key(
         (),
-        "Further folders that a confined engine may write to. Takes effect when it starts.",
+        "Further folders and devices that a confined engine may write to. Takes effect when it"
+        " starts.",
         example='["/srv/loras"]',
         replans=False,
     )

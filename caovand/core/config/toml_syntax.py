@@ -14,7 +14,7 @@ TYPOGRAPHIC = "“”„‟‘’‚‛«»"
 GENERAL = 'write KEY = VALUE: text in "quotes", numbers and true or false without'
 
 
-def explained(text: str, message: str) -> str:
+def explain_syntax_error(text: str, message: str) -> str:
     """The line, what is wrong with it, and the remedy; `message` is the parser's.
 
     No value is repeated: it may be a password.

@@ -10,7 +10,7 @@ from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
 
 MARK = "caovan-probe:"
-"""What stands before the JSON of an answer: engines print more than they are asked. Scripts have it
+"""Precedes the JSON of an answer: engines print other text too. Scripts have it
 as `MARK`."""
 
 

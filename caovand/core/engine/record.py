@@ -92,7 +92,7 @@ class Nodes:
     own: Callable[[Plan, Place], Plan]
     """Adapts a local plan to the node's place."""
     all_reduces_over_link: Callable[[Plan], bool]
-    """Whether such a plan adds up the results of layers over the link."""
+    """Whether such a plan does all-reduces over the link."""
     no_rdma: Callable[[Mapping[str, str]], str]
     """Why [engine] env keeps ranks from InfiniBand and RoCE, "" if it does not."""
     by_host_name: Callable[[Mapping[str, str], str], bool]
@@ -144,7 +144,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskRequest:
     """A request of a model that does not generate text, made from its name and a text or token ids.
 
     `noun` is the answer for people; `flaw` says what is wrong with its JSON, "" for nothing.
@@ -185,7 +185,7 @@ class Api:
     """None for an engine that counts only what it completes."""
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """The fields of a request whose answer must follow a JSON schema; None if it cannot."""
-    works: Mapping[ModelTask, Work] = field(default_factory=dict)
+    works: Mapping[ModelTask, TaskRequest] = field(default_factory=dict)
     """The request of each task but generating text that the engine is planned for."""
     chat: str = "/v1/chat/completions"
     """Where OpenAI's chats go."""

@@ -32,7 +32,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
-class Sums:
+class AllReduceResult:
     """What a check found: `by` is NCCL or CUSTOM, `text` what was wrong; `at` is Unix time."""
 
     verdict: Verdict
@@ -56,19 +56,19 @@ def key_of(task: AllReduce, gpus: tuple[Gpu, ...], engine: EngineInfo) -> str:
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def to_document(found: Mapping[str, Sums]) -> dict[str, Any]:
+def to_document(found: Mapping[str, AllReduceResult]) -> dict[str, Any]:
     """The document to keep: the newest KEPT."""
     return {key: asdict(one) for key, one in list(found.items())[-KEPT:]}
 
 
-def from_document(document: Any) -> dict[str, Sums]:
+def from_document(document: Any) -> dict[str, AllReduceResult]:
     """What was found, by key; without entries that cannot be read."""
     if not isinstance(document, dict):
         return {}
     return {key: one for key, entry in document.items() if (one := read(entry)) is not None}
 
 
-def read(entry: Any) -> Sums | None:
+def read(entry: Any) -> AllReduceResult | None:
     """One entry, or one answer of the check with a time; None if it is no such thing."""
     if not isinstance(entry, dict) or entry.get("verdict") not in get_args(Verdict):
         return None
@@ -76,4 +76,4 @@ def read(entry: Any) -> Sums | None:
     number = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
     if not number or not isinstance(by, str) or not isinstance(text, str):
         return None
-    return Sums(entry["verdict"], float(at or 0), by[:MAX_TEXT], text[:MAX_TEXT])
+    return AllReduceResult(entry["verdict"], float(at or 0), by[:MAX_TEXT], text[:MAX_TEXT])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from caovand.core.facts.all_reduce import Sums
+from caovand.core.facts.all_reduce import AllReduceResult
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.problem import Problem
@@ -63,6 +63,6 @@ class DoctorFacts:
     dtype: str = ""
     mtp: int | None = None
     tokens_s: float | None = None
-    sums: Sums | None = None
+    sums: AllReduceResult | None = None
     own_port: bool = False
     link_errors: Mapping[int, int] = field(default_factory=dict)

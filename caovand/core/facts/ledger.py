@@ -41,7 +41,7 @@ def render(ledger: Ledger) -> dict[str, Any]:
     return {**asdict(ledger), "marks": ledger.marks._asdict()}
 
 
-def named(
+def named_pids(
     document: Any,
     boot_id: str,
     table: Sequence[Process],

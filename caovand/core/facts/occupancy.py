@@ -45,7 +45,7 @@ def host_reserve_mib(total_mib: int) -> int:
 
 
 def unoccupied(gpu: Gpu) -> Gpu:
-    """The card as if nobody used it."""
+    """The card with all its memory free."""
     reserve = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
     return replace(gpu, free_mib=max(gpu.total_mib - reserve, 0))
 
@@ -60,7 +60,7 @@ def without_other_processes(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
-def used(gpus: Sequence[Gpu]) -> Used:
+def used_by_card(gpus: Sequence[Gpu]) -> Used:
     """Memory in use on each card; for a partitioned card, on its fullest part."""
     found: dict[int, int] = {}
     for gpu in gpus:
@@ -82,7 +82,7 @@ def maxima(*samples: Used) -> Used:
     return {card: max(sample.get(card, 0) for sample in samples) for card in cards}
 
 
-def has_room_again(before: Used, now: Used) -> bool:
+def has_memory_again(before: Used, now: Used) -> bool:
     """Whether notably less memory of some card is in use than before."""
     return any(mib - now.get(card, mib) >= NOTABLE_MIB for card, mib in before.items())
 
@@ -108,13 +108,13 @@ def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
     return largest[0] if len(largest) == 1 else None
 
 
-def grown(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
+def find_growth(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
     """The processes that use notably more than before, and how much they use now."""
     return {place: mib for place, mib in now.items() if mib - before.get(place, 0) >= NOTABLE_MIB}
 
 
-def besides(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
-    """The memory that others use on each card, the driver included."""
+def used_by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
+    """The memory that others use on each card, including the driver."""
     return {s.index: s.used_mib - sum(mib for pid, mib in s.users if pid in ours) for s in samples}
 
 
@@ -132,7 +132,7 @@ def taken_since(before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]
     ]
 
 
-def withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -> str:
+def describe_withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -> str:
     """The memory that is not back after our processes died, in words; empty if all of it is.
 
     `before` is from before they started. Memory that others took since then does not count.
@@ -153,7 +153,7 @@ def withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -
     return "; ".join(missing_on)
 
 
-def reclaimed(gpus: Iterable[Gpu], pids: Container[int]) -> tuple[Gpu, ...]:
+def with_memory_back(gpus: Iterable[Gpu], pids: Container[int]) -> tuple[Gpu, ...]:
     """The cards as they will be once these processes are gone, to plan for their successor."""
     return tuple(
         replace(gpu, free_mib=min(gpu.free_mib + _used_by(gpu, pids), unoccupied(gpu).free_mib))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Process:
-    """One process; (pid, start) names it for ever, start is in clock ticks since boot."""
+    """One process; (pid, start) names it forever, start is in clock ticks since boot."""
 
     pid: int
     start: int
@@ -38,8 +38,8 @@ class Process:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What is known of one engine: its first process, and its processes when last seen.
+class KnownEngine:
+    """What is known about one engine: its first process, and its processes when last seen.
 
     `session` is the pid of the first process and `start` its start: nothing older is the engine's.
     `grouped` are the pids in its cgroup, None if it has none.
@@ -56,20 +56,20 @@ Outputs = Callable[[Process], Collection[str]]
 
 
 @dataclass(frozen=True)
-class Owners:
+class Ownership:
     """Each process's engine by pid, as its place among the engines; orphans of more than one."""
 
     by_pid: Mapping[int, int]
     unknown: tuple[Process, ...]
 
 
-def owners(
+def assign_owners(
     table: Sequence[Process],
-    engines: Sequence[Known],
+    engines: Sequence[KnownEngine],
     us: int,
     session: int,
     outputs: Outputs,
-) -> Owners:
+) -> Ownership:
     """Whose each process of `table` is.
 
     `us` is the daemon's pid and `session` its own; `outputs` asks what a process writes to.
@@ -92,11 +92,11 @@ def owners(
         if place is not None:
             found[process.pid] = place
     _add_descendants(found, table, us)
-    return Owners(found, tuple(unknown))
+    return Ownership(found, tuple(unknown))
 
 
 def _place(
-    process: Process, engines: Sequence[Known], seen: Mapping[tuple[int, int], int]
+    process: Process, engines: Sequence[KnownEngine], seen: Mapping[tuple[int, int], int]
 ) -> int | None:
     """Whose a process is by cgroup, session, or because it was seen."""
     in_session: int | None = None
@@ -113,7 +113,7 @@ def _place(
     return seen.get((process.pid, process.start)) if in_session is None else in_session
 
 
-def _of_orphan(process: Process, engines: Sequence[Known], outputs: Outputs) -> int | None:
+def _of_orphan(process: Process, engines: Sequence[KnownEngine], outputs: Outputs) -> int | None:
     candidates = _candidates(process, engines)
     if len(candidates) <= 1:
         return candidates[0] if candidates else None
@@ -125,7 +125,7 @@ def _of_orphan(process: Process, engines: Sequence[Known], outputs: Outputs) -> 
     return writing[0] if len(writing) == 1 else None
 
 
-def _candidates(process: Process, engines: Sequence[Known]) -> list[int]:
+def _candidates(process: Process, engines: Sequence[KnownEngine]) -> list[int]:
     """The engines that can have started an orphan which no cgroup holds."""
     alone = len(engines) == 1
     return [
@@ -135,12 +135,12 @@ def _candidates(process: Process, engines: Sequence[Known]) -> list[int]:
     ]
 
 
-def _knows_session(engine: Known, session: int) -> bool:
+def _knows_session(engine: KnownEngine, session: int) -> bool:
     return any(session in (member.session, member.pid) for member in engine.members)
 
 
 def _add_descendants(found: dict[int, int], table: Iterable[Process], us: int) -> None:
-    """Give what descends from an engine's processes to it, but for what is another's."""
+    """Assign descendants of an engine's processes to it, except those of another engine."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.core.figures.track import RECENT_S, rounded
+from caovand.core.figures.track import RECENT_S, round_figure
 from caovand.core.health.observation import GpuSample
 
 STEP_S = 4.0
@@ -15,26 +15,28 @@ FIGURES = ("power_w", "utilization", "temperature")
 
 
 @dataclass(frozen=True)
-class Round:
+class SampleRound:
     """The FIGURES of each card at one moment, by its index."""
 
     at: float
     cards: Mapping[int, tuple[float | None, ...]]
 
 
-def follow(rounds: tuple[Round, ...], samples: Iterable[GpuSample]) -> tuple[Round, ...]:
+def follow(
+    rounds: tuple[SampleRound, ...], samples: Iterable[GpuSample]
+) -> tuple[SampleRound, ...]:
     """The rounds of the last RECENT_S seconds with one more."""
     found = list(samples)
     at = max((sample.at for sample in found), default=float("-inf"))
     if not found or (rounds and at < rounds[-1].at + STEP_S):
         return rounds
-    one = Round(
-        at, {s.index: tuple(rounded(getattr(s, name), 1) for name in FIGURES) for s in found}
+    one = SampleRound(
+        at, {s.index: tuple(round_figure(getattr(s, name), 1) for name in FIGURES) for s in found}
     )
     return (*(before for before in rounds if before.at > at - RECENT_S), one)
 
 
-def series(rounds: Sequence[Round], now: float) -> dict[str, Any]:
+def series(rounds: Sequence[SampleRound], now: float) -> dict[str, Any]:
     """A list for each card and figure, None if it is unknown; `card_age_s` falls."""
     known = [one for one in rounds if one.at > now - RECENT_S]
     indices = sorted({index for one in known for index in one.cards})

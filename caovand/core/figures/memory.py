@@ -1,4 +1,4 @@
-"""Whose the memory of a slot's cards is: the engine's by part, and that of others."""
+"""Who uses the memory of a slot's cards: the engine, by part, and other processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_card(
     return found
 
 
-def strange(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
+def foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
     """The cards whose processes have pids of another host, from what `by_card` found.
 
     In a container the driver reports the host's: none is the engine's though it serves, and here

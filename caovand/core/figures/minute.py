@@ -52,7 +52,7 @@ class CardMinute:
     power_w: float | None
     energy_j: float | None
     throttled: float
-    """The share of samples in which something slowed it down."""
+    """The share of samples in which the card was throttled."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Track:
     recent: tuple[Point, ...] = ()
 
 
-def restarted(track: Track) -> Track:
+def begin_engine(track: Track) -> Track:
     """Another engine begins and counts from 0."""
     return replace(track, last=None)
 
@@ -82,7 +82,7 @@ def describe(track: Track, now: float) -> dict[str, Any]:
         "first_token_s": quantiles(window, "first_token_s"),
         "token_s": quantiles(window, "token_s"),
         "step_s": quantiles(window, "step_s"),
-        "prefix_hits": rounded(ratio(window.prefix_hits, window.prefix_queries)),
+        "prefix_hits": round_figure(ratio(window.prefix_hits, window.prefix_queries)),
         "drafting": drafting(window),
         "totals": track.total.describe(),
     }
@@ -98,9 +98,9 @@ def series(track: Track, now: float) -> dict[str, list[float | None]]:
     for name in RATES:
         found[f"{name}_per_s"] = [_rate(more, name, b.at - a.at) for a, b, more in pairs]
     for name in ("running", "waiting", "kv_cache_usage"):
-        found[name] = [rounded(getattr(b, name)) for _, b, _ in pairs]
+        found[name] = [round_figure(getattr(b, name)) for _, b, _ in pairs]
     for name, (times, share) in QUANTILES.items():
-        found[name] = [rounded(getattr(more, times).quantile(share)) for *_, more in pairs]
+        found[name] = [round_figure(getattr(more, times).quantile(share)) for *_, more in pairs]
     found["tokens_per_step"] = [(drafting(more) or {}).get("tokens_per_step") for *_, more in pairs]
     return found
 
@@ -121,13 +121,13 @@ def quantiles(counters: Counters, name: str) -> Mapping[str, float | None]:
     """The median, the 99th percentile and the mean of a histogram."""
     found = getattr(counters, name)
     values = {"p50": found.quantile(0.5), "p99": found.quantile(0.99), "mean": found.mean}
-    return {name: rounded(value, 6) for name, value in values.items()}
+    return {name: round_figure(value, 6) for name, value in values.items()}
 
 
 def _latest(track: Track) -> tuple[Point | None, Point]:
     return (track.recent[-2] if len(track.recent) > 1 else None), track.recent[-1]
 
 
-def rounded(value: float | None, digits: int = DIGITS) -> float | None:
+def round_figure(value: float | None, digits: int = DIGITS) -> float | None:
     """The value as charts and tables have it; None stays None."""
     return None if value is None else round(value, digits)

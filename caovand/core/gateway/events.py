@@ -25,7 +25,7 @@ class EngineState(str, Enum):
     """What an engine is doing, as the daemon reports it.
 
     STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
-    finish. GONE: none serves, and none will before somebody acts.
+    finish. GONE: none serves, and none will before someone acts.
     """
 
     STARTING = "starting"
@@ -126,7 +126,7 @@ class Lost(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Faulted(OfRequest):
-    """The engine answered with a fault of its own, which is not passed on yet."""
+    """The engine answered, or ends a begun answer, with a fault that is not passed on yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

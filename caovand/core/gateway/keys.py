@@ -40,7 +40,7 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def checked(key: ClientKey, taken: Sequence[str]) -> ClientKey:
+def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
     """The key to add, or ProblemError if it cannot be; `taken` are the names there are."""
     cannot = f"add the key {key.name[:64]!r}"
     if not NAME.fullmatch(key.name):

@@ -36,7 +36,7 @@ class Defaults:
 
 
 @dataclass(frozen=True)
-class Meant:
+class ResolvedName:
     """The served model a name means, and the effort it asks for, "" for none."""
 
     model: str
@@ -57,28 +57,28 @@ class Naming:
         known = (alias for alias, name in self.aliases.items() if self._served(name))
         return tuple(dict.fromkeys((*self.served, *known)))
 
-    def meant(self, name: str) -> Meant | None:
+    def meant(self, name: str) -> ResolvedName | None:
         """Return the model that `name` means ("" the default), None if there is none."""
         if not name and self.served:
-            return Meant(self.served[0])
+            return ResolvedName(self.served[0])
         return self._served(name) or self._aliased(name) or self._with_effort(name)
 
-    def _served(self, name: str) -> Meant | None:
+    def _served(self, name: str) -> ResolvedName | None:
         if name in self.served:
-            return Meant(name)
+            return ResolvedName(name)
         model, _, effort = name.rpartition(":")
-        return Meant(model, effort) if model in self.served and effort in EFFORTS else None
+        return ResolvedName(model, effort) if model in self.served and effort in EFFORTS else None
 
-    def _aliased(self, name: str) -> Meant | None:
+    def _aliased(self, name: str) -> ResolvedName | None:
         return self._served(self.aliases[name]) if name in self.aliases else None
 
-    def _with_effort(self, name: str) -> Meant | None:
+    def _with_effort(self, name: str) -> ResolvedName | None:
         alias, _, effort = name.rpartition(":")
         found = self._aliased(alias) if effort in EFFORTS else None
-        return Meant(found.model, effort) if found else None
+        return ResolvedName(found.model, effort) if found else None
 
 
-def rewritten(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
+def rewrite_body(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
     """The body with the served model's name, and with defaults for what it does not set."""
     name = fields.model
     meant = naming.meant(name) if name is not None else None

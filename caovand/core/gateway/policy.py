@@ -37,13 +37,12 @@ from caovand.core.gateway.events import (
     Why,
 )
 from caovand.core.gateway.fair import FairQueue, Lane
-from caovand.core.gateway.requests import Cut, GatewayRules, OpenRequest
+from caovand.core.gateway.pace import Pace
+from caovand.core.gateway.requests import GatewayRules, OpenRequest
 from caovand.core.gateway.suspects import Suspects
 
 CONFIRM_S = 5.0
 """How long the daemon has to report the death of an engine that broke a connection or faulted."""
-CUT_S = 30.0
-"""How long it has to report the death of one that cut off an answer after it had begun."""
 RECONNECT_S = 1.0
 """The pause after a failed connection before the engine gets requests again."""
 ALONE_S = 30.0
@@ -55,7 +54,6 @@ MAX_PATIENCE_S = 60.0
 MAX_ATTEMPTS = 3
 RETRY_S = 30
 """When a client should come again if nobody knows when an engine will serve."""
-SMOOTHING = 0.1
 
 
 class Policy:
@@ -72,9 +70,8 @@ class Policy:
         self._alone: int | None = None
         self._doubtful_until = -math.inf
         self._bytes = 0
-        self._mean_s = 0.0
+        self._pace = Pace()
         self._known = Suspects()
-        self._cut: list[Cut] = []
         self._effects: list[Effect] = []
 
     @property
@@ -145,8 +142,7 @@ class Policy:
             self._bytes -= request.size  # nobody needs its body any more
             request.size = 0
         elif isinstance(event, Done):
-            took_s = at - request.forwarded_at
-            self._mean_s += (took_s - self._mean_s) * (SMOOTHING if self._mean_s else 1.0)
+            self._pace.answered(at - request.forwarded_at)
             if self._alone == request.number:
                 self._known.clear(request.digest)
             self._remove(request)
@@ -154,11 +150,11 @@ class Policy:
             self._doubtful_until = at + RECONNECT_S
             self._wait_again(request, at)
         elif isinstance(event, Lost) and stage is Stage.BEGUN:
-            self._cut.append(Cut(request.digest, at, self._alone == request.number))
+            self._known.cut_off(request.digest, at, alone=self._alone == request.number)
             self._end(request, Why.ENGINE_ENDED)
-        elif isinstance(event, (Lost, Faulted)) and stage is Stage.FORWARDED:
+        elif isinstance(event, (Lost, Faulted)):
             if self.engine.state is EngineState.DRAINING:
-                self._again(request, at)  # the next engine's: this one would drain in vain
+                self._leave_to_next(request, at)  # this one would drain in vain
                 return
             request.broken, request.since = type(event), at
             if isinstance(event, Lost):
@@ -168,17 +164,14 @@ class Policy:
         self._bytes += size - request.size
         request.size = size
         if self._bytes > self.rules.max_bytes:
-            self._remove(request)
-            self._refuse(request.number, Why.BYTES_FULL)
+            self._end(request, Why.BYTES_FULL)
 
     def _complete(self, request: OpenRequest, event: Complete) -> None:
         request.digest, request.tokens = event.digest, event.tokens
         if self._known.is_killer(event.digest, event.at):
-            self._remove(request)
-            self._refuse(request.number, Why.KILLER)
+            self._end(request, Why.KILLER)
         elif self.engine.state is EngineState.GONE or self._ends_for_good:
-            self._remove(request)
-            self._refuse(request.number, Why.NO_ENGINE)
+            self._end(request, Why.NO_ENGINE)
         else:
             request.suspect = self._known.is_suspect(event.digest, event.at)
             self._wait_again(request, event.at)
@@ -208,15 +201,14 @@ class Policy:
         self._away -= Counter((request.lane,))
         del self._requests[request.number]
 
-    def _refuse(self, number: int, why: Why) -> None:
+    def _refuse(self, number: int, why: Why, how: type[Refuse] | type[End] = Refuse) -> None:
         after_s = None if why is Why.KILLER else self.retry_after_s()
-        self._effects.append(Refuse(number, why, after_s))
+        self._effects.append(how(number, why, after_s))
 
     def _end(self, request: OpenRequest, why: Why) -> None:
-        """End a begun answer."""
+        """End a request with an error, which comes in its answer if that has begun."""
         self._remove(request)
-        after_s = None if why is Why.KILLER else self.retry_after_s()
-        self._effects.append(End(request.number, why, after_s))
+        self._refuse(request.number, why, End if request.stage is Stage.BEGUN else Refuse)
 
     # -- the engine -------------------------------------------------------------------------
 
@@ -233,47 +225,49 @@ class Policy:
         elif event.state is EngineState.DRAINING:
             for request in [self._requests[number] for number in self._at_engine]:
                 if request.broken:
-                    self._again(request, event.at)
+                    self._leave_to_next(request, event.at)
         if event.state is EngineState.GONE or self._ends_for_good:
             for number in [*self._suspects_waiting, *self._queue]:
-                self._remove(self._requests[number])
-                self._refuse(number, Why.NO_ENGINE)
+                self._end(self._requests[number], Why.NO_ENGINE)
 
     def _engine_ended(self, at: float, *, planned: bool) -> None:
-        cut, self._cut = self._cut, []
-        for one in () if planned else cut:
-            self._known.add(one.digest, at, killer=one.alone)
+        self._known.engine_ended(at, planned=planned)
         alone = self._alone
         for request in [self._requests[number] for number in self._at_engine]:
-            killer = not planned and request.number == alone
-            if not planned:
-                self._known.add(request.digest, at, killer=killer)
+            if planned:
+                self._leave_to_next(request, at)
+                continue
+            killer = request.number == alone
+            why = Why.KILLER if killer else Why.ENGINE_ENDED
+            self._known.add(request.digest, at, killer=killer)
             if request.stage is Stage.BEGUN:
-                self._end(request, Why.KILLER if killer else Why.ENGINE_ENDED)
-            elif planned:
-                self._again(request, at)
+                self._end(request, why)
             else:
-                self._blame(request, at, alone=killer)
-
+                self._blame(request, at, why)
         for number in [*self._suspects_waiting, *self._queue]:
             self._recognise(self._requests[number], at)
+
+    def _leave_to_next(self, request: OpenRequest, at: float) -> None:
+        """The engine ends as planned: another one answers what has not begun."""
+        if request.stage is Stage.BEGUN:
+            self._end(request, Why.ENGINE_ENDED)
+        else:
+            self._again(request, at)
 
     def _recognise(self, request: OpenRequest, at: float) -> None:
         """One that waits may be the same as one with which an engine has just ended."""
         if self._known.is_killer(request.digest, at):
-            self._remove(request)
-            self._refuse(request.number, Why.KILLER)
+            self._end(request, Why.KILLER)
         elif not request.suspect and self._known.is_suspect(request.digest, at):
             self._queue.remove(request.number)
             request.suspect = True
             bisect.insort(self._suspects_waiting, request.number)
 
-    def _blame(self, request: OpenRequest, at: float, *, alone: bool) -> None:
-        """An engine ended while it had this request, and had not begun to answer it."""
+    def _blame(self, request: OpenRequest, at: float, why: Why) -> None:
+        """Try a request alone after an attempt that broke; refuse a killer, and the last try."""
         request.tries += 1
-        if alone or request.tries >= MAX_ATTEMPTS:
-            self._remove(request)
-            self._refuse(request.number, Why.KILLER if alone else Why.ENGINE_ENDED)
+        if why is Why.KILLER or request.tries >= MAX_ATTEMPTS:
+            self._end(request, why)
             return
         request.suspect = True
         self._again(request, at)
@@ -288,9 +282,8 @@ class Policy:
         for number in [*self._suspects_waiting, *self._queue]:
             request = self._requests[number]
             if at - request.since >= self.rules.hold_s:
-                self._remove(request)
-                self._refuse(number, Why.TOO_LONG)
-        self._cut = [one for one in self._cut if at - one.at < CUT_S]
+                self._end(request, Why.TOO_LONG)
+        self._known.forget(at)
         for request in [self._requests[number] for number in self._at_engine]:
             if request.broken and at - request.since >= CONFIRM_S:
                 self._settle(request, at)
@@ -307,13 +300,7 @@ class Policy:
             self._remove(request)
             self._effects.append(Release(request.number))
             return
-        request.tries += 1
-        if request.tries >= MAX_ATTEMPTS:
-            self._remove(request)
-            self._refuse(request.number, Why.LOST)
-            return
-        request.suspect = True
-        self._again(request, at)
+        self._blame(request, at, Why.LOST)
 
     # -- the queue --------------------------------------------------------------------------
 
@@ -352,10 +339,7 @@ class Policy:
         engine = self.engine
         if engine.state is not EngineState.SERVING:
             return engine.expected_s
-        if engine.at_once is None:
-            return 0.0
-        ahead = self.waiting + len(self._at_engine) - engine.at_once + 1
-        return max(ahead, 0) / engine.at_once * self._mean_s
+        return self._pace.wait_s(self.waiting + len(self._at_engine), engine.at_once)
 
     def retry_after_s(self) -> int:
         """When a client had better come again, in whole seconds."""

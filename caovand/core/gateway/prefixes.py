@@ -26,7 +26,7 @@ _CACHE_CONTROL = re.compile(rb',?\s{0,9}"cache_control"\s{0,9}:\s{0,9}\{[^{}]{0,
 
 
 @dataclass(frozen=True)
-class Part:
+class PrefixPart:
     """A part of a prompt in its order: `name` is what it is called, such as "message 3"."""
 
     name: str
@@ -34,7 +34,7 @@ class Part:
     size: int
 
 
-def parts(body: bytes, spans: Sequence[tuple[str, int, int]]) -> Iterator[Part]:
+def prefix_parts(body: bytes, spans: Sequence[tuple[str, int, int]]) -> Iterator[PrefixPart]:
     """The parts of a body: what comes before the messages, then each of these."""
     if len(body) > MAX_BODY_BYTES or len(spans) > MAX_PARTS:
         return
@@ -44,7 +44,7 @@ def parts(body: bytes, spans: Sequence[tuple[str, int, int]]) -> Iterator[Part]:
         # Clients of Anthropic's API move this mark on with each turn; no engine reads it.
         text = _CACHE_CONTROL.sub(b"", body[begin:end])
         digest = hashlib.blake2b(text, digest_size=8).digest()
-        yield Part(_NAMES.get(field, f"message {number}"), digest, len(text))
+        yield PrefixPart(_NAMES.get(field, f"message {number}"), digest, len(text))
 
 
 _ORDER = {"tools": 0, "system": 1, "instructions": 1}
@@ -52,7 +52,7 @@ _NAMES: Mapping[str, str] = {
     "tools": "the list of tools", "system": "the system prompt", "instructions": "the instructions",
 }  # fmt: skip
 
-Conversation = tuple[Part, ...]
+Conversation = tuple[PrefixPart, ...]
 
 
 class Prefixes:

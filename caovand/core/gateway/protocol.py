@@ -62,7 +62,7 @@ def document(form: Form, fault: Fault) -> dict[str, Any]:
     return {"error": error}
 
 
-def event(form: Form, fault: Fault) -> bytes:
+def error_event(form: Form, fault: Fault) -> bytes:
     """The error as the last event of a stream."""
     body = document(form, fault)
     if form is Form.OPENAI:
@@ -72,9 +72,26 @@ def event(form: Form, fault: Fault) -> bytes:
     return b"event: error\n" + _data(body)
 
 
-def wrapped(form: Form, error: Mapping[str, Any]) -> bytes:
+def wrap_error(form: Form, error: Mapping[str, Any]) -> bytes:
     """An engine's own error, which it answered with instead of a stream."""
     return (b"" if form is Form.OPENAI else b"event: error\n") + _data(error)
+
+
+_ERRORS = (b'data: {"error"', b"event: error")
+
+
+def error_at(chunk: bytes, *, fresh: bool) -> int:
+    """Where an engine's error event begins in a piece of a stream, -1 without one.
+
+    `fresh` says that the piece begins with an event. No text can be taken for an error: JSON has no
+    line end of its own.
+    """
+    if b"error" not in chunk:
+        return -1
+    if fresh and chunk.startswith(_ERRORS):
+        return 0
+    found = [chunk.find(b"\n\n" + error) for error in _ERRORS]
+    return min((place + 2 for place in found if place >= 0), default=-1)
 
 
 def _data(body: Mapping[str, Any]) -> bytes:

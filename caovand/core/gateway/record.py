@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from caovand.core.gateway.usage import Used
+from caovand.core.gateway.usage import KeyUsage
 
 MAX_KEPT = 100
 MAX_PATH, MAX_MODEL = 60, 80
@@ -20,7 +20,7 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-NOTHING = Used(0, 0, estimated=False)
+NOTHING = KeyUsage(0, 0, estimated=False)
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Record:
     sent: float | None = None
     """When it went to the engine that answered it."""
     first: float | None = None
-    used: Used = NOTHING
+    used: KeyUsage = NOTHING
     prefix: str = ""
     """What changed in the conversation, so that the engine read the rest again."""
     tries: int = 0
@@ -84,7 +84,7 @@ class Totals:
         }  # fmt: skip
 
 
-def grown(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
+def add_growth(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
     """The `total` of several gateways, of which the last one counted `before`, and counts `now`.
 
     One that counts less is another.
@@ -97,7 +97,7 @@ def grown(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str,
     return {"ended": dict(ended), **more}
 
 
-def usable(row: Any) -> bool:
+def is_row(row: Any) -> bool:
     """Whether this is a row of a record."""
     return (
         isinstance(row, dict)

@@ -1,4 +1,4 @@
-"""What the policy knows of each request, and the bounds that it keeps."""
+"""The policy's record of each request, and its limits."""
 
 from __future__ import annotations
 
@@ -28,15 +28,6 @@ class OpenRequest:
     forwarded_at: float = 0.0
     broken: type[Lost] | type[Faulted] | None = None
     """What its attempt ended with, until it is known whether the engine died."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A begun answer that the engine cut off, until it is known whether it died of that request."""
-
-    digest: bytes
-    at: float
-    alone: bool
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ def engine_of(s: Snapshot, *, drains: bool) -> EngineState:
         return EngineState.SERVING
     if s.ending is not None and drains:
         return EngineState.DRAINING
-    return EngineState.STARTING if s.state in _EXPECTED or returns(s) else EngineState.GONE
+    return EngineState.STARTING if s.state in _EXPECTED or will_return(s) else EngineState.GONE
 
 
-def returns(s: Snapshot) -> bool:
+def will_return(s: Snapshot) -> bool:
     """Whether another engine follows the one that is being ended."""
     return s.ending is not None and s.ending.after_stop in ("start", "backoff", "hold")

@@ -5,8 +5,21 @@ Clients send what broke off again as a request of its own: it is the same by its
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 MAX_KEPT = 512
 KEPT_S = 3600.0
+CUT_S = 30.0
+"""How long the daemon has to report the death of an engine that cut off a begun answer."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An answer that the engine cut off, until it is known whether that request killed it."""
+
+    digest: bytes
+    at: float
+    alone: bool
 
 
 class Suspects:
@@ -14,6 +27,21 @@ class Suspects:
 
     def __init__(self) -> None:
         self._kept: dict[bytes, tuple[float, bool]] = {}
+        self._cut: list[Cut] = []
+
+    def cut_off(self, digest: bytes, at: float, *, alone: bool) -> None:
+        """The engine broke off a begun answer: an end that follows may be due to this request."""
+        self._cut.append(Cut(digest, at, alone))
+
+    def engine_ended(self, at: float, *, planned: bool) -> None:
+        """Suspect what the engine had cut off, unless it was to end."""
+        cut, self._cut = self._cut, []
+        for one in () if planned else cut:
+            self.add(one.digest, at, killer=one.alone)
+
+    def forget(self, at: float) -> None:
+        """An engine that is still reported alive did not die of what it cut off long ago."""
+        self._cut = [one for one in self._cut if at - one.at < CUT_S]
 
     def add(self, digest: bytes, at: float, *, killer: bool) -> None:
         """Remember one; a killer stays one."""

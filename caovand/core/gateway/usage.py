@@ -22,7 +22,7 @@ _ANSWER_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
 
 
 @dataclass(frozen=True)
-class Used:
+class KeyUsage:
     """Tokens of one request; `estimated` if the answer did not contain the engine's own count."""
 
     read: int
@@ -35,7 +35,7 @@ class Used:
         return self.read + self.written
 
 
-def expected(body_bytes: int, max_tokens: int | None) -> float:
+def expected_tokens(body_bytes: int, max_tokens: int | None) -> float:
     """The tokens that a request with such a body is expected to cost."""
     assumed = ASSUMED_ANSWER_TOKENS
     written = assumed if max_tokens is None else min(max_tokens, assumed)
@@ -54,13 +54,13 @@ class Meter:
         self._bytes += len(chunk)
         self._tail = (self._tail + chunk)[-TAIL_BYTES:]
 
-    def used(self, body_bytes: int) -> Used:
+    def used(self, body_bytes: int) -> KeyUsage:
         """What the request used, whose body had this size."""
         read, written = _PROMPT_TOKENS.findall(self._tail), _ANSWER_TOKENS.findall(self._tail)
         if read:  # an embedding writes nothing
-            return Used(int(read[-1]), int(written[-1]) if written else 0, False)
+            return KeyUsage(int(read[-1]), int(written[-1]) if written else 0, False)
         by_size = self._events or math.ceil(self._bytes / BYTES_PER_TOKEN)
-        return Used(math.ceil(body_bytes / BYTES_PER_TOKEN), by_size, True)
+        return KeyUsage(math.ceil(body_bytes / BYTES_PER_TOKEN), by_size, True)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Ledger:
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], list[int]] = {}
 
-    def add(self, name: str, used: Used, unix: float) -> None:
+    def add(self, name: str, used: KeyUsage, unix: float) -> None:
         """Count a request."""
         self.put_back([[int(unix // DAY_S), name, 1, used.read, used.written]])
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Inventory
-from caovand.core.facts.occupancy import Used, has_room_again
+from caovand.core.facts.occupancy import Used, has_memory_again
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan, Setting
 
@@ -91,7 +91,7 @@ def from_document(
         return None
     # Missing in documents of earlier versions.
     others = {int(card): mib for card, mib in document.get(OTHERS, {}).items()}
-    if used is not None and has_room_again(others, used):
+    if used is not None and has_memory_again(others, used):
         return None
     taken = tuple(filter(None, map(healing.read, document["rungs"])))
     settings = _restored(document["settings"])

@@ -34,7 +34,7 @@ def foresee(
         engine.healing,
         config.policy,
         lambda one: planning.conflicts(one, inventory),
-        occupancy.used(inventory.gpus),
+        occupancy.used_by_card(inventory.gpus),
     )
     found, lower, worth_trying = known, plan, None
     while found is not None and found.finding.failure == "kv-cache-short":

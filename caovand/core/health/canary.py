@@ -45,7 +45,7 @@ class Degenerate(Exception):
 
 
 @dataclass(frozen=True)
-class Greedy:
+class GreedyAnswer:
     """A greedy answer; `margins` are how far each token's logprob was above the second best."""
 
     tokens: tuple[str, ...]
@@ -61,11 +61,11 @@ class Greedy:
         return 2 * sum(lead > margin for lead in self.margins) > len(self.margins)
 
 
-Kept = Mapping[str, Greedy]
+Kept = Mapping[str, GreedyAnswer]
 """First answers by their keys, oldest first."""
 
 
-def read(body: str, most: int = TOKENS) -> Greedy | None:
+def read(body: str, most: int = TOKENS) -> GreedyAnswer | None:
     """The answer in the JSON of OpenAI's completions with `logprobs: 2`, None if it has none.
 
     It has at most `most` tokens. Raises Degenerate.
@@ -80,10 +80,10 @@ def read(body: str, most: int = TOKENS) -> Greedy | None:
         margins = tuple(map(_margin, logprobs, tops))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return Greedy(tokens, margins) if 0 < len(tokens) == len(margins) <= most else None
+    return GreedyAnswer(tokens, margins) if 0 < len(tokens) == len(margins) <= most else None
 
 
-def changed(first: Greedy, now: Greedy, margin: float) -> str:
+def find_change(first: GreedyAnswer, now: GreedyAnswer, margin: float) -> str:
     """How `now` differs from `first` by more than rounding explains; empty if it does not.
 
     Raises Degenerate.
@@ -98,7 +98,7 @@ def changed(first: Greedy, now: Greedy, margin: float) -> str:
     return ""
 
 
-def alone(before: Progress | None, after: Progress | None) -> bool:
+def was_alone(before: Progress | None, after: Progress | None) -> bool:
     """Whether nobody else was served between these readings, while one answer was made."""
     if before is None or after is None:
         return False
@@ -128,7 +128,7 @@ def to_document(kept: Kept) -> dict[str, Any]:
     return {key: [list(one.tokens), list(one.margins)] for key, one in last}
 
 
-def from_document(document: Any) -> dict[str, Greedy] | None:
+def from_document(document: Any) -> dict[str, GreedyAnswer] | None:
     """The first answers in a document; None if it is unreadable."""
     if not isinstance(document, dict) or len(document) > KEPT:
         return None
@@ -141,7 +141,7 @@ def from_document(document: Any) -> dict[str, Greedy] | None:
             return None
         if not 0 < len(tokens) == len(margins) <= TOKENS:
             return None
-        found[key] = Greedy(tuple(tokens), tuple(map(float, margins)))
+        found[key] = GreedyAnswer(tuple(tokens), tuple(map(float, margins)))
     return found
 
 

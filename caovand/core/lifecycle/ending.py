@@ -76,7 +76,7 @@ def _of(s: Snapshot) -> Ending:
 
 
 def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
-    """Nothing is left of the child: do what it was ended for."""
+    """The child is gone: carry out what it was ended for."""
     after_stop = _of(s).after_stop
     s = replace(s, next_plan=_of(s).next_plan)
     if after_stop == "start":
@@ -153,7 +153,7 @@ def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules)
 
 
 def stopped(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
-    """Nothing is left of the child."""
+    """The child is gone."""
     return _stop_with(s, event.at, "stopped")
 
 
@@ -163,7 +163,7 @@ def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) ->
 
 
 def stopping_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Stop all the same: the next daemon ends what is left."""
+    """Stop anyway: the next daemon ends what is left."""
     return _stop_with(
         s, event.at, "the engine did not end within its deadline; look for its processes"
     )

@@ -41,7 +41,7 @@ def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
 
 
 def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
-    """It answers: it serves."""
+    """The engine answers, so it serves."""
     deadline = event.at + rules.watch.stable_after_s
     s = s.enter(State.SERVING, event.at, deadline, reason="", inspecting=s.inspecting)
     return replace(s, fallback=None), ()

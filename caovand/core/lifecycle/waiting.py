@@ -10,7 +10,7 @@ from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 
 def recheck(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Inspect again; after that only upon an answer, or when none comes for long."""
+    """Inspect again; after that only when an answer comes, or when none comes for long."""
     return inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.watch.recheck_s)))
 
 

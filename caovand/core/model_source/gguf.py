@@ -68,12 +68,12 @@ def variants(files: Iterable[RemoteFile]) -> tuple[Variant, ...]:
     return tuple(sorted(found.values(), key=lambda one: one.size_bytes))
 
 
-def named(found: Sequence[Variant], label: str) -> Variant | None:
+def find_variant(found: Sequence[Variant], label: str) -> Variant | None:
     """The model of this label, whatever its case."""
     return next((one for one in found if one.label.casefold() == label.casefold()), None)
 
 
-def preferred(found: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
+def preferred_variant(found: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
     """The model for a machine with so much free memory on cards and host.
 
     The best that lies on the cards as a whole; else one of four bits, which cards and host share;
@@ -81,7 +81,7 @@ def preferred(found: Sequence[Variant], card_bytes: int, host_bytes: int) -> Var
     that four bits come first.
     """
     quantised = [one for one in found if one.label not in WHOLE] or list(found)
-    usual = next((one for label in USUAL if (one := named(found, label))), None)
+    usual = next((one for label in USUAL if (one := find_variant(found, label))), None)
     least = usual.size_bytes if usual else 0
     on_cards = _largest(quantised, card_bytes * CARD_SHARE)
     if on_cards is not None and on_cards.size_bytes >= least:

@@ -23,7 +23,7 @@ TRUNCATED = 3000
 
 SHA256 = "sha256"
 GIT = "git"
-"""The hash by which git knows a small file: SHA-1 of its length and content."""
+"""The hash that git uses for a small file: SHA-1 of its length and content."""
 _HEX = {SHA256: re.compile(r"[0-9a-f]{64}"), GIT: re.compile(r"[0-9a-f]{40}")}
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -76,7 +76,7 @@ def split_name(text: str) -> tuple[str, str] | None:
 
 
 def digest(text: Any) -> Digest:
-    """A hash as `str` writes it; BadListing for anything else."""
+    """A hash as `str` writes it; raises BadListing for anything else."""
     kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
     if kind not in _HEX or not _HEX[kind].fullmatch(value):
         raise BadListing("a file's hash is not a SHA-256 or git digest")
@@ -84,7 +84,7 @@ def digest(text: Any) -> Digest:
 
 
 def file(path: Any, size_bytes: Any, known_by: Any) -> RemoteFile:
-    """One entry, checked; BadListing if nothing may be written under this name."""
+    """One entry, checked; raises BadListing if nothing may be written under this name."""
     if not isinstance(path, str) or not is_safe(path):
         raise BadListing(f"a file's name is refused: {one_line(ascii(path)[:80])}")
     if type(size_bytes) is not int or not 0 <= size_bytes <= MAX_BYTES:

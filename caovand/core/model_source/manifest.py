@@ -47,7 +47,7 @@ class Manifest:
 
 
 def read(document: Any) -> Manifest:
-    """What `document` wrote, checked like a hub's list; BadListing for anything else."""
+    """What `document` wrote, checked like a hub's list; raises BadListing for anything else."""
     if not isinstance(document, Mapping) or document.get("version") != VERSION:
         raise BadListing("it is of another version")
     texts = [document.get(key) for key in ("name", "endpoint", "revision", "commit", "pulled_at")]

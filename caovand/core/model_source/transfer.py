@@ -22,7 +22,7 @@ _LENGTH = re.compile(r"\d{1,15}")
 
 
 @dataclass(frozen=True)
-class Ask:
+class RangeRequest:
     """The next request for a file: from `offset` on, provided that it is still `etag`'s."""
 
     offset: int
@@ -58,14 +58,18 @@ class Judgement:
     why: str = ""
 
 
-def ask(have_bytes: int, size_bytes: int, etag: str) -> Ask:
+def ask(have_bytes: int, size_bytes: int, etag: str) -> RangeRequest:
     """What to ask for with `have_bytes` of `size_bytes` on disk."""
     if not 0 < have_bytes < size_bytes:
-        return Ask(0)
-    return Ask(have_bytes, "" if etag.startswith("W/") else etag)  # a weak one forbids ranges
+        return RangeRequest(0)
+    return RangeRequest(
+        have_bytes, "" if etag.startswith("W/") else etag
+    )  # a weak one forbids ranges
 
 
-def judge(asked: Ask, size_bytes: int, status: int, headers: Mapping[str, str]) -> Judgement:
+def judge(
+    asked: RangeRequest, size_bytes: int, status: int, headers: Mapping[str, str]
+) -> Judgement:
     """What an answer to `asked` is good for; the names of its headers are in lower case."""
     if status in RETRIED:
         return Judgement(Do.WAIT, why=f"HTTP {status}")

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def reading(gpu: Mapping[str, Any]) -> str:
-    """What it does and what slows it down, or its fault."""
+    """A card's load and what slows it down, or its fault."""
     if gpu["fault"]:
         return str(gpu["fault"])
     return ", ".join(filter(None, [load(gpu), slowdown(gpu)]))
@@ -28,7 +28,7 @@ def slowdown(gpu: Mapping[str, Any]) -> str:
     return f"slowed down by {gpu['throttled']}" if gpu["throttled"] else ""
 
 
-def kinds(cards: Iterable[tuple[str, float]]) -> str:
+def card_kinds(cards: Iterable[tuple[str, float]]) -> str:
     """Names and MiB by kind: "2 × NVIDIA A10 (22 GiB)"; drivers report one kind a few MiB apart."""
     counts = Counter(f"{name} ({round(mib / 1024)} GiB)" for name, mib in cards)
     return ", ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()))

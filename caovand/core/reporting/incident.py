@@ -54,7 +54,7 @@ class Case:
 def draft(
     case: Case, *, at: str, processes: Sequence[Mapping[str, Any]], host: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`incident.json` without its `cause`, secrets included; `at` is wall-clock time for people."""
+    """`incident.json` without its `cause`, with secrets; `at` is wall-clock time for people."""
     return {
         "at": at,
         "failure": case.finding.failure,
@@ -79,7 +79,7 @@ def draft(
 
 def document(draft: Mapping[str, Any], lines: Sequence[str], secrets: Iterable[str]) -> Any:
     """`incident.json` as stored: with the causing one of `lines`, without secrets."""
-    full = {**draft, "cause": cause(lines, draft["finding"]["line"])}
+    full = {**draft, "cause": causing_lines(lines, draft["finding"]["line"])}
     return hide_in(full, secrets, longest=MAX_TEXT)
 
 
@@ -100,7 +100,7 @@ def node_file(rank: int) -> str:
     return f"node-{rank}.json"
 
 
-def mark(snapshot: Snapshot) -> str:
+def dedup_mark(snapshot: Snapshot) -> str:
     """Equal for failures of which another incident would add nothing, "" for all others.
 
     A failure that is only waited out recurs; its incidents would displace the first one and those
@@ -113,7 +113,7 @@ def mark(snapshot: Snapshot) -> str:
     return " ".join(parts) if remedy.verdict == "hold" or remedy.excused else ""
 
 
-def cause(lines: Sequence[str], number: int) -> dict[str, Any] | None:
+def causing_lines(lines: Sequence[str], number: int) -> dict[str, Any] | None:
     """Line `number`, the causing one, with the lines around it; None without such a line."""
     at = number - 1
     if not 0 <= at < len(lines):

@@ -71,7 +71,7 @@ def _rank(rank: RankForecast) -> dict[str, Any]:
     }
 
 
-def foreseen(memory: MemoryEstimate | None) -> dict[str, float]:
+def forecast_figures(memory: MemoryEstimate | None) -> dict[str, float]:
     """What the forecast expects an engine to report, by the name of that figure.
 
     The stages of a pipeline differ: each reports figures of its own, such as `stage_0_weights_gib`.

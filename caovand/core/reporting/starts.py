@@ -17,7 +17,7 @@ LAUNCH = "launch"
 
 
 @dataclass(frozen=True)
-class Course:
+class StartInProgress:
     """A start under way: seconds of the phases so far, and since when the present one runs.
 
     `moved` is when it last showed progress.
@@ -29,7 +29,7 @@ class Course:
     moved: float
     spent: Mapping[str, float] = field(default_factory=dict)
 
-    def enter(self, phase: str, at: float, launches: AbstractSet[str]) -> Course:
+    def enter(self, phase: str, at: float, launches: AbstractSet[str]) -> StartInProgress:
         """Another phase begins; the last silence of a phase in `launches` is a process's launch."""
         split = max(self.since, self.moved) if self.phase in launches else at
         spent = _with(self.spent, self.phase, split - self.since)
@@ -52,18 +52,18 @@ class Start:
 
 
 def follow(
-    course: Course | None,
+    course: StartInProgress | None,
     before: Snapshot,
     after: Snapshot,
     event: Event,
     launches: AbstractSet[str],
-) -> Course | None:
+) -> StartInProgress | None:
     """The course after a step of the machine; None if no start is under way or was finished."""
     if after.state is not State.STARTING:
         serves = after.state is State.SERVING and before.state is State.STARTING
         return course.enter("", event.at, launches) if course and serves else None
     if course is None or course.generation != after.generation:
-        return Course(after.generation, after.phase, event.at, event.at)
+        return StartInProgress(after.generation, after.phase, event.at, event.at)
     if after.phase != course.phase:
         return course.enter(after.phase, event.at, launches)
     if isinstance(event, Progressed) and not event.heartbeat:
@@ -71,7 +71,9 @@ def follow(
     return course
 
 
-def finished(course: Course, plan: str, at: float, figures: Mapping[str, Any]) -> Start:
+def finish_start(
+    course: StartInProgress, plan: str, at: float, figures: Mapping[str, Any]
+) -> Start:
     """The start whose phases are over; of the engine's figures those in seconds are taken."""
     reported = {
         name: float(value)
@@ -82,7 +84,7 @@ def finished(course: Course, plan: str, at: float, figures: Mapping[str, Any]) -
     return Start(plan, at, total, dict(course.spent), reported)
 
 
-def earlier(starts: Sequence[Start], plan: str) -> Start | None:
+def earlier_start(starts: Sequence[Start], plan: str) -> Start | None:
     """The latest start of this plan, else of any; None without one."""
     same = [start for start in starts if start.plan == plan]
     return next(reversed(same or [*starts]), None)
@@ -93,7 +95,7 @@ def remaining_s(starts: Sequence[Start], plan: str, elapsed_s: float) -> float |
 
     A start that already takes longer than the last one is a different one.
     """
-    last = earlier(starts, plan)
+    last = earlier_start(starts, plan)
     return last.seconds - elapsed_s if last and last.seconds > elapsed_s else None
 
 
@@ -104,7 +106,7 @@ def describe(start: Start, before: Start | None) -> dict[str, Any]:
     return {**_plain(start), "before": {**_plain(before), "same_plan": before.plan == start.plan}}
 
 
-def words(seconds: float, parts: Mapping[str, float]) -> str:
+def duration_text(seconds: float, parts: Mapping[str, float]) -> str:
     """A duration and what it was spent on: "96 s: launch 41, load 22, other 3"."""
     whole = {name: round(spent) for name, spent in parts.items() if round(spent) >= 1}
     if (rest := round(seconds) - sum(whole.values())) >= 1:
@@ -113,13 +115,13 @@ def words(seconds: float, parts: Mapping[str, float]) -> str:
     return f"{seconds:.0f} s" + (f": {named}" if named else "")
 
 
-def sentence(start: Start, before: Start | None) -> str:
+def start_text(start: Start, before: Start | None) -> str:
     """A finished start for people, next to the one before."""
-    text = f"the start took {words(start.seconds, start.phases)}"
+    text = f"the start took {duration_text(start.seconds, start.phases)}"
     if before is None:
         return text
     which = "the one before" if before.plan == start.plan else "the one before, of another plan,"
-    return f"{text}; {which} took {words(before.seconds, before.phases)}"
+    return f"{text}; {which} took {duration_text(before.seconds, before.phases)}"
 
 
 def to_document(starts: Sequence[Start]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
-from caovand.core.reporting.report import compare, foreseen
+from caovand.core.reporting.report import compare, forecast_figures
 
 # States that last until someone acts, or that are fine.
 SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
@@ -122,7 +122,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "engine_pid": facts.engine_pid,
         "log_bytes_lost": facts.log_bytes_lost,
         "reported": dict(facts.reported),
-        "forecast": compare(foreseen(facts.forecast), facts.reported) if lives else {},
+        "forecast": compare(forecast_figures(facts.forecast), facts.reported) if lives else {},
         "figures": dict(facts.figures),
         "failed": dict(facts.failed),
         "gpus": [asdict(sample) for sample in facts.gpus],
@@ -148,7 +148,7 @@ def _step(snapshot: Snapshot, phases: tuple[Phase, ...]) -> dict[str, str | None
 
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
-    """A warning where the engine's log says why our kernels are not used on a card of theirs."""
+    """Warn if the engine's log says why our kernels are not used on a card they support."""
     why = reported.get("kernels_refusal")
     return (f"{UNUSED}: {why}",) if why else ()
 
@@ -204,7 +204,7 @@ def one_line_of_all(snapshots: Mapping[str, Snapshot]) -> str:
 
 
 def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
-    """The names of slots: those that need somebody first, those that serve in full last."""
+    """The names of slots: those that need someone first, those that serve in full last."""
 
     def rank(name: str) -> tuple[int, bool]:
         snapshot = snapshots[name]
@@ -215,7 +215,7 @@ def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 
 def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the list of slots has of one: all of its document but what is the daemon's."""
+    """What the list of slots has of one: its document without what is the daemon's."""
     own = {key: value for key, value in document.items() if key not in DAEMONS}
     return {"name": name, **own}
 

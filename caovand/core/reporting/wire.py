@@ -135,7 +135,7 @@ def decode_request(frame: bytes) -> Request:
 
 
 def decode_reply(frame: bytes, most_bytes: int = MAX_BYTES) -> Reply:
-    """The reply in `frame`; WireError if it is none."""
+    """The reply in `frame`; raises WireError if it is none."""
     document = _load(frame, most_bytes)
     if isinstance(document, dict) and document.get("v") == VERSION:
         reply_id, result, error = (document.get(name) for name in ("id", "result", "error"))
@@ -148,7 +148,7 @@ def decode_reply(frame: bytes, most_bytes: int = MAX_BYTES) -> Reply:
 
 
 def decode_notice(frame: bytes) -> Notice:
-    """The notice in `frame`; WireError if it is none."""
+    """The notice in `frame`; raises WireError if it is none."""
     document = _load(frame)
     try:
         return Notice(

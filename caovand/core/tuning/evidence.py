@@ -24,22 +24,22 @@ _LESS_THAN_ONE = 0.5  # counts are whole, their differences as floats nearly so
 
 
 @dataclass(frozen=True)
-class Seen:
+class Measurements:
     """Steps, their seconds, and drafts accepted by position."""
 
     steps: float = 0.0
     seconds: float = 0.0
     accepted: tuple[float, ...] = ()
 
-    def plus(self, more: Seen) -> Seen:
+    def plus(self, more: Measurements) -> Measurements:
         """Both together; of more than KEPT_STEPS the share of the earlier ones shrinks."""
         steps = self.steps + more.steps
         keep = min(max(KEPT_STEPS - more.steps, 0.0) / self.steps, 1.0) if self.steps else 1.0
         if keep == 1.0:
             pairs = zip_longest(self.accepted, more.accepted, fillvalue=0.0)
-            return Seen(steps, self.seconds + more.seconds, tuple(a + b for a, b in pairs))
+            return Measurements(steps, self.seconds + more.seconds, tuple(a + b for a, b in pairs))
         scaled = tuple(count * keep for count in self.accepted)
-        return Seen(self.steps * keep, self.seconds * keep, scaled).plus(more)
+        return Measurements(self.steps * keep, self.seconds * keep, scaled).plus(more)
 
     @property
     def step_s(self) -> float:
@@ -52,7 +52,7 @@ class Seen:
         return self.steps + sum(self.accepted)
 
 
-Evidence = Mapping[tuple[int, int], Seen]
+Evidence = Mapping[tuple[int, int], Measurements]
 """What was measured, by depth and number of the band."""
 
 
@@ -84,7 +84,7 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
 
 def measured(
     before: Point, after: Point, earlier: float | None, context: float | None
-) -> tuple[int, Seen] | None:
+) -> tuple[int, Measurements] | None:
     """The band and the steps between two scrapes of one engine; None if nothing counts.
 
     The contexts are those of `context_after` at both. Steps of a request that was under way before
@@ -98,7 +98,7 @@ def measured(
     if _under_way(before) and (earlier is None or band_of(earlier) != band):
         return None
     accepted = more.accepted[:DEEPEST] if more.drafts else ()
-    return band, Seen(steps, seconds, accepted)
+    return band, Measurements(steps, seconds, accepted)
 
 
 def _under_way(point: Point) -> float:

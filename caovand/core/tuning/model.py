@@ -12,7 +12,7 @@ from functools import cached_property
 from math import exp, log, log1p
 from statistics import fmean
 
-from caovand.core.tuning.evidence import DEPTHS, Evidence, Seen
+from caovand.core.tuning.evidence import DEPTHS, Evidence, Measurements
 
 ENOUGH_STEPS = 1000  # the noise of fewer is as large as what a depth gains
 NOISE = 0.05
@@ -37,7 +37,7 @@ class Estimate:
 
     @cached_property
     def per_s(self) -> tuple[float, ...]:
-        """Over all these bands, in the proportion in which they are asked for."""
+        """Over all these bands, in proportion to the requests in each."""
         return tuple(
             1 / sum(weight / self.by_band[band][depth] for band, weight in self.weights.items())
             for depth in DEPTHS
@@ -53,7 +53,7 @@ def estimate(evidence: Evidence, *depths: int) -> Estimate | None:
 
     Draft yield is only known for steps that drafted.
     """
-    known = dict[int, dict[int, Seen]]()
+    known = dict[int, dict[int, Measurements]]()
     for (depth, band), seen in evidence.items():
         if seen.steps >= ENOUGH_STEPS and depth in DEPTHS:
             known.setdefault(band, {})[depth] = seen
@@ -71,7 +71,7 @@ def estimate(evidence: Evidence, *depths: int) -> Estimate | None:
     )
 
 
-def _rates(known: Mapping[int, Seen]) -> tuple[float, ...]:
+def _rates(known: Mapping[int, Measurements]) -> tuple[float, ...]:
     """Tokens a second at each depth.
 
     The model smooths the noise of each depth's own step; one that is off by far more is believed.
@@ -89,7 +89,7 @@ def _rates(known: Mapping[int, Seen]) -> tuple[float, ...]:
     return tuple(rates)
 
 
-def _chances(known: Mapping[int, Seen]) -> list[float]:
+def _chances(known: Mapping[int, Measurements]) -> list[float]:
     """The chance that a draft is accepted if the one before it was, by position.
 
     Beyond the deepest position measured it is that of the deepest: acceptance seldom rises.
@@ -106,7 +106,7 @@ def _chances(known: Mapping[int, Seen]) -> list[float]:
     return found
 
 
-def _speeds(known: Mapping[int, Seen]) -> list[float]:
+def _speeds(known: Mapping[int, Measurements]) -> list[float]:
     """Steps a second at each depth: the mean of all that fits, weighed by how likely it is."""
     fits = list[tuple[float, float, float]]()
     for share in _SHARES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.core.tuning.evidence import BANDS, DEPTHS, Seen
+from caovand.core.tuning.evidence import BANDS, DEPTHS, Measurements
 from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
 from caovand.core.tuning.record import MAX_MOVES, Record
 
@@ -158,7 +158,7 @@ def move(record: Record, at: float) -> Step:
             return Step(record)
         home = replace(home, refused=record.refused | {record.depth})
     found = suggestion(home, record.home)
-    left = left_of(record, at)
+    left = steps_left(record, at)
     target, measured = record.home, False
     if found is not None:
         measured = found.best in found.basis.depths
@@ -175,22 +175,24 @@ def move(record: Record, at: float) -> Step:
     return Step(moved.kept() if measured else moved, text)
 
 
-def left_of(record: Record, at: float) -> int:
+def steps_left(record: Record, at: float) -> int:
     """How many moves may still be made."""
     return MAX_MOVES - sum(at - REST_S < one <= at for one in record.moves)
 
 
-def waits(record: Record, depth: int) -> str:
+def trial_progress(record: Record, depth: int) -> str:
     """How far the trial of a depth is; "" without one that is under way."""
     if not record.trying or depth != record.depth or _of_trial(record) is not None:
         return ""
     known = {band for (d, band), s in record.evidence.items()
              if d == record.home and s.steps >= ENOUGH_STEPS}  # fmt: skip
-    steps = max((record.evidence.get((depth, band), Seen()).steps for band in known), default=0.0)
+    steps = max(
+        (record.evidence.get((depth, band), Measurements()).steps for band in known), default=0.0
+    )
     return f"drafting depth {depth} on trial: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured"
 
 
-def awaited(record: Record, depth: int) -> str:
+def awaited_evidence(record: Record, depth: int) -> str:
     """What a suggestion waits for at the present `depth`, which has none."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
@@ -209,7 +211,7 @@ def _is_over(record: Record, at: float) -> bool:
 
 
 def _of_trial(record: Record) -> Estimate | None:
-    """The estimate in which the depth on trial and the one before can be compared."""
+    """The estimate that compares the depth on trial with the previous one."""
     return estimate(record.evidence, record.depth, record.home) if record.trying else None
 
 

@@ -23,7 +23,7 @@ def depth_for(plan: Plan, policy: PolicySection, records: Mapping[str, Record]) 
     return record.depth if record.own == plan.mtp != record.depth else None
 
 
-def tuned(
+def tuned_plan(
     plan: Plan,
     depth: int | None,
     config: Config,

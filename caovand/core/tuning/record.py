@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Seen
+from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Measurements
 
 MAX_RECORDS = 8
 MAX_MOVES = 4
@@ -36,9 +36,9 @@ class Record:
         """Whether a depth is on trial."""
         return self.depth != self.home
 
-    def with_steps(self, depth: int, band: int, more: Seen) -> Record:
+    def with_steps(self, depth: int, band: int, more: Measurements) -> Record:
         """With more steps, at the depth that served them."""
-        seen = self.evidence.get((depth, band), Seen()).plus(more)
+        seen = self.evidence.get((depth, band), Measurements()).plus(more)
         return replace(self, evidence={**self.evidence, (depth, band): seen})
 
     def moved(self, depth: int, at: float) -> Record:
@@ -117,7 +117,10 @@ def _record(row: Any) -> Record | None:
     )
     if not fits:
         return None
-    seen = {(e[0], e[1]): Seen(float(e[2]), float(e[3]), tuple(map(float, e[4]))) for e in evidence}
+    seen = {
+        (e[0], e[1]): Measurements(float(e[2]), float(e[3]), tuple(map(float, e[4])))
+        for e in evidence
+    }
     times = tuple(map(float, moves))
     own, depth, home = depths
     return Record(

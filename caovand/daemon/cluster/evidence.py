@@ -15,8 +15,8 @@ from caovand.core.cluster.evidence import Evidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import LIVE, node_file
-from caovand.daemon.cluster.part import Changed, Slot
-from caovand.daemon.records.chronicle import Gathered, Then
+from caovand.daemon.cluster.part import Changed, ClusterSlotProtocol
+from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from caovand.daemon.shared import now
 
 WAIT_S = 15.0
@@ -27,7 +27,7 @@ NOT_RUN = "no rank of this start ran since caovand was started there: no log"
 class Collection:
     """What the nodes `ranks` have of the failed start `start`: added to its incident as it comes.
 
-    `lost` tells what is known of a node that sends nothing.
+    `lost` tells what is known about a node that sends nothing.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Collection:
             self._came[name] = found
             self._changed.wake()
 
-    def recorded(self, gathered: Gathered) -> None:
+    def recorded(self, gathered: GatheredEvidence) -> None:
         """The incident is stored, or never will be."""
         self._incident.set_result(gathered.name)
 
@@ -78,25 +78,25 @@ class Collection:
             await self._changed.within(self._until - now())
         for name in sorted(self._lacking):
             why = self._lost(name)
-            await self._add(incident, name, evidence.missing(name, self._ranks[name], why))
+            await self._add(incident, name, evidence.missing_evidence(name, self._ranks[name], why))
             lacks.append(f"nothing came of {name}: {why}")
         has = [f"the evidence of {', '.join(sorted(came))} came"] if came else []
         return f"incident {incident}: {'; '.join([*has, *lacks])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
-        """Store what is known of a node; why not, "" on success."""
+        """Store what is known about a node; why not, "" on success."""
         file, text = node_file(self._ranks[name]), json.dumps(document, indent=1) + "\n"
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
         except (NoIncident, OSError, RuntimeError) as problem:
-            return f"cannot keep what {name} has of it: {limits.reached(problem) or problem}"
+            return f"cannot keep what {name} has of it: {limits.limit_reached(problem) or problem}"
         return ""
 
 
 class Collector:
     """The head's: one collection at a time, each a few seconds long."""
 
-    def __init__(self, slot: Slot, lost: Callable[[str], str]) -> None:
+    def __init__(self, slot: ClusterSlotProtocol, lost: Callable[[str], str]) -> None:
         self._slot, self._lost = slot, lost
         self._open: Collection | None = None
         self._stacks = False
@@ -132,7 +132,7 @@ class Collector:
 class Witness:
     """A worker's: what it has of the start that the head asks about, gathered once."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: ClusterSlotProtocol) -> None:
         self._slot = slot
         self._ran = ""  # the last start whose rank ran here
         self._found: Evidence | None = None
@@ -143,7 +143,7 @@ class Witness:
         self._ran = start
 
     def recorded(self, start: str) -> Then:
-        """An incident of this start is begun here: its evidence is what the head will want."""
+        """An incident of this start is started here: its evidence is what the head will want."""
         return lambda gathered: self._take(start, True, gathered)
 
     def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:
@@ -154,7 +154,7 @@ class Witness:
         finding = failed[1] if failed[0] == start else None
         self._gathering = True
 
-        def then(gathered: Gathered) -> None:
+        def then(gathered: GatheredEvidence) -> None:
             self._gathering = False
             self._take(start, finding is not None, gathered)
 
@@ -165,10 +165,12 @@ class Witness:
         wanted = self._found is not None and self._found.start == order.evidence
         return evidence.encode(self._found) if self._found and wanted else b""
 
-    def _take(self, start: str, failed: bool, gathered: Gathered) -> None:
+    def _take(self, start: str, failed: bool, gathered: GatheredEvidence) -> None:
         if not gathered.report:
             return  # the next question finds it lacking
         ran = start == self._ran
         lacks = "; ".join(filter(None, [gathered.problem, "" if ran else NOT_RUN]))
         files = gathered.files if ran else {**gathered.files, "log.txt": ""}
-        self._found = evidence.gathered(start, gathered.report, files, failed=failed, lacks=lacks)
+        self._found = evidence.select_evidence(
+            start, gathered.report, files, failed=failed, lacks=lacks
+        )

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.adapters.network.cluster_key import Pairs
-from caovand.adapters.network.cluster_link import HeadLink, numeric
+from caovand.adapters.network.cluster_link import HeadLink, numeric_address
 from caovand.adapters.network.http import Endpoint
 from caovand.core import addresses
 from caovand.core.cluster import checks, evidence, messages
-from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import from_document
@@ -24,14 +24,21 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
-from caovand.core.reporting.report import foreseen
+from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
 from caovand.daemon.cluster.links import Links
-from caovand.daemon.cluster.part import Changed, NextPlan, Notices, Part, Slot, linked
+from caovand.daemon.cluster.part import (
+    Changed,
+    ClusterSlotProtocol,
+    NextPlan,
+    Notices,
+    Part,
+    link_when_possible,
+)
 from caovand.daemon.cluster.selection import Quorum, Selection
-from caovand.daemon.cluster.workers import Member, Team, Workers, unended
+from caovand.daemon.cluster.workers import Member, Team, Workers, unended_text
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
@@ -48,7 +55,7 @@ class Head(Part):
     role = "head"
 
     def __init__(
-        self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: Slot,
+        self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: ClusterSlotProtocol,
         executor: str = "mp",
     ) -> None:  # fmt: skip
         self._name, self._address = name, address
@@ -56,7 +63,7 @@ class Head(Part):
         self._pairs, self._slot = pairs, slot
         self._boot = os.urandom(8).hex()
         self._changed, self._gone = Changed(), Changed()
-        host, port = addresses.split(address)
+        host, port = addresses.split_address(address)
         self._workers = Workers(name)
         self._links = Links(name, host, port + 1, self._changed)
         self._selection = Selection(
@@ -72,7 +79,7 @@ class Head(Part):
 
     async def begin(self) -> None:
         """Hear the workers and send each its order, until cancelled."""
-        link = await linked(self._listen, self._notices)
+        link = await link_when_possible(self._listen, self._notices)
         try:
             while True:
                 self._check_presence()
@@ -103,8 +110,8 @@ class Head(Part):
         return link
 
     async def _opened(self) -> HeadLink:
-        address = await asyncio.to_thread(numeric, self._address)
-        if addresses.is_loopback(addresses.split(address)[0]):
+        address = await asyncio.to_thread(numeric_address, self._address)
+        if addresses.is_loopback(addresses.split_address(address)[0]):
             fact = f"{self._address} is this machine's own loopback address, {address}"
             remedy = "set [cluster] head to an address that workers reach"
             raise ProblemError("hear any worker", fact, remedy)
@@ -120,7 +127,7 @@ class Head(Part):
             report = messages.decode_report(frame)
             facts = from_document(report.facts) if report.facts else None
         except (BadDocument, ValueError) as problem:
-            self._notices.publish(in_words(self._workers.note_unread(identity, frame, problem)))
+            self._notices.publish(finding_text(self._workers.note_unread(identity, frame, problem)))
             return
         self._workers.note_read(identity)
         self._hear(identity, report, facts)
@@ -160,7 +167,7 @@ class Head(Part):
     def _report_duplicate_name(self, rival: Member) -> None:
         """Report a worker that uses the name of another one, or of the head."""
         if self._workers.contest(rival):
-            self._slot.notice("cluster", in_words(checks.named_twice(rival.report.name)))
+            self._slot.notice("cluster", finding_text(checks.duplicate_names(rival.report.name)))
             self._changed.wake()
         elif not rival.refused:
             self._changed.wake()  # so that both answer
@@ -248,7 +255,7 @@ class Head(Part):
         return self._team.ranks, self._evidence.begin(self._latest, self._team.ranks, finding)
 
     def _silence(self, name: str) -> str:
-        """What is known of a worker that sends no evidence."""
+        """The facts about a worker that sends no evidence."""
         member = self._workers.by_name.get(name)
         if member is None or member.lost:
             return "nothing is heard of it: see whether its machine and caovan are up"
@@ -265,7 +272,7 @@ class Head(Part):
                 return
             await self._gone.within(EACH_S)
         for name in busy:
-            self._slot.notice("noticed", unended(self._workers.by_name[name]))
+            self._slot.notice("noticed", unended_text(self._workers.by_name[name]))
 
     def _still_runs(self, name: str) -> bool:
         member = self._workers.by_name.get(name)
@@ -291,7 +298,7 @@ class Head(Part):
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""
         at, ranks = now(), self._own_ranks.known
-        host = addresses.split(self._address)[0]
+        host = addresses.split_address(self._address)[0]
         own = here.entry(
             self._name, "here", at - self._since, self._selection.facts, ranks, host,
             sizes=here.sizes(self._slot), network=here.network(self._slot),
@@ -319,6 +326,7 @@ class Head(Part):
         document = {
             "role": self.role, "name": self._name, "head": self._address,
             "nodes": [own, *others, *refused], "missing": self._missing,
-            "planned": self._selection.planned(runs), "forecast": foreseen(self._slot.forecast()),
+            "planned": self._selection.planned(runs),
+            "forecast": forecast_figures(self._slot.forecast()),
         }  # fmt: skip
         return with_checks(document, [(name, one) for one, name in reversed(found.items())])

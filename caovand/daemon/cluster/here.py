@@ -11,15 +11,15 @@ from typing import Any
 from caovand.adapters import node_facts
 from caovand.adapters.system import processes
 from caovand.core.cluster.link import Link
-from caovand.core.cluster.link import shown as shown_link
+from caovand.core.cluster.link import link_document as shown_link
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.cluster.node_document import shown
+from caovand.core.cluster.node_document import public_facts
 from caovand.core.engine.log import TRANSPORT
 from caovand.core.engine.record import UNTITLED
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import card_of
 from caovand.core.problem import ProblemError
-from caovand.daemon.cluster.part import Slot
+from caovand.daemon.cluster.part import ClusterSlotProtocol
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import Obstacle
 
@@ -30,7 +30,7 @@ Known = tuple[tuple[str, int, int | None], ...]
 """Names of ranks, such as "TP1", each with the pid of its process and its card, if known."""
 
 
-async def facts(name: str, slot: Slot, inventory: Inventory, head: str) -> NodeFacts:
+async def facts(name: str, slot: ClusterSlotProtocol, inventory: Inventory, head: str) -> NodeFacts:
     """The facts of this node, called `name`.
 
     Raises Obstacle if it has no route to `head`, and Unplannable if ranks can use no card here.
@@ -70,7 +70,7 @@ def entry(
         "address": address or (facts.address if facts else ""),
         "state": state,
         "since_s": round(since_s, 1),
-        "facts": shown(facts),
+        "facts": public_facts(facts),
         "link": shown_link(link),
         "ranks": [{"rank": rank, "pid": pid} for rank, pid, _ in ranks],
         "gpus": gpus if any(gpu is not None for gpu in gpus) else [],
@@ -79,7 +79,7 @@ def entry(
     }
 
 
-def sizes(slot: Slot) -> dict[str, float]:
+def sizes(slot: ClusterSlotProtocol) -> dict[str, float]:
     """What the engine here reports of the memory of its ranks, in GiB: of stages by stage alone."""
     reported = slot.reported()
     staged = {name.split("_", 2)[2] for name in reported if name.startswith("stage_")}
@@ -90,7 +90,7 @@ def sizes(slot: Slot) -> dict[str, float]:
     }
 
 
-def network(slot: Slot) -> str:
+def network(slot: ClusterSlotProtocol) -> str:
     """What NCCL says it uses to other nodes, such as "0 -> 1 Socket/0"; "" if it does not say."""
     sends = (
         f"{name.removeprefix(TRANSPORT).replace('_', ' -> ')} {used}"
@@ -107,7 +107,7 @@ class Ranks:
     Reading a title may hang with its process.
     """
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: ClusterSlotProtocol) -> None:
         self.known: Known = ()
         self._slot = slot
         self._next = float("-inf")

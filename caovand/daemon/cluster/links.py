@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from caovand.adapters.network.port_check import Connection, connect, listening, reason
+from caovand.adapters.network.port_check import Connection, connect, kernel_reason, listening
 from caovand.core.cluster import checks
-from caovand.core.cluster.link import MEETING, Link, Probe, Reached, words
+from caovand.core.cluster.link import MEETING, Link, Probe, ProbeReport, handshake_words
 from caovand.core.cluster.link_checks import pair_checks, slowest_bytes_s
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import no_rdma
@@ -39,8 +39,8 @@ class Peer(NamedTuple):
 
 
 class Links:
-    """What is known of the links of the head called `head`, whose ranks meet at `host` and `port`,
-    to its workers, and of those between them.
+    """What is known about the links of the head called `head`, whose ranks meet at `host` and
+    `port`, to its workers, and of those between them.
 
     `changed` wakes what sends the orders.
     """
@@ -52,7 +52,7 @@ class Links:
         self._stale: set[frozenset[str]] = set()  # failed links that do not count
         self._probe: Probe | None = None
         self._asked: dict[str, str] = {}  # the workers that are to report, with their boots
-        self._reports: dict[str, Reached] = {}
+        self._reports: dict[str, ProbeReport] = {}
         self._heard = Changed()
         self.turn = asyncio.Lock()
         """The lock of whoever checks: there is one port, and one probe."""
@@ -116,15 +116,15 @@ class Links:
         async with contextlib.AsyncExitStack() as stack:
             targets = {MEETING: (self._host, self._port)}
             try:
-                meeting = listening(self._host, self._port, *words(token))
+                meeting = listening(self._host, self._port, *handshake_words(token))
                 at = replace(at, meets=(await stack.enter_async_context(meeting))[0])
             except OSError as problem:
-                at = replace(at, head_deaf=reason(problem))
+                at = replace(at, head_deaf=kernel_reason(problem))
             try:
-                listener = listening(own, 0, *words(token))
+                listener = listening(own, 0, *handshake_words(token))
                 targets[self._head] = await stack.enter_async_context(listener)
             except OSError as problem:
-                at = replace(at, own_deaf=reason(problem))
+                at = replace(at, own_deaf=kernel_reason(problem))
             if at.works:
                 await self._exchange(Probe(token), targets, at, peers)
                 return
@@ -145,7 +145,9 @@ class Links:
             known = [peer for peer in peers if peer.name in ports]
             targets.update((peer.name, (peer.address, ports[peer.name])) for peer in known)
             probe = replace(probe, targets=targets)
-            connecting = [connect(*targets[one.name], *words(probe.token)) for one in known]
+            connecting = [
+                connect(*targets[one.name], *handshake_words(probe.token)) for one in known
+            ]
             made, _ = await asyncio.gather(
                 asyncio.gather(*connecting), self._reported(probe, lambda one: one.failures)
             )
@@ -160,8 +162,8 @@ class Links:
             self._probe, self._asked = None, {}
             self._changed.wake()
 
-    async def _reported(self, probe: Probe, met: Callable[[Reached], object]) -> None:
-        """Wait until all workers that are not lost have reported so, but not for ever."""
+    async def _reported(self, probe: Probe, met: Callable[[ProbeReport], object]) -> None:
+        """Wait until all workers that are not lost have reported so, but not forever."""
         self._probe = probe
         self._changed.wake()
         until = now() + REPORT_S
@@ -200,7 +202,7 @@ class Links:
         """The probe that this worker is to carry out now."""
         return self._probe if name in self._asked else None
 
-    def hear(self, name: str, reached: Reached | None) -> None:
+    def hear(self, name: str, reached: ProbeReport | None) -> None:
         """Take a worker's report."""
         if name in self._asked and self._probe and reached and reached.token == self._probe.token:
             self._reports[name] = reached

@@ -98,7 +98,7 @@ class SlotEvidence(Protocol):
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None: ...
 
 
-class Slot(SlotMachine, SlotEngine, SlotEvidence, Protocol):
+class ClusterSlotProtocol(SlotMachine, SlotEngine, SlotEvidence, Protocol):
     """What a part needs of its slot."""
 
 
@@ -131,7 +131,7 @@ class Part:
         """The engine of this generation is being started here."""
 
     async def ended(self, *, left: bool) -> None:
-        """The engine here is ended, but for what is `left` of it: processes that outlived KILL.
+        """The engine here is ended, except what is `left` of it: processes that outlived KILL.
 
         Comes back once it is ended everywhere.
         """
@@ -144,11 +144,11 @@ class Part:
         return None
 
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then | None]:
-        """An incident of an engine's failure is begun: the other nodes of it, and what follows."""
+        """Note a new incident; return the other nodes that share it, and what follows."""
         return {}, None
 
     def summary(self) -> dict[str, Any] | None:
-        """What `status` shows of the cluster, None without one."""
+        """What `status` shows of the cluster, None if there is none."""
         return None
 
     async def check_links(self) -> None:
@@ -180,7 +180,7 @@ class Notices:
             self._notice("cluster", text)
 
 
-async def linked(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
+async def link_when_possible(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
     """Make the link, as soon as that is possible; publish the ProblemError of an attempt."""
     while True:
         try:

@@ -9,9 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from caovand.adapters.network import own_address
-from caovand.adapters.network.port_check import Connection, connect, listening, plain, reason
+from caovand.adapters.network.port_check import (
+    Connection,
+    address_text,
+    connect,
+    kernel_reason,
+    listening,
+)
 from caovand.core import addresses
-from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, Reached, words
+from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, ProbeReport, handshake_words
 from caovand.daemon.cluster.part import Changed
 
 
@@ -22,7 +28,7 @@ class Prober:
     """
 
     def __init__(self, name: str, head: str, changed: Changed) -> None:
-        self.reached: Reached | None = None
+        self.reached: ProbeReport | None = None
         self._name, self._head, self._changed = name, head, changed
         self._token = ""
         self._task: asyncio.Task[None] | None = None
@@ -44,16 +50,16 @@ class Prober:
     async def _carry_out(self, token: str, address: str) -> None:
         async with contextlib.AsyncExitStack() as stack:
             try:
-                listener = listening(address, 0, *words(token))
+                listener = listening(address, 0, *handshake_words(token))
                 _, port = await stack.enter_async_context(listener)
-                reached = Reached(token, port)
+                reached = ProbeReport(token, port)
             except OSError as problem:
-                reached = Reached(token, deaf=reason(problem)[:MAX_TEXT])
+                reached = ProbeReport(token, deaf=kernel_reason(problem)[:MAX_TEXT])
             self._report(reached)
             targets = await self._targets
             others = [name for name in targets if name != self._name]
             made = await asyncio.gather(
-                *(connect(*targets[name], *words(token)) for name in others)
+                *(connect(*targets[name], *handshake_words(token)) for name in others)
             )
             at = dict(zip(others, made, strict=True))
             meeting = at.get(MEETING, Connection())
@@ -63,11 +69,11 @@ class Prober:
                 failures={name: one.failure for name, one in at.items()},
                 own=meeting.own or _own_towards(await _resolved(*host)),
                 seen=meeting.seen,
-                joined=await _resolved(*addresses.split(self._head)),
+                joined=await _resolved(*addresses.split_address(self._head)),
             ))  # fmt: skip
             await asyncio.Future()  # until the head has seen the others' results, too
 
-    def _report(self, reached: Reached) -> None:
+    def _report(self, reached: ProbeReport) -> None:
         self.reached = reached
         self._changed.wake()
 
@@ -77,7 +83,7 @@ def _own_towards(address: str) -> str:
     with contextlib.suppress(OSError):
         if address:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            return own_address.towards(family, address)
+            return own_address.address_towards(family, address)
     return ""
 
 
@@ -85,5 +91,5 @@ async def _resolved(host: str, port: int) -> str:
     """The address of a host, "" if it has none."""
     with contextlib.suppress(OSError, UnicodeError, RuntimeError):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return plain(found[0][4])
+        return address_text(found[0][4])
     return ""

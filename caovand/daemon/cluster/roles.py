@@ -9,12 +9,12 @@ from caovand.adapters.network import cluster_key
 from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.part import Part, Slot
+from caovand.daemon.cluster.part import ClusterSlotProtocol, Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 
 
-def part_of(slot: Slot) -> Part:
+def part_of(slot: ClusterSlotProtocol) -> Part:
     """The slot's part. Raises ConfigError if [cluster] cannot be used."""
     section = slot.config().cluster
     if section.role == "off":
@@ -23,7 +23,7 @@ def part_of(slot: Slot) -> Part:
         fact = f"{slot.engine.title} serves from one machine"
         raise ConfigError([f"[cluster] role is {section.role}, and {fact}; use vLLM, or remove it"])
     try:
-        pairs = cluster_key.pairs(cluster_key.read(Path(section.key_file)))
+        pairs = cluster_key.derive_pairs(cluster_key.read(Path(section.key_file)))
     except ProblemError as problem:
         raise ConfigError([f"[cluster] key_file: {problem}"]) from None
     name = section.name or socket.gethostname()

@@ -9,7 +9,7 @@ from typing import Any
 
 from caovand.adapters.network.http import Endpoint
 from caovand.core import addresses
-from caovand.core.cluster.finding import in_words
+from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
@@ -22,10 +22,25 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.links import Comparison, Links, Peer
-from caovand.daemon.cluster.part import IDLE, Changed, NextPlan, Slot, is_stopped, state_of
-from caovand.daemon.cluster.workers import Choice, Member, Team, Workers, choose, uncompared, unfit
+from caovand.daemon.cluster.part import (
+    IDLE,
+    Changed,
+    ClusterSlotProtocol,
+    NextPlan,
+    is_stopped,
+    state_of,
+)
+from caovand.daemon.cluster.workers import (
+    Choice,
+    Member,
+    Team,
+    Workers,
+    choose,
+    uncompared_text,
+    unfit_text,
+)
 from caovand.daemon.shared import now
-from caovand.daemon.start.inspection import Obstacle, check_port, unplannable
+from caovand.daemon.start.inspection import Obstacle, check_port, obstacle_of
 
 REFRESH_S = 10.0
 """How long a start waits for workers that inspect again how much memory of their cards is free."""
@@ -81,13 +96,14 @@ class Selection:
     """
 
     def __init__(
-        self, name: str, address: str, quorum: Quorum, workers: Workers, links: Links, slot: Slot,
+        self, name: str, address: str, quorum: Quorum, workers: Workers, links: Links,
+        slot: ClusterSlotProtocol,
         executor: str, gone: Changed,
     ) -> None:  # fmt: skip
         self.team = Team({})
         self.facts: NodeFacts | None = None  # the head's
         self._name, self._executor = name, executor
-        self._host, port = addresses.split(address)
+        self._host, port = addresses.split_address(address)
         self._port = port + 1
         self.quorum, self._workers, self._links, self._slot = quorum, workers, links, slot
         self._gone = gone
@@ -132,7 +148,7 @@ class Selection:
                 self._no_rdma, self._executor, self.facts.address,
             )  # fmt: skip
         except Unplannable as problem:
-            raise unplannable(problem) from problem
+            raise obstacle_of(problem) from problem
         self._all_reduces, self._each = nodes.all_reduces_over_link(spread), len(spread.cards or ())
         return spread, endpoint
 
@@ -147,7 +163,7 @@ class Selection:
         try:
             self.facts = await here.facts(self._name, self._slot, inventory, self._host)
         except Unplannable as problem:
-            raise unplannable(problem) from problem
+            raise obstacle_of(problem) from problem
         return inventory
 
     # -- choosing ---------------------------------------------------------------------------
@@ -169,7 +185,7 @@ class Selection:
         return why
 
     async def _refreshed(self) -> None:
-        """Wait for workers whose rank has just ended, and whose facts are those of before it."""
+        """Wait for workers whose rank has just ended and whose facts are from before that."""
         until = now() + REFRESH_S
         while now() < until and any(map(self._inspects, self.team.ranks)):
             await self._gone.within(EACH_S)
@@ -199,7 +215,7 @@ class Selection:
         self, ours: Collection[str] = (), without: Collection[str] = (), wanted: int = 0
     ) -> Choice:
         """The workers that a start can take, and why they are fewer than all that are `wanted`."""
-        unheard = [in_words(one) for _, one in self._workers.unheard()]
+        unheard = [finding_text(one) for _, one in self._workers.unheard()]
         found = self._comparison.findings(self._workers.present)
         known = self._workers.by_name
         members = {name: one for name, one in known.items() if name not in without}
@@ -304,10 +320,10 @@ class Selection:
         if self.facts is None:
             snapshot = self._slot.snapshot()
             state, stopped = state_of(snapshot), is_stopped(snapshot)
-            yield self._name, unfit(self._name, state, stopped=stopped)
+            yield self._name, unfit_text(self._name, state, stopped=stopped)
         for name, one in self._workers.present.items():
             if one.facts is None or one.report.stopped:
-                yield name, uncompared(one)
+                yield name, uncompared_text(one)
 
     def planned(self, runs: bool) -> dict[str, Any]:
         """The workers of the start that runs, else of the next, by rank, what joins them, and the

@@ -25,18 +25,18 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.living import PLAN_CHANGED
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
-from caovand.core.reporting.report import foreseen
+from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
 from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
+    ClusterSlotProtocol,
     NextPlan,
     Notices,
     Part,
-    Slot,
     is_stopped,
-    linked,
+    link_when_possible,
     state_of,
 )
 from caovand.daemon.cluster.prober import Prober
@@ -61,7 +61,7 @@ class Worker(Part):
     role = "worker"
     answers = False
 
-    def __init__(self, name: str, head: str, pairs: Pairs, slot: Slot) -> None:
+    def __init__(self, name: str, head: str, pairs: Pairs, slot: ClusterSlotProtocol) -> None:
         self._name, self._head, self._pairs, self._slot = name, head, pairs, slot
         self.planned_by = head
         self._boot = os.urandom(8).hex()
@@ -84,7 +84,7 @@ class Worker(Part):
 
     async def begin(self) -> None:
         """Report to the head and follow its orders, until cancelled."""
-        link = self._link = await linked(self._connect, self._notices)
+        link = self._link = await link_when_possible(self._connect, self._notices)
         try:
             while True:
                 self._update_wait_reason()
@@ -179,7 +179,7 @@ class Worker(Part):
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _update_wait_reason(self) -> None:
-        """Update why this node waits for a silent head, once more is known of it."""
+        """Update why this node waits for a silent head, once more is known about it."""
         if self._waits and self._lost and self._waits != self._why_head_lost:
             self._try_again()
 
@@ -196,7 +196,7 @@ class Worker(Part):
         config, nodes = self._slot.config(), self._slot.engine.nodes
         assert nodes is not None
         self._waits = ""
-        host = addresses.split(self._head)[0]
+        host = addresses.split_address(self._head)[0]
         try:
             inventory = await self._slot.look()
             self._facts = await here.facts(self._name, self._slot, inventory, host)
@@ -316,11 +316,11 @@ class Worker(Part):
             sizes=here.sizes(self._slot), network=here.network(self._slot),
         )  # fmt: skip
         state = "lost" if self._lost else "joined"
-        host = addresses.split(self._head)[0]
+        host = addresses.split_address(self._head)[0]
         head = here.entry(self._order.name or "the head", state, age_s, None, (), host)
         return {
             "role": self.role, "name": self._name, "head": self._head, "nodes": [own, head],
-            "missing": 0, "forecast": foreseen(self._slot.forecast()), "checks": [],
+            "missing": 0, "forecast": forecast_figures(self._slot.forecast()), "checks": [],
         }  # fmt: skip
 
 

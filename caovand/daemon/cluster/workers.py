@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from caovand.adapters.system import wall_clock
 from caovand.core.cluster import checks
-from caovand.core.cluster.finding import finding, in_words
+from caovand.core.cluster.finding import finding, finding_text
 from caovand.core.cluster.messages import LOST_S, Report, name_in
 from caovand.core.cluster.node import NodeFacts, node_of
 from caovand.core.facts.checks import CheckResult
@@ -68,7 +68,7 @@ class Member:
 _kind = attrgetter("kind")
 
 
-class Heard(NamedTuple):
+class ReceivedReport(NamedTuple):
     """A worker that has reported, and its state before; None if it joins."""
 
     worker: Member
@@ -102,7 +102,7 @@ class Workers:
 
     def hear(
         self, identity: bytes, report: Report, facts: NodeFacts | None, needed: Collection[str]
-    ) -> Heard | None:
+    ) -> ReceivedReport | None:
         """Take the report of a worker; None if there is no room for another one.
 
         For a new one the worker that is lost the longest is forgotten, unless it is `needed`.
@@ -121,7 +121,7 @@ class Workers:
             worker.round_trip_s = min(trip_s, shortest_s or trip_s)
             worker.offset_s = report.clock + worker.round_trip_s / 2 - wall_clock.now()
         self.by_name[name] = worker
-        return Heard(worker, known)
+        return ReceivedReport(worker, known)
 
     def _make_room(self, needed: Collection[str]) -> bool:
         lost = {n: one.heard for n, one in self.by_name.items() if one.lost and n not in needed}
@@ -172,7 +172,7 @@ class Workers:
     def note_unread(self, identity: bytes, frame: bytes, problem: Exception) -> CheckResult:
         """Keep what is wrong with a frame until the next one, or until that worker is lost."""
         name = name_in(frame)
-        found = checks.unread(name, problem)
+        found = checks.unreadable_report(name, problem)
         if identity in self._unread or len(self._unread) < MAX_WORKERS:
             self._unread[identity] = now(), name, found
         return found
@@ -188,17 +188,17 @@ class Workers:
     def refusals(self) -> Iterator[tuple[bytes, str]]:
         """Who gets no other order, and why: "" while it is not certain that two have a name."""
         for rival in self._present_rivals():
-            text = in_words(checks.named_twice(rival.report.name)) if rival.refused else ""
+            text = finding_text(checks.duplicate_names(rival.report.name)) if rival.refused else ""
             yield rival.identity, text
         joined = {worker.identity for worker in self.present.values()}
         for identity, (_, found) in self._still_unread().items():
             if identity not in joined:  # one frame that cannot be read ends no rank
-                yield identity, in_words(found)
+                yield identity, finding_text(found)
 
     def unheard(self) -> list[tuple[str, CheckResult]]:
         """What keeps workers from being heard, each with the node that it is about."""
         names = sorted({rival.report.name for rival in self.refused()})
-        twice = [(name, checks.named_twice(name)) for name in names]
+        twice = [(name, checks.duplicate_names(name)) for name in names]
         deaf = [(self._own, self.deaf)] if self.deaf else []
         return [*deaf, *twice, *self._still_unread().values()]
 
@@ -243,7 +243,7 @@ class Choice(NamedTuple):
     """Workers that can take part; `why` there are fewer than wanted, "" if there are not.
 
     `failure` is the kind: a node that is missing is waited for, one that is here and cannot take
-    part needs somebody.
+    part needs someone.
     """
 
     workers: dict[str, Member]
@@ -280,13 +280,13 @@ def choose(
         text = f"{lacking} of {wanted + 1} nodes missing: {why}"
         return Choice(chosen, text, "node-unfit" if any(also) else "node-missing")
     for name, first in ((name, one) for name, one in wrong.items() if name in present):
-        text = f"node {name}: {in_words(first)}; see `caovanctl cluster check`"
+        text = f"node {name}: {finding_text(first)}; see `caovanctl cluster check`"
         return Choice(chosen, text, "node-unfit")
-    return Choice(chosen, "; ".join(unended(present[name]) for name in busy))
+    return Choice(chosen, "; ".join(unended_text(present[name]) for name in busy))
 
 
-def unended(worker: Member) -> str:
-    """The text about a worker that still has its rank of an earlier start."""
+def unended_text(worker: Member) -> str:
+    """Describe a worker that still has its rank of an earlier start."""
     return (
         f"node {worker.report.name} still has its rank of the start before: {worker.report.state}"
     )
@@ -296,17 +296,17 @@ def _obstacle(worker: Member) -> str:
     """Why a worker that was heard of cannot take part."""
     if worker.lost:
         return f"{worker.report.name} is silent: see whether its machine and caovan are up"
-    found = uncompared(worker)
+    found = uncompared_text(worker)
     return ": ".join(filter(None, [found.text, found.remedy]))
 
 
-def uncompared(worker: Member) -> CheckResult:
+def uncompared_text(worker: Member) -> CheckResult:
     """That a worker which is here cannot take part, as it was stopped or has sent no facts."""
     report = worker.report
-    return unfit(report.name, report.state, stopped=report.stopped, joined="has joined and ")
+    return unfit_text(report.name, report.state, stopped=report.stopped, joined="has joined and ")
 
 
-def unfit(name: str, state: str, *, stopped: bool, joined: str = "") -> CheckResult:
+def unfit_text(name: str, state: str, *, stopped: bool, joined: str = "") -> CheckResult:
     """That a node has nothing to compare; `state` is as in a report."""
     if stopped:
         return finding("FAIL", f"{name} was stopped by its operator", "`caovanctl start` there")

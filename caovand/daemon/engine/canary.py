@@ -19,7 +19,7 @@ from caovand.core.engine.record import Engine
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.health import canary
-from caovand.core.health.canary import Degenerate, Greedy
+from caovand.core.health.canary import Degenerate, GreedyAnswer
 from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan
 
@@ -35,11 +35,11 @@ class FirstAnswers:
         self._path, self._notice = path, notice
         self._kept = canary.from_document(state_file.read_or_none(path)) or {}
 
-    def find(self, key: str) -> Greedy | None:
+    def find(self, key: str) -> GreedyAnswer | None:
         """The answer kept under this key."""
         return self._kept.get(key)
 
-    def keep(self, key: str, answer: Greedy) -> None:
+    def keep(self, key: str, answer: GreedyAnswer) -> None:
         """Keep an answer; a notice says if the next daemon will not know it."""
         document = canary.to_document({**self._kept, key: answer})
         self._kept = canary.from_document(document) or {}
@@ -91,11 +91,11 @@ class Canary:
         try:
             found = await asyncio.to_thread(self._ask, endpoint, timeout_s)
             first = self._answers.find(self._key)
-            text = canary.changed(first, found, self._margin) if first and found else ""
+            text = canary.find_change(first, found, self._margin) if first and found else ""
         except Degenerate as problem:
             return Finding("answers-degenerate", f"{words}{problem}", phase)
         except Exception as problem:
-            if isinstance(problem, (Unanswered, OSError)) or limits.reached(problem):
+            if isinstance(problem, (Unanswered, OSError)) or limits.limit_reached(problem):
                 return None
             raise
         if text:
@@ -108,24 +108,24 @@ class Canary:
             self._notice("noticed", f"{near}: rounding explains that")
         return None
 
-    def _ask(self, endpoint: Endpoint, timeout_s: float) -> Greedy | None:
+    def _ask(self, endpoint: Endpoint, timeout_s: float) -> GreedyAnswer | None:
         """The answer, None if others were served meanwhile; raises Degenerate (blocking).
 
         Logits that are not numbers count whoever was served.
         """
         if not self._key:
-            files = model_folder.identities(self._inventory.model)
+            files = model_folder.file_identities(self._inventory.model)
             self._key = canary.key_of(self._plan, self._inventory, files)
         before = self._progress(endpoint)
         path, model = self._api.completions, self._plan.served_name
         asked = (endpoint, path, model, canary.PROMPT, canary.TOKENS, timeout_s)
         try:
-            found = canary.read(http.continued(*asked, logprobs=2))
+            found = canary.read(http.complete_as_json(*asked, logprobs=2))
         except Unanswered as problem:
             if canary.NOT_JSON in str(problem):
                 raise Degenerate(NOT_NUMBERS) from problem
             raise
-        return found if canary.alone(before, self._progress(endpoint)) else None
+        return found if canary.was_alone(before, self._progress(endpoint)) else None
 
     def _progress(self, endpoint: Endpoint) -> Progress | None:
         answer = http.call(endpoint, self._api.metrics, METRICS_S)

@@ -28,7 +28,7 @@ class SlotFigures:
 
     def engine(self) -> OnReading:
         """Another engine begins: returns what takes its readings, until the next engine."""
-        self.track = track.restarted(self.track)
+        self.track = track.begin_engine(self.track)
         mark = self._engine = object()
 
         def take(reading: Reading) -> None:
@@ -40,10 +40,10 @@ class SlotFigures:
     def gone(self) -> None:
         """The engine has ended: until another answers there are no readings."""
         self._engine = None
-        self.track = track.restarted(self.track)
+        self.track = track.begin_engine(self.track)
 
     def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
-        """Follow why engines end, and count the starts after that; the cause of such a start."""
+        """Count restarts by the reason the engine ended; return the cause of this one."""
         self._cause = cause_of_end(before, event, after) or self._cause
         if not after.spawns > before.spawns > 0:
             return ""

@@ -28,15 +28,15 @@ class Peers:
         self._known: frozenset[int] = frozenset()  # inodes of the engine's listeners
 
     def listening(self, port: int) -> bool:
-        """Whether the engine listens on this port; Stranger if another process does."""
+        """Whether the engine listens on this port; raises Stranger if another process does."""
         found = ports.listening(port)
         self._check(port, found)
         return bool(found)
 
     def vet(self, link: socket.socket, expired: threading.Event) -> None:
-        """Wait until the engine has accepted this connection; Stranger if another process has.
+        """Wait until the engine has accepted this connection.
 
-        OSError if it is closed first, or the event is set.
+        Raises Stranger if another process has, OSError if it is closed first or the event is set.
         """
         port = link.getpeername()[1]
         pause_s = FIRST_PAUSE_S  # an idle engine accepts within it, so that one look suffices
@@ -73,7 +73,7 @@ class Peers:
         return self._has(inode)
 
     def _has(self, inode: int) -> bool:
-        found = ports.holder(self._pids, inode)
+        found = ports.process_with_socket(self._pids, inode)
         if found is None:
             return False
         self._pids = (found, *(other for other in self._pids if other != found))
@@ -81,7 +81,7 @@ class Peers:
 
 
 def _stranger(port: int, sockets: Collection[Listener]) -> Stranger:
-    who = ", ".join(map(str, ports.named(sockets)))
+    who = ", ".join(map(str, ports.with_owners(sockets)))
     return Stranger(
         f"cannot share port {port} with {who}: stop it, or choose another [server] port"
     )

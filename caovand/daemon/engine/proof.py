@@ -25,7 +25,7 @@ HEALTH_TIMEOUT_S = 10.0
 # so that the second completion can hit the prefix cache, if that is on.
 PROMPT_TOKENS = 1024
 MIN_TEXT = 64
-"""A text that every embedding model takes; of some of them the limit is 128 tokens."""
+"""A text that every embedding model accepts; some are limited to 128 tokens."""
 T = TypeVar("T")
 
 
@@ -54,10 +54,10 @@ async def prove(
         await _listening(engine.api.health, peers, endpoint)
         await _working(engine, plan, endpoint, limit_s, on_step)
     except Stranger as problem:
-        raise NotReady(shared(problem)) from problem
+        raise NotReady(port_taken(problem)) from problem
 
 
-def shared(problem: Stranger) -> Finding:
+def port_taken(problem: Stranger) -> Finding:
     """The finding when another process has the engine's port."""
     return Finding("port-busy", str(problem), "http")
 
@@ -71,7 +71,9 @@ async def _working(
     for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
         try:
-            got = await tried(answered, engine.api, plan, endpoint, prompt, tokens, limit_s)
+            got = await retry_on_limit(
+                count_answer, engine.api, plan, endpoint, prompt, tokens, limit_s
+            )
         except Stranger:
             raise
         except Unanswered as problem:
@@ -82,7 +84,7 @@ async def _working(
             raise NotReady(Finding("engine-died", text, "proof"))
 
 
-def answered(
+def count_answer(
     api: Api, plan: Plan, endpoint: Endpoint, prompt: Sequence[int], tokens: int, timeout_s: float
 ) -> int:
     """Send one request of the plan's task; return how many tokens came, all for a task without.
@@ -91,7 +93,7 @@ def answered(
     """
     model, work = plan.served_name, api.works.get(plan.task)
     if work is not None:
-        http.worked(endpoint, work, model, prompt, timeout_s)
+        http.run_task(endpoint, work, model, prompt, timeout_s)
         return tokens
     return http.complete(endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s)
 
@@ -99,9 +101,9 @@ def answered(
 async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:
     """Wait for the engine's listener and its health; raises Stranger if the port is shared."""
     while True:
-        if await tried(peers.listening, endpoint.port):
+        if await retry_on_limit(peers.listening, endpoint.port):
             try:
-                answer = await tried(http.call, endpoint, health, HEALTH_TIMEOUT_S)
+                answer = await retry_on_limit(http.call, endpoint, health, HEALTH_TIMEOUT_S)
                 if answer.status == 200:
                     return
             except Stranger:
@@ -111,7 +113,7 @@ async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def tried(
+async def retry_on_limit(
     call: Callable[..., T], *arguments: Any, lacking: Callable[[], None] = lambda: None
 ) -> T:
     """`call` in a thread, repeated while our own limits prevent it: that is not the engine's fault.
@@ -122,7 +124,7 @@ async def tried(
         try:
             return await asyncio.to_thread(call, *arguments)
         except Exception as problem:
-            if not limits.reached(problem):
+            if not limits.limit_reached(problem):
                 raise
         lacking()
         await asyncio.sleep(POLL_S)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters import engine_user
-from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, named
+from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, for_people
 from caovand.adapters.engine.pump import Ring, RotatedFile
 from caovand.adapters.engine_user import as_engine
 from caovand.adapters.files import safe_files
 from caovand.adapters.network.http import Endpoint
-from caovand.adapters.system.processes import engine_cgroup, former_cgroup, inherited
+from caovand.adapters.system.processes import engine_cgroup, former_cgroup, inherited_environ
 from caovand.core import limits, secrets
 from caovand.core.config.schema import Config, Mode, WatchSection
 from caovand.core.engine.record import Engine
@@ -33,7 +33,7 @@ from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkillable
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
-from caovand.daemon.cards import InUse, wait_for_freed_memory
+from caovand.daemon.cards import CardUsage, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.canary import Canary, FirstAnswers
 from caovand.daemon.engine.figures import SlotFigures
@@ -44,7 +44,7 @@ from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.start import inspection
 from caovand.daemon.start.all_reduce import check_all_reduce
 from caovand.daemon.start.confinement import CUDA_CACHE, confinement
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.tasks import Task, cancel
 
 RETRY_S = 1.0
@@ -99,7 +99,7 @@ class EngineRun:
         self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
         self._ending: Task | None = None
         self._proving: Task | None = None
-        cards = InUse(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
+        cards = CardUsage(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
         self.cards = shared.cards.share(cards)
         shared.kernel.listeners.append(self._kernel_lines.extend)
 
@@ -133,7 +133,7 @@ class EngineRun:
         for ledger in self._ledgers:
             ended += await inspection.end_orphans(ledger, *self._orphans)
         if ended:
-            self._notice("noticed", f"ended orphans of an earlier engine: {named(ended)}")
+            self._notice("noticed", f"ended orphans of an earlier engine: {for_people(ended)}")
         await self._stale.begin()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
@@ -141,7 +141,7 @@ class EngineRun:
         command = self._engine.planning.command(plan, engine, self._cache)
         for place, folder in command.links:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(as_engine, safe_files.lead, place, folder)
+                await asyncio.to_thread(as_engine, safe_files.link_to, place, folder)
 
     async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
         """Check all-reduce over the cards; a wrong result fails the next start."""
@@ -153,7 +153,7 @@ class EngineRun:
         )
 
     def start(
-        self, action: Spawn, config: Config, prepared: Prepared, used: frozenset[int]
+        self, action: Spawn, config: Config, prepared: PreparedStart, used: frozenset[int]
     ) -> None:
         """Spawn the engine of a plan on the cards `used`; apply Exited if that fails."""
         assert self.child is None
@@ -224,7 +224,7 @@ class EngineRun:
             self._proving = self._shared.tasks.begin(watching.prove(child))
 
     def _environment(self, python: str, planned: Mapping[str, str]) -> dict[str, str]:
-        env = inherited(self._shared.environ, python)
+        env = inherited_environ(self._shared.environ, python)
         if self._stale.folder is not None:
             env["TMPDIR"] = str(self._stale.folder)
         env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
@@ -236,7 +236,7 @@ class EngineRun:
         return env
 
     def _not_spawned(self, problem: CannotSpawn, generation: int) -> None:
-        limit = limits.reached(problem)
+        limit = limits.limit_reached(problem)
         text = f"{problem}: {limit}" if limit else str(problem)
         captures = {ladder.LIMIT: limit} if limit else {}
         finding = Finding("engine-died", text, "launch", captures)
@@ -288,7 +288,9 @@ class EngineRun:
         self._figures.gone()
         at, chance, generation = now(), random.random(), action.generation
         if left:
-            text = f"cannot end the engine: {named(left)} outlived KILL; look in the kernel log"
+            text = (
+                f"cannot end the engine: {for_people(left)} outlived KILL; look in the kernel log"
+            )
             finding = Finding("unknown", text, "ending")
             self._apply(Unkillable(at=at, chance=chance, generation=generation, finding=finding))
         else:
@@ -305,7 +307,7 @@ class EngineRun:
         left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
             other = "another engine that is running may have started it; it is ended with that one"
-            text = f"cannot tell which engine left {named(child.unknown)}: {other}"
+            text = f"cannot tell which engine left {for_people(child.unknown)}: {other}"
             self._notice("noticed", text)
         if not left:
             await self._stale.remove()

@@ -16,7 +16,7 @@ ANSWER_S = 5.0
 
 
 @dataclass(frozen=True)
-class Scraped:
+class ScrapeResult:
     """An answer with metrics, and what it says."""
 
     body: str
@@ -24,21 +24,21 @@ class Scraped:
 
 
 async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
-    """The answer from `path`, None without one.
+    """The answer from `path`, None if there is none.
 
-    Raises Stranger where another process answers, and Unanswered where we could not ask.
+    Raises Stranger if another process answers, and Unanswered where we could not ask.
     """
     try:
         return await asyncio.to_thread(http.call, endpoint, path, ANSWER_S)
     except Stranger:
         raise
     except Unanswered as problem:
-        if limits.reached(problem):
+        if limits.limit_reached(problem):
             raise  # we could not ask: not the engine's fault
         return None
 
 
-async def metrics(endpoint: Endpoint, api: Api, pending: int) -> Scraped | None:
+async def metrics(endpoint: Endpoint, api: Api, pending: int) -> ScrapeResult | None:
     """The engine's counters, None if it reports none; raises as `answer` does.
 
     `pending` is how many requests are known to be under way: only without any is the engine asked.
@@ -49,7 +49,7 @@ async def metrics(endpoint: Endpoint, api: Api, pending: int) -> Scraped | None:
     load: int | None = pending or await asyncio.to_thread(_load, endpoint, api)
     # Megabytes of short lines take a second: the loop feeds the watchdog.
     reading = await asyncio.to_thread(api.read_metrics, found.body, load, time.monotonic())
-    return Scraped(found.body, reading)
+    return ScrapeResult(found.body, reading)
 
 
 def _load(endpoint: Endpoint, api: Api) -> int | None:
@@ -57,7 +57,7 @@ def _load(endpoint: Endpoint, api: Api) -> int | None:
     try:
         if not api.pending:
             return None
-        return http.counted(endpoint, api.pending, api.pending_key, ANSWER_S)
+        return http.read_count(endpoint, api.pending, api.pending_key, ANSWER_S)
     except Stranger:
         raise
     except Unanswered:

@@ -45,7 +45,7 @@ from caovand.daemon.engine.canary import Canary
 from caovand.daemon.engine.causes import Causes
 from caovand.daemon.engine.peers import Peers
 from caovand.daemon.tasks import Tasks
-from caovand.engines.common.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
+from caovand.engines.common.logs.rows.kernel import OF_PROGRAM, XID_STOPPED, find_in_kernel
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
@@ -105,7 +105,7 @@ class Watching:
         self._rules = self._rules_of(section)
 
     def _rules_of(self, section: WatchSection) -> detector.DetectorRules:
-        return detector.DetectorRules(section, looked_up=self._run.plan.looks_drafts_up)
+        return detector.DetectorRules(section, looked_up=self._run.plan.uses_lookup_drafts)
 
     def on_lines(self, lines: Sequence[str]) -> None:
         """Take lines of the child; called from the log pump's thread."""
@@ -178,7 +178,7 @@ class Watching:
         except Stranger as problem:
             self._met(problem)
         except Exception as problem:
-            if limits.reached(problem):
+            if limits.limit_reached(problem):
                 self.observe(NotObserved(_now()))
             raise
         else:
@@ -207,7 +207,7 @@ class Watching:
         Requests are still served, and a restart would end them.
         """
         if self._shared:
-            self._fail(proof.shared(stranger))
+            self._fail(proof.port_taken(stranger))
         else:
             self._run.notice("noticed", f"skipped a check of the engine: {stranger}")
         self._shared = True
@@ -250,7 +250,7 @@ class Watching:
         try:
             await asyncio.to_thread(child.drain, DRAIN_S)
         except RuntimeError as problem:
-            if not limits.reached(problem):
+            if not limits.limit_reached(problem):
                 raise
             child.drain(DRAIN_S)  # no thread available; this is short
         phase = self._phase
@@ -326,9 +326,17 @@ class Watching:
 
     async def _probe(self, timeout_s: float, idle: bool) -> None:
         plan, api = self._run.plan, self._run.engine.api
-        asked = (proof.answered, api, plan, self._endpoint, PROBE_PROMPT, plan.mtp + 2, timeout_s)
+        asked = (
+            proof.count_answer,
+            api,
+            plan,
+            self._endpoint,
+            PROBE_PROMPT,
+            plan.mtp + 2,
+            timeout_s,
+        )
         try:
-            await proof.tried(*asked, lacking=lambda: self.observe(NotObserved(_now())))
+            await proof.retry_on_limit(*asked, lacking=lambda: self.observe(NotObserved(_now())))
         except Stranger as problem:
             self._met(problem)
         except Unanswered as problem:

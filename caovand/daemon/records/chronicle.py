@@ -26,7 +26,7 @@ STACKS_S = 4.0
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatheredEvidence:
     """A failure's evidence without secrets; `name` is that of its incident, "" for none.
 
     `problem` says what is missing and why; without a report that is all of it.
@@ -38,7 +38,7 @@ class Gathered:
     name: str = ""
 
 
-Then = Callable[[Gathered], None]
+Then = Callable[[GatheredEvidence], None]
 
 
 class Recorder:
@@ -61,11 +61,11 @@ class Recorder:
         `then` is called on the loop, however that ends.
         """
 
-        def work(gathered: Gathered) -> Gathered:
+        def work(gathered: GatheredEvidence) -> GatheredEvidence:
             name = self._store.write(case.finding.failure, gathered.report, gathered.files)
             return replace(gathered, name=name)
 
-        def done(gathered: Gathered) -> None:
+        def done(gathered: GatheredEvidence) -> None:
             self._done(gathered.name, gathered.problem)
             if then is not None:
                 then(gathered)
@@ -96,12 +96,12 @@ class Recorder:
         case: Case,
         members: Sequence[Process],
         engine_python: str,
-        finish: Callable[[Gathered], Gathered],
+        finish: Callable[[GatheredEvidence], GatheredEvidence],
         done: Then,
     ) -> None:
         if name in self._threads and self._threads[name].is_alive():
             # A hung disk blocks one thread, not one for each failure.
-            done(Gathered(problem="the previous incident is still being written"))
+            done(GatheredEvidence(problem="the previous incident is still being written"))
             return
         taken = self._taken[name] = asyncio.Event()
 
@@ -109,7 +109,7 @@ class Recorder:
             try:
                 found = finish(self._gather(case, members, engine_python, taken))
             except Exception as fault:  # no fault here may affect the engine
-                found = Gathered(problem=str(fault))
+                found = GatheredEvidence(problem=str(fault))
             self._on_loop(lambda: done(found))
 
         thread = threading.Thread(target=work, name=name, daemon=True)
@@ -117,13 +117,13 @@ class Recorder:
             thread.start()
         except RuntimeError as problem:  # no more threads
             taken.set()
-            done(Gathered(problem=limits.reached(problem) or str(problem)))
+            done(GatheredEvidence(problem=limits.limit_reached(problem) or str(problem)))
         else:
             self._threads[name] = thread
 
     def _gather(
         self, case: Case, members: Sequence[Process], engine_python: str, taken: asyncio.Event
-    ) -> Gathered:
+    ) -> GatheredEvidence:
         try:
             tree = evidence.process_tree(members)
             stacks = ""
@@ -145,7 +145,7 @@ class Recorder:
         if why:
             why = f"secrets could not be removed from all of it: {why}"
         report = report or incident.without_texts(case, at=stamp, why=why)
-        return Gathered(report, files, problem=why)
+        return GatheredEvidence(report, files, problem=why)
 
     def _on_loop(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

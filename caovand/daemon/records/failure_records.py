@@ -23,7 +23,7 @@ from caovand.daemon.machine import Machine
 from caovand.daemon.records.chronicle import Recorder, Then
 from caovand.daemon.shared import Shared
 from caovand.daemon.start.planning import SlotPlanner
-from caovand.engines.common.answer import answer_of
+from caovand.engines.common.healing.answer import answer_of
 
 
 class FailureRecords:
@@ -51,7 +51,7 @@ class FailureRecords:
         """Begin an incident for the failure in `snapshot`; `describe` makes the status document."""
         run, plan = self._run, snapshot.plan
         assert snapshot.finding is not None
-        last, self._last_mark = self._last_mark, incident.mark(snapshot)
+        last, self._last_mark = self._last_mark, incident.dedup_mark(snapshot)
         if snapshot.failures > 1 and last and last == self._last_mark:
             again = f"the same failure, {snapshot.failures} in a row now"
             self._machine.notice(
@@ -101,7 +101,7 @@ class FailureRecords:
         self.recorder.gather(case, self._run.members(), self._engine_python, then)
 
     def _case(self, finding: Finding, watching: Watching | None) -> Case:
-        """What is known of a failure wherever it is, and what must be removed from that."""
+        """What is known about a failure wherever it is, and what must be removed from that."""
         self._shared.kernel.read()
         env = {**self._shared.environ, **dict(self._machine.config.engine.env)}
         return Case(

@@ -70,7 +70,9 @@ class Writer:
             try:
                 thread.start()
             except RuntimeError as problem:  # the next rows try again
-                self._failed = self._cannot("no thread can be started", limits.reached(problem))
+                self._failed = self._cannot(
+                    "no thread can be started", limits.limit_reached(problem)
+                )
             else:
                 self._thread = thread
 

@@ -41,7 +41,7 @@ def folder(state: Path, name: str = ONLY) -> Path:
 
 
 def make(state: Path, name: str) -> None:
-    """Make the folder of a slot's state; OSError."""
+    """Make the folder of a slot's state; raises OSError."""
     folder(state, name).mkdir(mode=0o750, parents=True, exist_ok=True)
 
 

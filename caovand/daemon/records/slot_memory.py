@@ -23,7 +23,7 @@ from caovand.daemon.records import memories
 from caovand.daemon.shared import Shared
 from caovand.daemon.start import degraded_plan
 from caovand.daemon.start.degraded_plan import PlanMemory
-from caovand.daemon.start.inspection import Prepared
+from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.start.starts import Starts
 
 
@@ -77,14 +77,14 @@ class SlotMemory:
             if not self.starts.follow(before, after, event, watching.reported if watching else {}):
                 return
             assert self.starts.latest is not None
-            sentence = starts.sentence(*self.starts.latest)
+            sentence = starts.start_text(*self.starts.latest)
             self._notice("start", sentence, start=self.starts.describe())
             self.make_folder()
             self.starts.remember()
         except OSError as problem:
             self._log.warning(f"cannot remember the seconds of this start: {problem}")
 
-    def keep_plan(self, snapshot: Snapshot, prepared: Prepared | None, mode: Mode) -> None:
+    def keep_plan(self, snapshot: Snapshot, prepared: PreparedStart | None, mode: Mode) -> None:
         """Keep a plan that has served stably for the next start if the ladder had to lower it."""
         if snapshot.plan is None or prepared is None:
             return

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.gateway.record import Totals, usable
+from caovand.core.gateway.record import Totals, is_row
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request
-from caovand.daemon.keys import wanted
+from caovand.daemon.keys import requested_key
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests.arguments import VerbError, argument
 from caovand.daemon.slot import Slot
@@ -44,7 +44,7 @@ async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
 async def ended(slot: Slot, args: Mapping[str, Any]) -> Result:
     """Take the records of requests that have ended."""
     rows = argument(args, "requests", list, [])
-    if not all(map(usable, rows)):
+    if not all(map(is_row, rows)):
         raise VerbError("bad-argument", "argument requests must be records of requests")
     slot.clients.requests += rows
     return {}
@@ -74,7 +74,7 @@ async def keys(supervisor: Supervisor, request: Request) -> Result:
 async def key_add(supervisor: Supervisor, request: Request) -> Result:
     """Make a key; its secret is in this answer alone."""
     try:
-        return {"key": supervisor.keys.add(wanted(request.args))}
+        return {"key": supervisor.keys.add(requested_key(request.args))}
     except ProblemError as found:
         raise VerbError("bad-argument", found.problem.message, found.problem.remedy) from found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from caovand.adapters.gpu import all_reduce
 from caovand.core import limits
 from caovand.core.engine.record import Engine
-from caovand.core.facts.all_reduce import AllReduce, Sums, key_of
+from caovand.core.facts.all_reduce import AllReduce, AllReduceResult, key_of
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.core.healing.failure import Failure, Finding
@@ -42,7 +42,7 @@ async def check_all_reduce(
     key = key_of(task, gpus, inventory.engine)
 
     async def settled() -> bool:
-        sums = await asyncio.to_thread(all_reduce.known, cache, key)
+        sums = await asyncio.to_thread(all_reduce.read_result, cache, key)
         return sums is not None and sums.settled
 
     try:
@@ -58,9 +58,9 @@ async def check_all_reduce(
             text = f"checking all-reduce over {task.ranks} cards, once for these settings"
             notice("noticed", text)
             sums = await _checked(inventory.engine.python, task, env)
-            await asyncio.to_thread(all_reduce.keep, cache, key, sums)
+            await asyncio.to_thread(all_reduce.save_result, cache, key, sums)
     except Exception as problem:
-        if not isinstance(problem, OSError) and not limits.reached(problem):
+        if not isinstance(problem, OSError) and not limits.limit_reached(problem):
             raise
         notice("noticed", f"cannot check all-reduce: {problem}")
         return None
@@ -77,7 +77,7 @@ async def check_all_reduce(
     return None
 
 
-async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> Sums:
+async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
     """Run the check; if it is cancelled, as by a daemon that ends, end it at once."""
     check = all_reduce.Check()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))

@@ -26,8 +26,14 @@ AT_HOME = (".ccache", ".config/vllm", ".cupy", ".deep_gemm", ".nv", ".tilelang",
 """Where libraries write if no variable names a folder; none is made but the usual one, unless
 XDG_CACHE_HOME names another."""
 USUAL = ".cache"
-PRIVATE = (".docker", ".git-credentials", ".gnupg", ".kube", ".password-store", ".pypirc", ".ssh")
-"""What its user keeps at home for other programs than engines."""
+PRIVATE = (
+    ".aws", ".azure", ".bash_history", ".boto", ".config/containers", ".config/gcloud",
+    ".config/gh", ".config/git/credentials", ".config/rclone", ".docker", ".git-credentials",
+    ".gnupg", ".kube", ".local/share/keyrings", ".my.cnf", ".netrc", ".npmrc", ".oci",
+    ".password-store", ".pgpass", ".pypirc", ".python_history", ".s3cfg", ".ssh", ".vault-token",
+    ".zsh_history",
+)  # fmt: skip
+"""What its user keeps at home for other programs than engines; a store's keys go into variables."""
 CUDA_CACHE = "CUDA_CACHE_PATH"
 REPLACED = Path("/etc")
 """Where files that an engine reads are replaced while it runs, such as resolv.conf. To hide one
@@ -54,7 +60,8 @@ def confinement(
         for place in (places.runtime, places.state, places.logs)
         if places.cache not in (place, *place.parents)
     )
-    others = (*_hidden_keys(config), *_at_home(env, PRIVATE))
+    keys = filter(_can_be_hidden, (config.server.api_key_file, config.page.token_file))
+    others = (config.cluster.key_file, *keys, *_at_home(env, PRIVATE))
     hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
     elsewhere = os.path.isabs(env.get("XDG_CACHE_HOME", ""))
@@ -68,15 +75,12 @@ def confinement(
 
 def of_a_server(config: Config, places: Directories, readable: str = "") -> Confinement:
     """What the page or the gateway may reach: no file of ours but one that is named to it."""
-    keys = (key for key in _hidden_keys(config) if os.path.exists(key) and key != readable)
+    # In /etc, too: it reads nothing there that is replaced.
+    named = (config.cluster.key_file, config.server.api_key_file, config.page.token_file)
+    keys = (key for key in named if os.path.exists(key) and key != readable)
     hidden = (*map(str, (places.runtime, places.state, places.cache, places.logs)), *keys)
     # Who is sooner chosen when memory runs out: a number that it writes of itself.
-    return Confinement(hidden, (readable,) if readable else (), ("/proc/self",))
-
-
-def _hidden_keys(config: Config) -> Iterator[str]:
-    yield config.cluster.key_file
-    yield from filter(_can_be_hidden, (config.server.api_key_file, config.page.token_file))
+    return Confinement(hidden, (readable,) if readable else (), ("/proc/self",), alone=True)
 
 
 def readable_keys(config: Config) -> list[str]:

@@ -73,7 +73,7 @@ class PlanMemory:
             self.since = wall_clock.now() if since is None or not remembered else float(since)
 
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
-        """Keep the plan for the next start if the ladder had to lower it; OSError if it cannot.
+        """Save the plan for the next start if the ladder degraded it; raises OSError if it cannot.
 
         One that is just being replaced by the full plan is not: it was to be forgotten.
         """

@@ -32,7 +32,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import ProblemError
-from caovand.core.tuning.planning import tuned
+from caovand.core.tuning.planning import tuned_plan
 from caovand.daemon.start.confinement import confinement
 
 
@@ -66,7 +66,7 @@ class PlanRequest:
 
     @property
     def chosen_mode(self) -> Mode:
-        """The mode in force."""
+        """The mode in effect."""
         return self.mode or self.config.policy.mode
 
     @property
@@ -76,11 +76,11 @@ class PlanRequest:
             return sys.executable
         link = places.link_of("current", self.engine.name)
         installed = places.root_from(None, self.environ) / link / "bin/python"
-        return str(places.settled(Path(self.config.engine.python or installed)))
+        return str(places.resolve_python(Path(self.config.engine.python or installed)))
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStart:
     """A plan with its inventory and mode, and the fingerprint under which its rungs are kept."""
 
     plan: Plan
@@ -100,7 +100,7 @@ async def end_orphans(
     if left:
         raise Obstacle(
             "vram-busy",
-            f"cannot start: {child.named(left)} of an earlier engine cannot be killed;"
+            f"cannot start: {child.for_people(left)} of an earlier engine cannot be killed;"
             " check the kernel log for a hung driver, and reboot if they stay",
             hold=True,
             phase="ending",
@@ -179,7 +179,7 @@ def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     card = model_folder.read_model(config.model.path, weights=weights)
     if config.policy.activations == "int8" and card.gptq and weights:
         card = replace(card, negative_scale=_negative_scale(card))
-    return chat_template.effective(card, arguments.chat_template(config))
+    return chat_template.with_template(card, arguments.chat_template(config))
 
 
 def _negative_scale(card: ModelCard) -> str | None:
@@ -187,7 +187,7 @@ def _negative_scale(card: ModelCard) -> str | None:
     shards = model_folder.shards_of(card)
     for shard in shards:
         try:
-            found = scales.negative(shard)
+            found = scales.find_negative(shard)
         except BadHeader as problem:
             fact, remedy = str(problem), "download the file again"
             raise model_folder.ModelProblem(f"read {shard}", fact, remedy) from None
@@ -205,23 +205,23 @@ def _reachable(error: ProblemError, path: str) -> str:
     return str(replace(error.problem, remedy=remedy) if remedy else error.problem)
 
 
-def planned_for(request: PlanRequest, inventory: Inventory) -> Prepared:
+def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
     """Plan for the inspected machine. Raises Obstacle, also for a plan known to fail."""
     config, engine = request.config, request.engine
     mark = degraded.fingerprint(config, inventory)
     # A running engine keeps its rungs, even if others have freed memory since.
-    used = None if request.before else occupancy.used(inventory.gpus)
+    used = None if request.before else occupancy.used_by_card(inventory.gpus)
     try:
         plan = _planned(request, inventory, mark, used)
     except Unplannable as problem:
-        raise unplannable(problem) from problem
+        raise obstacle_of(problem) from problem
     plan, known = foresee(engine, config, plan, inventory)
     if known is not None:
         raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
-    return Prepared(plan, inventory, mark, request.chosen_mode)
+    return PreparedStart(plan, inventory, mark, request.chosen_mode)
 
 
-def unplannable(problem: Unplannable) -> Obstacle:
+def obstacle_of(problem: Unplannable) -> Obstacle:
     """The obstacle when nothing can be planned; only a card, or its memory, is worth a wait."""
     hold = problem.failure in ("gpu-absent", "vram-busy")
     return Obstacle(problem.failure, str(problem), hold=hold)
@@ -236,7 +236,7 @@ def _model(request: PlanRequest) -> ModelCard:
         return card
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, request.config.model.path)
-        hold = bool(limits.reached(problem))
+        hold = bool(limits.limit_reached(problem))
         raise Obstacle("model-missing", text, hold=hold) from problem
 
 
@@ -274,7 +274,7 @@ def inspect(request: PlanRequest, directories: Directories) -> Inventory:
     machine = request.before.host if request.before else host.read_host(directories.cache)
     if model.gguf is not None:  # layers go where they are read quickest
         cache = directories.cache
-        machine = memory_speed.known(machine, cache, measure_in=cache)
+        machine = memory_speed.with_memory_speed(machine, cache, measure_in=cache)
     return Inventory(gpus, machine, engine, model)
 
 
@@ -306,6 +306,6 @@ def _planned(
         return replace(full, warnings=(*full.warnings, text))
     depth = request.tuned(found) if request.tuned else None
     forecast = request.engine.planning.forecast
-    return tuned(
+    return tuned_plan(
         found, depth, request.config, partial(plan, None), lambda one: forecast(one, inventory).fits
     )

@@ -22,7 +22,7 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.daemon.start import inspection
 from caovand.daemon.start.degraded_plan import PlanMemory
-from caovand.daemon.start.inspection import PlanRequest, Prepared
+from caovand.daemon.start.inspection import PlanRequest, PreparedStart
 
 
 class SlotPlanner:
@@ -43,9 +43,9 @@ class SlotPlanner:
         self._engine, self._directories = engine, directories
         self._environ, self._memory = environ, memory
         self._source, self._tuned = source, tuned
-        self.prepared: Prepared | None = None
+        self.prepared: PreparedStart | None = None
         self._request: PlanRequest | None = None  # the request `prepared` was made for
-        self._served: tuple[Prepared, PlanRequest] | None = None
+        self._served: tuple[PreparedStart, PlanRequest] | None = None
         self._salt = os.urandom(16)
 
     @property
@@ -65,8 +65,8 @@ class SlotPlanner:
     ) -> NextPlan:
         """A request for the next engine's plan.
 
-        `again` is a plan to be tried once more, `living` that of an engine that runs now, made in
-        `living_mode`. With `refused` the configuration is not in force, and `again` is started by
+        `again` is a plan to be tried again, `living` that of an engine that runs now, made in
+        `living_mode`. With `refused` the configuration is not in effect, and `again` is started by
         the one for which an engine served last.
         """
         if refused and again is not None and self._served is not None:
@@ -107,8 +107,8 @@ class SlotPlanner:
         await asyncio.to_thread(inspection.check_kind, config, self._engine)
 
     def endpoint(self, plan: Plan, request: PlanRequest) -> tuple[Plan, Endpoint]:
-        """The plan marked by its key, and the endpoint of its engine; ConfigError for a bad key
-        file."""
+        """The plan marked by its key, and the endpoint of its engine; raises ConfigError for a bad
+        key file."""
         key = config_file.api_key(
             request.config, plan.extra_args, self._environ, self._engine.arguments
         )
@@ -119,7 +119,7 @@ class SlotPlanner:
 
     def adopt(self, plan: Plan, inventory: Inventory, mode: Mode) -> None:
         """Adopt a plan that another node made."""
-        self.prepared, self._request = Prepared(plan, inventory, "", mode), None
+        self.prepared, self._request = PreparedStart(plan, inventory, "", mode), None
 
     def conflicts(self, plan: Plan) -> Sequence[Problem]:
         """The settings of a plan that cannot run on these cards."""
@@ -130,7 +130,7 @@ class SlotPlanner:
     def used(self, config: Config) -> occupancy.Used:
         """Memory in use on the engine's cards before it started."""
         gpus, cards = self.inventory.gpus if self.inventory else (), self.cards(config)
-        return occupancy.used([gpu for gpu in gpus if gpu.index in cards])
+        return occupancy.used_by_card([gpu for gpu in gpus if gpu.index in cards])
 
     def cards(self, config: Config) -> frozenset[int]:
         """The cards the engine may use, by NVML's index; for a plan from another node, `config`
@@ -152,13 +152,13 @@ class NextPlan:
         planner: SlotPlanner,
         request: PlanRequest,
         again: Plan | None,
-        last: Prepared | None,
+        last: PreparedStart | None,
     ) -> None:
         self.request, self._planner = request, planner
         self._before = planner.inventory
-        self._again: tuple[Plan, Prepared] | None = None
+        self._again: tuple[Plan, PreparedStart] | None = None
         self._machine: Inventory | None = None
-        self.made: Prepared | None = None
+        self.made: PreparedStart | None = None
         if again is not None and last is not None:
             self._again = again, last
             if last.mode != request.chosen_mode:

@@ -12,7 +12,7 @@ from caovand.adapters.system import wall_clock
 from caovand.core.lifecycle.events import Event
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Course, Start
+from caovand.core.reporting.starts import Start, StartInProgress
 
 
 class Starts:
@@ -20,7 +20,7 @@ class Starts:
 
     def __init__(self, path: Path, launches: AbstractSet[str]) -> None:
         self._path, self._launches = path, launches
-        self._course: Course | None = None
+        self._course: StartInProgress | None = None
         self._kept: tuple[Start, ...] = ()
         self._read = False
         self.latest: tuple[Start, Start | None] | None = None
@@ -31,7 +31,7 @@ class Starts:
     ) -> bool:
         """Take a step of the machine; whether it finished a start, which is then the latest.
 
-        OSError if the earlier starts cannot be read now: then this one is not counted.
+        Raises OSError if the earlier starts cannot be read now: then this one is not counted.
         """
         course = self._course = starts.follow(self._course, before, after, event, self._launches)
         if course is None or after.state is State.STARTING or after.plan is None:
@@ -39,8 +39,8 @@ class Starts:
         self._course = None
         plan = after.plan.identity
         self._remind()
-        start = starts.finished(course, plan, wall_clock.now(), figures)
-        self.latest = start, starts.earlier(self._kept, plan)
+        start = starts.finish_start(course, plan, wall_clock.now(), figures)
+        self.latest = start, starts.earlier_start(self._kept, plan)
         self._kept = (*self._kept, start)[-starts.KEPT :]
         return True
 
@@ -58,7 +58,7 @@ class Starts:
             self._read = True
 
     def remember(self) -> None:
-        """Keep the starts for the next daemon; OSError if it cannot."""
+        """Keep the starts for the next daemon; raises OSError if it cannot."""
         state_file.write(self._path, starts.to_document(self._kept))
 
     def describe(self) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ _BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
 
 
 def histogram_of(key: str) -> str:
-    """The histogram that a line's name is of, as far as its buckets and its sum go."""
+    """The histogram that a line of buckets or a sum belongs to."""
     return _PARTS.sub("", key)
 
 

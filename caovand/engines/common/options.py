@@ -57,7 +57,7 @@ def values(found: Iterable[Typed]) -> dict[str, Any]:
 
 
 def redact(found: Iterable[Typed], keys: Collection[str]) -> tuple[str, ...]:
-    """The words as they may be shown; nobody sees the values of `keys`."""
+    """The words for display, with the values of `keys` hidden."""
     shown: list[str] = []
     for one in found:
         if not one.name or not (one.name in keys or secrets.is_secret_entry(one.name, one.value)):

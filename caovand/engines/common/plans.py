@@ -17,7 +17,7 @@ OF_THE_DAEMON = frozenset({"ladder"})
 
 
 def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that [engine] gpus names, or all; Unplannable if one of them is absent."""
+    """The cards that [engine] gpus names, or all; raises Unplannable if one of them is absent."""
     wanted = config.engine.gpus
     gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
     if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
@@ -84,7 +84,7 @@ def idle_keys(
                 yield f"[{section}] {key.name} has no effect on {title}: {reason}"
 
 
-def misfit(memory: MemoryEstimate) -> tuple[str, ...]:
+def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
     """The warning that a plan does not fit; nothing if it does, or if that is unknown."""
     if memory.fits is not False:
         return ()

@@ -15,6 +15,10 @@ RATE_REACHED = 0.5
 """Marlin's multiply at 57 of a 2080 Ti's 108 TFLOP/s."""
 LINKED_S, UNLINKED_S = 7e-6, 34e-6
 """One all-reduce of a decode step: over NVLink, and through the host's memory."""
+LINKS_GB_S = {(7, 0): 150, (7, 5): 50, (8, 0): 300, (8, 6): 56, (9, 0): 450, (10, 0): 900}
+"""What NVLink carries in each direction between two cards of a generation: of those with graphics
+outputs over a bridge."""
+LINKS_REACHED = 0.7
 LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.97, 5: 3.94, 6: 7.56}
 LANES_REACHED = 0.8
 USUAL_LINK = (3, 16)
@@ -107,6 +111,13 @@ def _tflops_by_multiprocessors(gpu: Gpu) -> float | None:
 def _has_word(name: str, mark: str) -> bool:
     before, found, after = name.partition(mark)
     return bool(found) and not before[-1:].isalnum() and not after[:1].isalnum()
+
+
+def link_gb_s(gpus: Sequence[Gpu]) -> float:
+    """What NVLink carries between these cards, by the oldest of them."""
+    oldest = min(gpu.compute_capability for gpu in gpus)
+    known = [stated for since, stated in LINKS_GB_S.items() if since <= oldest]
+    return LINKS_REACHED * (known or [*LINKS_GB_S.values()])[-1]
 
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from caovand.core.engine.record import Upload, Work
+from caovand.core.engine.record import TaskRequest, Upload
 from caovand.core.model_task import ModelTask
 
 RATE_HZ = 16_000
@@ -70,21 +70,25 @@ def _no_text(answer: Any) -> str:
     return "" if has_text else 'it has no "text"'
 
 
-EMBED = Work("embedding", "/v1/embeddings", _tokens, lambda answer: _flaw("embedding", answer))
-RERANK = Work(
+EMBED = TaskRequest(
+    "embedding", "/v1/embeddings", _tokens, lambda answer: _flaw("embedding", answer)
+)
+RERANK = TaskRequest(
     "score", "/v1/rerank", _rank_request, lambda answer: _flaw("relevance_score", answer, "results")
 )
-WORKS: Mapping[ModelTask, Work] = MappingProxyType(
+WORKS: Mapping[ModelTask, TaskRequest] = MappingProxyType(
     {
         "embed": EMBED,
-        "token_embed": Work("pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)),
-        "token_classify": Work(
+        "token_embed": TaskRequest(
             "pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)
         ),
-        "classify": Work(
+        "token_classify": TaskRequest(
+            "pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)
+        ),
+        "classify": TaskRequest(
             "classification", "/classify", _tokens, lambda answer: _flaw("probs", answer)
         ),
-        "score": Work("score", "/score", _pair, lambda answer: _flaw("score", answer)),
-        "transcription": Work("transcription", "/v1/audio/transcriptions", _sound, _no_text),
+        "score": TaskRequest("score", "/score", _pair, lambda answer: _flaw("score", answer)),
+        "transcription": TaskRequest("transcription", "/v1/audio/transcriptions", _sound, _no_text),
     }
 )

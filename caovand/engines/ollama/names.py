@@ -34,7 +34,7 @@ def folders(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
     return (*([f"{home}/.ollama/models"] if home else []), SERVICE_MODELS)
 
 
-def entry(name: str) -> str:
+def manifest_path(name: str) -> str:
     """The path of a name's entry in such a folder; "" for an invalid name."""
     path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", TAG)
     parts = path.split("/")
@@ -46,7 +46,7 @@ def entry(name: str) -> str:
     return f"manifests/{host}/{namespace}/{model}/{tag}"
 
 
-def weights(table: Mapping[str, Any]) -> str:
+def weights_path(table: Mapping[str, Any]) -> str:
     """The path of the GGUF file that an entry names; "" if it names none."""
     layers = table.get("layers")
     for layer in layers[:MAX_LAYERS] if isinstance(layers, list) else ():
@@ -56,10 +56,10 @@ def weights(table: Mapping[str, Any]) -> str:
     return ""
 
 
-def missing(name: str) -> Problem:
+def missing_model(name: str) -> Problem:
     """The problem of a name that Ollama does not have."""
     cannot = f"serve model {name} with Ollama"
-    if not entry(name):
+    if not manifest_path(name):
         remedy = (
             "set [model] path to a name such as qwen3:8b; `ollama create NAME` gives a file one"
         )
@@ -92,9 +92,9 @@ def read_step(line: Mapping[str, Any]) -> PullStep:
 
 NAMED_MODELS = NamedModels(
     folders=folders,
-    entry=entry,
-    weights=weights,
-    missing=missing,
+    entry=manifest_path,
+    weights=weights_path,
+    missing=missing_model,
     pull=NamedPull(
         words=("serve",),
         variables=lambda address, folder: {"OLLAMA_HOST": address, MODELS: folder},

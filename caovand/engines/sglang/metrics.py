@@ -28,7 +28,7 @@ COUNTERS = {
     "cached_tokens_total": "prefix_hits",
 }
 QUEUES = ("num_running_reqs", "num_queue_reqs")
-"""Gauges that count all priorities, and each of them once more."""
+"""Gauges that count all priorities, and each of them again."""
 FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}

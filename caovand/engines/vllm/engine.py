@@ -32,7 +32,7 @@ from caovand.engines.vllm.nodes import NODES
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
-from caovand.engines.vllm.planning.warnings import foreseen
+from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
 from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload, experts_read
 
@@ -118,7 +118,7 @@ ENGINE = Engine(
         checks=checkup,
         speed=_speed,
         modelled=_modelled,
-        foreseen=foreseen,
+        foreseen=foreseen_failure,
         all_reduce=all_reduce,
         coarse=_coarse,
     ),

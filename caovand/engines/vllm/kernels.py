@@ -1,4 +1,4 @@
-"""Kernels that vLLM would have FlashInfer compile at a start, by card: what is built beforehand.
+"""Kernels that vLLM would have FlashInfer compile at a start, by card, to build beforehand.
 
 Read from vLLM 0.21 and FlashInfer 0.6.8:
 

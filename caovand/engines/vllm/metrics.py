@@ -54,7 +54,7 @@ _POSITION = re.compile(r'[{,]position="(\d{1,3})"')
 
 
 def parse_metrics(text: str, load: int | None, at: float) -> Reading:
-    """A `/metrics` answer; `load` is the count of `/load`, None without one.
+    """A `/metrics` answer; `load` is the count of `/load`, None if there is none.
 
     Lines that do not parse are skipped: a partial answer is better than none.
     """

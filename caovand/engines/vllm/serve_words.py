@@ -36,7 +36,7 @@ _ELSEWHERE = frozenset({"api_key", "host", "port"})
 
 
 def configuration(path: str, given: Mapping[str, Any], server: ServerSection) -> Config:
-    """The configuration for this file; ProblemError for a flag that llama.cpp has nothing for."""
+    """The configuration for this file; raises ProblemError for a flag that llama.cpp lacks."""
     task = _task(given)
     more = {"runner", "convert"} if task else set()
     used = {
@@ -93,7 +93,7 @@ FLAG, ENDINGS = "--config", (".yaml", ".yml")
 
 
 def named_file(words: Sequence[str]) -> str:
-    """The file that a command line names, "" for none; ProblemError if vLLM reads none."""
+    """The file that a command line names, "" for none; raises ProblemError if vLLM reads none."""
     count = words.count(FLAG)
     if not count:
         return ""

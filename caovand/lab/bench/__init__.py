@@ -20,8 +20,8 @@ from caovand.cli.common.verb import Verb
 from caovand.core.problem import ProblemError
 from caovand.lab import results
 from caovand.lab.bench import kept, show, target
-from caovand.lab.bench.drive import Cut, Order, Run
-from caovand.lab.bench.options import MOST, add_load, number, numbers
+from caovand.lab.bench.drive import BenchOrder, Interrupted, Run
+from caovand.lab.bench.options import MAX_NUMBER, add_load, number, numbers
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import compare, prompts
 from caovand.lab.corpus import digest, texts
@@ -34,13 +34,13 @@ MAX_ROUNDS = 30
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts",
-        type=numbers(MOST),
+        type=numbers(MAX_NUMBER),
         metavar="TOKENS,...",
         help="lengths of prompts (default: those of 512,4096,32768,100000 that fit the context)",
     )
     parser.add_argument(
         "--tokens",
-        type=number(MOST),
+        type=number(MAX_NUMBER),
         default=128,
         metavar="N",
         help="tokens to generate for each request (default 128)",
@@ -83,7 +83,7 @@ def _compare(args: argparse.Namespace) -> int:
     paths = [kept.path_of(word) for word in args.compare]
     a, b = map(results.load, paths)
     try:
-        rows, differing = list(compare.rows(a, b)), compare.differing(a, b)
+        rows, differing = list(compare.rows(a, b)), compare.differing_circumstances(a, b)
     except (LookupError, TypeError, AttributeError) as problem:
         raise results.NoResult(
             "compare these results",
@@ -112,7 +112,9 @@ def _measure(args: argparse.Namespace) -> int:
         found = target.find(client, args.api_key_file)
         tokens = 1 if found.work else args.tokens
         lengths = target.lengths(found, args.prompts, PROMPTS, tokens)
-        order = Order(lengths, args.at_once, args.rounds, tokens, args.seed, uuid.uuid4().hex[:12])
+        order = BenchOrder(
+            lengths, args.at_once, args.rounds, tokens, args.seed, uuid.uuid4().hex[:12]
+        )
         document, cut = measured(client, found, order)
     if document["cells"]:
         _show(args, document)
@@ -124,17 +126,19 @@ def _measure(args: argparse.Namespace) -> int:
     raise cut.error
 
 
-def measured(client: Client, found: Target, order: Order) -> tuple[dict[str, Any], Cut | None]:
+def measured(
+    client: Client, found: Target, order: BenchOrder
+) -> tuple[dict[str, Any], Interrupted | None]:
     """Measure an order; return the result with the measured cells, and what cut it short."""
     known = texts()
     screen = Screen(sys.stderr)
     run = Run(client, found, order, prompts.passages(known), screen)
-    cut: Cut | None = None
+    cut: Interrupted | None = None
     begun = time.time()
     try:
         for _ in run.cells():
             pass
-    except Cut as problem:
+    except Interrupted as problem:
         cut = problem
     finally:
         screen.clear()

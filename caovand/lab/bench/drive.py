@@ -13,12 +13,12 @@ from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.progress import Screen
 from caovand.core.model_source.pace import duration
 from caovand.core.reporting.wire import WireError
-from caovand.lab.bench.sized import Sized
+from caovand.lab.bench.sized import SizedPrompts
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import record
 from caovand.lab.core.bench.progress import Progress
 from caovand.lab.core.bench.prompts import TooLittleText
-from caovand.lab.core.bench.record import Answered
+from caovand.lab.core.bench.record import TimedAnswer
 from caovand.lab.streamed import BadStatus, Streams
 
 FIGURES_S = 30.0  # as long as figures that include the last request may take
@@ -27,7 +27,7 @@ BAD_KEY = (401, 403)
 TOO_LONG = (400, 413, 422)
 
 
-class Cut(Exception):
+class Interrupted(Exception):
     """The measurement ended early, by an error or, if that is None, by Ctrl-C."""
 
     def __init__(self, error: CommandError | None) -> None:
@@ -36,7 +36,7 @@ class Cut(Exception):
 
 
 @dataclass(frozen=True)
-class Order:
+class BenchOrder:
     """What to measure. `salt` begins every prompt and differs between runs."""
 
     prompts: Sequence[int]
@@ -78,7 +78,7 @@ class Run:
         self,
         client: Client,
         target: Target,
-        order: Order,
+        order: BenchOrder,
         passages: Sequence[str],
         screen: Screen,
     ) -> None:
@@ -86,7 +86,7 @@ class Run:
         self._screen = screen
         path, work = target.api.completions, target.work
         self._streams = Streams(target.endpoint, path, target.model, work=work)
-        self._sized = Sized(target, self._streams, passages, order.salt, order.seed)
+        self._sized = SizedPrompts(target, self._streams, passages, order.salt, order.seed)
         self._progress = Progress(order.every_round, order.tokens)
         self._sent, self._shown = 0, (0, 0)
         self._what = ""
@@ -103,16 +103,16 @@ class Run:
                     self.done.append(found)
                     yield found
         except KeyboardInterrupt:
-            raise Cut(None) from None
+            raise Interrupted(None) from None
         except Unanswered as problem:
-            raise Cut(self._explained(problem)) from problem
+            raise Interrupted(self._explained(problem)) from problem
         except CommandError as problem:
-            raise Cut(problem) from problem
+            raise Interrupted(problem) from problem
         except WireError as problem:
-            raise Cut(CommandError(Exit.FAILED, problem.message, problem.hint)) from problem
+            raise Interrupted(CommandError(Exit.FAILED, problem.message, problem.hint)) from problem
         except TooLittleText as error:
             refusal = CommandError(Exit.FAILED, error.problem.message, error.problem.remedy)
-            raise Cut(refusal) from error
+            raise Interrupted(refusal) from error
 
     def _cell(self, length: int, at_once: int) -> dict[str, Any]:
         order = self._order
@@ -129,7 +129,7 @@ class Run:
         counted = record.counts(before, after, answers, busy)
         return record.cell(length, at_once, rounds, counted)
 
-    def _round(self, length: int, at_once: int, *, warm_up: bool = False) -> list[Answered]:
+    def _round(self, length: int, at_once: int, *, warm_up: bool = False) -> list[TimedAnswer]:
         texts = [self._sized.prompt(length) for _ in range(at_once)]
         self._what = f"prompts of {length:,}, {at_once} at once"
         answers = self._streams.at_once(texts, self._order.tokens, self._move_bar)

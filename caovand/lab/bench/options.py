@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-MOST = 1 << 24
+MAX_NUMBER = 1 << 24
 MAX_AT_ONCE = 256
 
 
@@ -54,7 +54,7 @@ def add_load(
     )
     parser.add_argument(
         "--seed",
-        type=number(MOST),
+        type=number(MAX_NUMBER),
         default=1,
         metavar="N",
         help=f"chooses {seeded} (default 1)",

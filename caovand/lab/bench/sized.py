@@ -15,7 +15,7 @@ from caovand.lab.streamed import BadStatus, Streams
 COUNT_S = 120.0
 
 
-class Sized:
+class SizedPrompts:
     """The prompts of one run; thread-safe. `salt` begins every prompt."""
 
     def __init__(
@@ -36,9 +36,9 @@ class Sized:
         number = next(self._numbers) if number is None else number
         text = prompts.prompt(self.passages, self._salt, self._seed, number)
         if self._target.api.tokenize is not None:
-            return prompts.fitted(text, length, self.counted)[0]
+            return prompts.fit(text, length, self.counted)[0]
         if length not in self._lengths:  # each count is a completion, so one text stands for all
-            self._lengths[length] = len(prompts.fitted(text, length, self.counted)[0])
+            self._lengths[length] = len(prompts.fit(text, length, self.counted)[0])
         return text[: self._lengths[length]]
 
     def counted(self, text: str) -> int:
@@ -49,7 +49,9 @@ class Sized:
         body = tokenize.body(target.model, text)
         answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
         if answer.status != 200:
-            raise BadStatus(tokenize.path, answer.status, http.quoted(target.endpoint, answer.body))
+            raise BadStatus(
+                tokenize.path, answer.status, http.redact_key(target.endpoint, answer.body)
+            )
         try:
             found = tokenize.count(json.loads(answer.body))
         except (ValueError, LookupError, TypeError, RecursionError):

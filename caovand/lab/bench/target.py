@@ -13,7 +13,7 @@ from caovand.adapters.network.http import Endpoint
 from caovand.cli.common.client import Client
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.config.key import ConfigError
-from caovand.core.engine.record import Api, Work
+from caovand.core.engine.record import Api, TaskRequest
 from caovand.core.model_task import TITLES
 from caovand.engines import registry
 
@@ -29,12 +29,12 @@ class Target:
     generation: int
     described: Mapping[str, Any]
     """What a result records about the engine."""
-    work: Work | None = None
+    work: TaskRequest | None = None
     """The request of a model that generates no text."""
 
 
 def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
-    """The engine that serves now, for this verb; CommandError without one."""
+    """The engine now serving, for this verb; CommandError without one."""
     status = client.ask("status")
     cluster = status.get("cluster")  # a daemon from before an upgrade has none
     if cluster and cluster["role"] == "worker":

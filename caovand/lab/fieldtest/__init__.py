@@ -25,8 +25,8 @@ from caovand.cli.common.survey import (
 )
 from caovand.cli.common.verb import Verb
 from caovand.core.config.schema import Config
-from caovand.lab.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collected, take
-from caovand.lab.fieldtest.work import STOPPED, Work, keep
+from caovand.lab.fieldtest.steps import ORDER, QUICK, REPORT, Subject, check, collect, take
+from caovand.lab.fieldtest.work import STOPPED, FieldtestResults, keep
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
     with _engine_stopped(args, status, folder, screen):
         machine = inspect(config, source=source).with_model(config)  # now with all of its memory
         subject = Subject(config, machine, source, order)
-        work = Work(folder, subject.described(), again=args.again)
+        work = FieldtestResults(folder, subject.described(), again=args.again)
         take(subject, work, screen)
-    contents = collected(subject, work)
+    contents = collect(subject, work)
     archive.write(target, target.name.partition(".")[0], contents)
     work.end()
     print(contents[REPORT].decode(errors="replace"), end="")

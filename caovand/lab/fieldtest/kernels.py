@@ -19,7 +19,7 @@ PARTS = (
 )
 
 
-def measured(engine: EngineInfo, gpu: Gpu, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(engine: EngineInfo, gpu: Gpu, say: Callable[[str], None]) -> dict[str, Any]:
     """Run each part on one card; return their output."""
     env = {"CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index), "PYTHONPATH": ""}
     parts = []

@@ -27,27 +27,27 @@ from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.model_source.pace import duration
 from caovand.core.secrets import hide, secrets_of, without_homes
-from caovand.lab.bench.drive import Order
+from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.fieldtest import report, trials
 from caovand.lab.fieldtest import kernels, trial
-from caovand.lab.fieldtest.work import KERNELS, Work
+from caovand.lab.fieldtest.work import KERNELS, FieldtestResults
 
 REPORT = "report.md"
-ORDER = Order((512, 4096, 32768), (1, 4), 3, 128, 1, "")
-QUICK = Order((256,), (1, 2), 1, 16, 1, "")
+ORDER = BenchOrder((512, 4096, 32768), (1, 4), 3, 128, 1, "")
+QUICK = BenchOrder((256,), (1, 2), 1, 16, 1, "")
 
 
 @dataclass(frozen=True)
 class Subject:
     """The subject of the test: the configuration, and the machine without the service's engine.
 
-    `order` is what is measured of each trial, less in a quick test.
+    `order` lists the measurements of each trial, fewer in a quick test.
     """
 
     config: Config
     machine: Inventory
     source: Path
-    order: Order
+    order: BenchOrder
 
     @property
     def cards(self) -> tuple[Gpu, ...]:
@@ -106,7 +106,7 @@ def check(subject: Subject) -> None:
         )
 
 
-def take(subject: Subject, work: Work, screen: Screen) -> None:
+def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
     """Take every step that was not taken yet."""
     port = free_port.free_port()
     ways = list(_ways(subject, port))
@@ -167,7 +167,7 @@ def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, 
     ]
 
 
-def _left(ways: Sequence[_Way], work: Work) -> str:
+def _left(ways: Sequence[_Way], work: FieldtestResults) -> str:
     """The remaining time, from the trials so far; "" before the first."""
     results = [(way, work.of(way.trial.name)) for way in ways]
     took = [found["seconds"] for _, found in results if found and found["seconds"]]
@@ -219,10 +219,10 @@ def _doctor(source: Path) -> dict[str, Any]:
 def _kernels(subject: Subject, screen: Screen) -> dict[str, Any]:
     if subject.no_kernels or subject.card is None:
         return {"why": subject.no_kernels, "parts": []}
-    return kernels.measured(subject.machine.engine, subject.card, screen.say)
+    return kernels.measure(subject.machine.engine, subject.card, screen.say)
 
 
-def collected(subject: Subject, work: Work) -> dict[str, bytes]:
+def collect(subject: Subject, work: FieldtestResults) -> dict[str, bytes]:
     """The files of the archive, without secrets."""
     todo, config = _trials(subject), subject.config
     found = {name: work.of(name) for name in ("facts", KERNELS, *(one.name for one in todo))}

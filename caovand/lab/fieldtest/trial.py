@@ -22,7 +22,7 @@ from caovand.core.config.schema import Config
 from caovand.core.reporting.status import unused_kernels
 from caovand.lab import bench
 from caovand.lab.bench import target
-from caovand.lab.bench.drive import Order
+from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.fieldtest.trials import Trial
 
 ANSWERS_S = 120.0
@@ -76,7 +76,7 @@ def nothing(trial: Trial) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(trial: Trial, config: Config, folder: Path, order: Order) -> dict[str, Any]:
+def run(trial: Trial, config: Config, folder: Path, order: BenchOrder) -> dict[str, Any]:
     """Serve and measure; a trial that fails is a result too."""
     found = nothing(trial)
     try:
@@ -87,7 +87,7 @@ def run(trial: Trial, config: Config, folder: Path, order: Order) -> dict[str, A
     return found
 
 
-def _serve(client: Client, found: dict[str, Any], wanted: Order) -> None:
+def _serve(client: Client, found: dict[str, Any], wanted: BenchOrder) -> None:
     begun = time.monotonic()
     status = waiting.follow(client, "settled", START_S, quiet=False)
     found["plan"] = dict(client.ask("plan")) if status["served"] else None
@@ -100,7 +100,7 @@ def _serve(client: Client, found: dict[str, Any], wanted: Order) -> None:
         found["failure"] = status["last_failure"]
         found["unused"] = unused_kernels(status["reported"])
         served = target.find(client, None)
-        order = Order(
+        order = BenchOrder(
             target.lengths(served, None, wanted.prompts, wanted.tokens), wanted.at_once,
             wanted.rounds, wanted.tokens, wanted.seed, uuid.uuid4().hex[:12],
         )  # fmt: skip

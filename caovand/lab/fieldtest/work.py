@@ -17,7 +17,7 @@ KERNELS = "kernels"
 """The step that survives a change of subject: it has a key of its own."""
 
 
-class Work:
+class FieldtestResults:
     """The results in a folder; those of another subject are dropped, except the kernels'.
 
     `subject` is what is tested: configuration, releases, cards. It is compared whole.
@@ -46,7 +46,7 @@ class Work:
 
 
 def keep(path: Path, document: Any) -> None:
-    """Write a document, with its folder; CommandError where it cannot be written."""
+    """Write a document, with its folder; raises CommandError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         state_file.write(path, document)

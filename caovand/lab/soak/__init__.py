@@ -27,7 +27,7 @@ from caovand.lab.core.bench import prompts
 from caovand.lab.core.soak import verdict
 from caovand.lab.corpus import digest, texts
 from caovand.lab.soak import show
-from caovand.lab.soak.drive import Order, Soak
+from caovand.lab.soak.drive import Soak, SoakOrder
 from caovand.lab.streamed import BadStatus
 
 MIN_HOURS, MAX_HOURS = 0.005, 1000.0
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     begun = time.time()
     with connect(args) as client:
         found = target.find(client, args.api_key_file, "soak")
-        order = Order(args.hours * 3600, args.at_once, args.seed, uuid.uuid4().hex[:12])
+        order = SoakOrder(args.hours * 3600, args.at_once, args.seed, uuid.uuid4().hex[:12])
         screen = Screen(sys.stderr)
         try:
             soak = Soak(client, found, order, prompts.passages(known), screen)
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"kept in {path}")
     if failed is not None:
         raise CommandError(Exit.FAILED, failed.message, failed.remedy)
-    return Exit.DONE if verdict.passed(checks) else Exit.FAILED
+    return Exit.DONE if verdict.has_passed(checks) else Exit.FAILED
 
 
 def _explained(problem: Exception) -> CommandError:

@@ -9,10 +9,10 @@ from typing import Any
 
 from caovand.adapters.network.http import Unanswered, count_in
 from caovand.core.health import canary
-from caovand.core.health.canary import Greedy
-from caovand.lab.bench.sized import Sized
+from caovand.core.health.canary import GreedyAnswer
+from caovand.lab.bench.sized import SizedPrompts
 from caovand.lab.bench.target import Target
-from caovand.lab.core.bench.record import Answered
+from caovand.lab.core.bench.record import TimedAnswer
 from caovand.lab.core.soak import known
 from caovand.lab.core.soak.known import Difference
 from caovand.lab.core.soak.schedule import Limits
@@ -35,25 +35,25 @@ class Reply:
     finish: str
     prompt_tokens: int
     tokens: int
-    answered: Answered | None
+    answered: TimedAnswer | None
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownPrompt:
     """A prompt and its greedy answers; `repeats` if all but the first were equal at the start."""
 
     prompt: str
-    answers: tuple[Greedy, ...]
+    answers: tuple[GreedyAnswer, ...]
     repeats: bool
 
 
-class Asking:
+class Requester:
     """Sends requests to one engine; thread-safe."""
 
     def __init__(self, target: Target, passages: Sequence[str], salt: str, seed: int) -> None:
         self.target = target
         self.streams = Streams(target.endpoint, target.api.completions, target.model, SILENCE_S)
-        self.sized = Sized(target, self.streams, passages, salt, seed)
+        self.sized = SizedPrompts(target, self.streams, passages, salt, seed)
 
     def ask(
         self, prompt: str, tokens: int, *, streamed: bool, leave_after: int = 0, **more: Any
@@ -71,23 +71,23 @@ class Asking:
             raise Unanswered("an answer without its tokens and their number")
         return Reply(*choice(document), read, made, None)
 
-    def greedy(self, prompt: str) -> Greedy:
+    def greedy(self, prompt: str) -> GreedyAnswer:
         """Request the greedy answer to a known prompt; raises Unanswered and canary.Degenerate."""
         api = self.target.api
         document = self._whole(prompt, KNOWN_TOKENS, **({"logprobs": 2} if api.logprobs else {}))
         found = canary.read(json.dumps(document), KNOWN_TOKENS) if api.logprobs else None
-        return found or known.worded(choice(document)[0])
+        return found or known.as_words(choice(document)[0])
 
-    def learn(self, limits: Limits) -> list[Known]:
+    def learn(self, limits: Limits) -> list[KnownPrompt]:
         """Ask all known prompts; raises as `greedy` does."""
         return [self._learned(number, length) for number, length in enumerate(lengths(limits))]
 
-    def _learned(self, number: int, length: int) -> Known:
+    def _learned(self, number: int, length: int) -> KnownPrompt:
         prompt = self.sized.prompt(length, KNOWN_NUMBER + number)
         answers = [self.greedy(prompt) for _ in range(KNOWN_TIMES)]
-        return Known(prompt, tuple(dict.fromkeys(answers)), len(set(answers[1:])) == 1)
+        return KnownPrompt(prompt, tuple(dict.fromkeys(answers)), len(set(answers[1:])) == 1)
 
-    def compare(self, one: Known) -> Difference | None:
+    def compare(self, one: KnownPrompt) -> Difference | None:
         """Request a known prompt again and compare the answer; raises as `greedy` does."""
         return known.difference(one.answers, self.greedy(one.prompt))
 

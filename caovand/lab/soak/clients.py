@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from caovand.adapters.network.http import Unanswered
 from caovand.core.health.canary import Degenerate
 from caovand.lab.core.bench.prompts import TooLittleText
-from caovand.lab.core.soak.schedule import Kind, Limits, Work, draw_of, work
-from caovand.lab.core.soak.seen import Compared, Paced
+from caovand.lab.core.soak.schedule import ClientTask, Kind, Limits, draw_of, task_for
+from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes
 from caovand.lab.core.soak.verdict import EMPTY
-from caovand.lab.soak.asking import KNOWN_TOKENS, Asking, Known, Reply
+from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Reply, Requester
 from caovand.lab.soak.ledger import Ledger
 
 AFTER_FAILURE_S = 1.0
@@ -37,7 +37,7 @@ SCHEMA = {
 class Clients:
     """`admit` lets them take work, `pause` lets them end what they have; `end` ends them all."""
 
-    def __init__(self, asking: Asking, limits: Limits, seed: int, ledger: Ledger) -> None:
+    def __init__(self, asking: Requester, limits: Limits, seed: int, ledger: Ledger) -> None:
         self._asking, self._seed, self._ledger = asking, seed, ledger
         self.limits = limits
         self._passages: Sequence[str] = asking.sized.passages
@@ -47,7 +47,7 @@ class Clients:
         self._busy = 0
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.known: Sequence[Known] = ()
+        self.known: Sequence[KnownPrompt] = ()
         self.generation = 0
         self.crash: Exception | None = None
 
@@ -102,7 +102,7 @@ class Clients:
 
     def _next(self) -> float:
         """Do the next piece of work; return the pause after it."""
-        todo = work(self._seed, next(self._numbers), self.limits)
+        todo = task_for(self._seed, next(self._numbers), self.limits)
         try:
             self._do(todo)
         except Unanswered as problem:
@@ -117,12 +117,12 @@ class Clients:
             return todo.pause_s
         return AFTER_FAILURE_S
 
-    def _do(self, todo: Work) -> None:
+    def _do(self, todo: ClientTask) -> None:
         if todo.kind is Kind.KNOWN:
             one = self.known[todo.known]
             difference = self._asking.compare(one)
             at_s = round(self._ledger.now(), 3)
-            self._ledger.compare(Compared(at_s, todo.known, False, False, difference))
+            self._ledger.compare(AnswerComparison(at_s, todo.known, False, False, difference))
             self._ledger.answered(todo.kind.value, KNOWN_TOKENS)
             return
         prompt = self._asking.sized.prompt(todo.prompt_tokens, todo.number)
@@ -140,10 +140,10 @@ class Clients:
             if todo.kind is Kind.SHORT and reply.answered is not None:
                 done = reply.answered
                 at_s = round(self._ledger.now(), 3)
-                pace = Paced(at_s, self.generation, done.first_token_s, done.token_s)
+                pace = AnswerTimes(at_s, self.generation, done.first_token_s, done.token_s)
                 self._ledger.pace(pace, alone=False)
 
-    def _chat(self, todo: Work, history: str) -> None:
+    def _chat(self, todo: ClientTask, history: str) -> None:
         for turn in range(todo.turns):
             reply = self._ask(todo, history)
             place = int(draw_of(f"{self._seed} {todo.number} {turn}") * len(self._passages))
@@ -151,7 +151,7 @@ class Clients:
             if not self._admits or not self._fits(history, todo, reply):
                 return
 
-    def _fits(self, history: str, todo: Work, last: Reply) -> bool:
+    def _fits(self, history: str, todo: ClientTask, last: Reply) -> bool:
         """Whether the next turn of a conversation fits the context."""
         target = self._asking.target
         if target.api.tokenize is not None:
@@ -160,7 +160,7 @@ class Clients:
             tokens = last.prompt_tokens + BYTES * (todo.answer_tokens + SAID)
         return tokens + todo.answer_tokens < (target.context or self.limits.long)
 
-    def _ask(self, todo: Work, prompt: str, **more: object) -> Reply:
+    def _ask(self, todo: ClientTask, prompt: str, **more: object) -> Reply:
         reply = self._asking.ask(
             prompt,
             todo.answer_tokens,

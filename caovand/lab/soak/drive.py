@@ -15,10 +15,10 @@ from caovand.cli.common.progress import Screen
 from caovand.core.health.canary import Degenerate
 from caovand.lab.bench.target import Target
 from caovand.lab.core.soak.schedule import Limits
-from caovand.lab.core.soak.seen import Compared, Paced, Seen
+from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, SoakRecord
 from caovand.lab.core.soak.verdict import AWAY, clock
 from caovand.lab.soak import asking
-from caovand.lab.soak.asking import Asking
+from caovand.lab.soak.asking import Requester
 from caovand.lab.soak.clients import AFTER_FAILURE_S, Clients
 from caovand.lab.soak.ledger import Ledger
 from caovand.lab.soak.watch import Watch
@@ -48,7 +48,7 @@ OVER = ("FAILED", "STOPPED")
 
 
 @dataclass(frozen=True)
-class Order:
+class SoakOrder:
     """How long, how many clients; `salt` begins every prompt and differs between runs."""
 
     seconds: float
@@ -61,10 +61,15 @@ class Soak:
     """One soak. `run` returns what was seen, also if Ctrl-C ended it early."""
 
     def __init__(
-        self, client: Client, target: Target, order: Order, passages: Sequence[str], screen: Screen
+        self,
+        client: Client,
+        target: Target,
+        order: SoakOrder,
+        passages: Sequence[str],
+        screen: Screen,
     ) -> None:
         self._order, self._screen = order, screen
-        self._asking = Asking(target, passages, order.salt, order.seed)
+        self._asking = Requester(target, passages, order.salt, order.seed)
         self._ledger = Ledger()
         self._watch = Watch(client, self._ledger)
         self._every_s = min(max(order.seconds / SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
@@ -78,7 +83,7 @@ class Soak:
         self._ended_at = 0.0
         self.stopped = False
 
-    def run(self) -> Seen:
+    def run(self) -> SoakRecord:
         """Learn the reference answers, then soak. Raises what the first requests raise."""
         self._screen.say("taking the known answers while nothing else is asked")
         order = self._order
@@ -195,16 +200,16 @@ class Soak:
         for again in (False, one.repeats):
             found = self._asking.compare(one)
             at_s = round(self._ledger.now(), 3)
-            self._ledger.compare(Compared(at_s, number, True, again, found))
+            self._ledger.compare(AnswerComparison(at_s, number, True, again, found))
             self._ledger.answered("known", asking.KNOWN_TOKENS)
 
-    def _pace(self) -> Paced:
+    def _pace(self) -> AnswerTimes:
         """Time one answer to a new prompt; the lengths are always the same."""
         prompt = self._asking.sized.prompt(self._short)
         done = self._asking.ask(prompt, PACE_TOKENS, streamed=True).answered
         assert done is not None
         at_s = round(self._ledger.now(), 3)
-        return Paced(at_s, self._watch.status["generation"], done.first_token_s, done.token_s)
+        return AnswerTimes(at_s, self._watch.status["generation"], done.first_token_s, done.token_s)
 
     def _show(self, now: float) -> None:
         """The line of progress; tokens of chats that go on count once they are complete."""
@@ -219,9 +224,9 @@ class Soak:
             f" {len(self._ledger.errors):,} errors, {speed:,.0f} tokens/s",
         )
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> SoakRecord:
         ledger, watch = self._ledger, self._watch
-        return Seen(
+        return SoakRecord(
             seconds=min(self._ended_at, self._order.seconds),
             samples=tuple(watch.samples),
             paces=tuple(ledger.paces),

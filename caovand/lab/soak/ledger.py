@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from caovand.adapters.network.http import Unanswered
-from caovand.lab.core.soak.seen import Compared, Mishap, Paced
+from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap
 from caovand.lab.streamed import BadStatus
 
 
@@ -21,9 +21,9 @@ class Ledger:
         self.requests: Counter[str] = Counter()
         self.tokens = 0
         self.errors: list[Mishap] = []
-        self.compared: list[Compared] = []
-        self.paces: list[Paced] = []
-        self.loaded: list[Paced] = []
+        self.compared: list[AnswerComparison] = []
+        self.paces: list[AnswerTimes] = []
+        self.loaded: list[AnswerTimes] = []
 
     def begin(self) -> None:
         """Start the clock."""
@@ -59,12 +59,12 @@ class Ledger:
             if not self._over:
                 self.errors.append(Mishap(round(self.now(), 3), kind, text))
 
-    def compare(self, found: Compared) -> None:
+    def compare(self, found: AnswerComparison) -> None:
         """Note an answer to a known prompt."""
         with self._lock:
             self.compared.append(found)
 
-    def pace(self, found: Paced, *, alone: bool) -> None:
+    def pace(self, found: AnswerTimes, *, alone: bool) -> None:
         """Note the times of an answer."""
         with self._lock:
             (self.paces if alone else self.loaded).append(found)

@@ -8,8 +8,8 @@ from typing import Any
 
 from caovand.lab.core.soak.judged import Check, Outcome
 from caovand.lab.core.soak.schedule import Kind
-from caovand.lab.core.soak.seen import Seen
-from caovand.lab.core.soak.verdict import clock, passed
+from caovand.lab.core.soak.seen import SoakRecord
+from caovand.lab.core.soak.verdict import clock, has_passed
 
 MAX_ERRORS = 200
 WORDS = {
@@ -28,17 +28,17 @@ SHOWN = {
 }
 
 
-def document(seen: Seen, checks: Sequence[Check]) -> dict[str, Any]:
+def document(seen: SoakRecord, checks: Sequence[Check]) -> dict[str, Any]:
     """Everything observed and concluded, as a document."""
     found = asdict(seen)
     found["compared"] = [one for one in found["compared"] if one["difference"]]
     found["known_asked"] = len(seen.compared)
     found["errors"] = found["errors"][:MAX_ERRORS]
     found["error_count"] = len(seen.errors)
-    return {"passed": passed(checks), "checks": [asdict(one) for one in checks], **found}
+    return {"passed": has_passed(checks), "checks": [asdict(one) for one in checks], **found}
 
 
-def lines(document: Mapping[str, Any], checks: Sequence[Check], seen: Seen) -> Iterator[str]:
+def lines(document: Mapping[str, Any], checks: Sequence[Check], seen: SoakRecord) -> Iterator[str]:
     """Lines for the verdict."""
     mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
     yield (

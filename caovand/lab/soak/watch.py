@@ -60,8 +60,8 @@ class Watch:
         totals = status["figures"]["totals"]
         cards = status["figures"]["memory"]
         used = {card["gpu"] for card in cards}
-        engine = usage.usage(usage.tree(status["engine_pid"]))
-        daemon = usage.usage([status["daemon"]["pid"]])
+        engine = usage.total_usage(usage.living_tree(status["engine_pid"]))
+        daemon = usage.total_usage([status["daemon"]["pid"]])
         parts = [
             card["used_mib"] if card["engine_mib"] is None else card["engine_mib"] for card in cards
         ]

@@ -3,7 +3,8 @@
     python -m tests.bench.clients [--engine llamacpp|vllm] [--clients 50]
 
 Both engines serve a tiny model that has one answer, so that every answer is known to be right or
-not. Nothing here fails: the table counts what clients saw of each fault.
+not. Nothing here fails: the table counts what clients saw of each fault. "lost" ended with a bare
+error before anything of an answer came, "foreign" with one that is not of the client's library.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +31,7 @@ from typing import Any
 from caovand.core import tiny_chat
 from caovand.engines.llamacpp.tiny_model import tiny_model
 from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.kept_sockets import KeptSockets, kept_sockets
 from tests.patience import PATIENCE_S, until
 from tests.real_engine import ENGINE
 
@@ -41,16 +44,21 @@ BEFORE_S, AFTER_S = 3.0, 5.0
 EFFECT_S = 20.0
 RESTART_S = 2.0  # RestartSec of the unit
 LIBRARIES = ("openai", "openai, whole", "anthropic", "litellm", "langchain", "node openai")
-OWN = ("openai", "anthropic", "litellm", "langchain")
+OWN = ("openai", "anthropic", "litellm", "langchain", "langchain_openai")
 """Packages whose exceptions a client of the library expects."""
 AGAIN = ("Retry-After", "send it again", "overloaded")
+DEADLY_TOP_K = 41
+DEADLY = re.compile(rb"top_k ?= ?41\b")
+"""How the logs of both engines show the killer's sampling."""
+LOOK_S = 0.005
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The daemon, its engine's kind, and the folder with two copies of the model."""
+    """The daemon, its systemd, its engine's kind, and the folder with two copies of the model."""
 
     one: Daemon
+    systemd: KeptSockets
     engine: str
     folder: Path
     url: str
@@ -69,7 +77,8 @@ def model_of(engine: str, folder: Path) -> None:
 def configuration(engine: str, folder: Path, model: str, port: int, own: int) -> str:
     """Serve the model `a` or `b` behind a gateway on the port `own`."""
     path = folder / (f"{model}.gguf" if engine == "llamacpp" else model)
-    vllm = f'python = "{ENGINE}"\nextra_args = ["--kv-cache-memory-bytes", "64M"]'
+    words = '["--kv-cache-memory-bytes", "64M", "--enable-log-requests"]'
+    vllm = f'python = "{ENGINE}"\nextra_args = {words}'
     return f"""
 [model]
 path = "{path}"
@@ -146,7 +155,7 @@ def killed_daemon(stage: Stage) -> None:
     """Kill the daemon, and start another as systemd does."""
     stage.one.kill()
     time.sleep(RESTART_S)
-    stage.one.start()
+    stage.systemd.restart(stage.one)
 
 
 def other_model(stage: Stage) -> None:
@@ -157,18 +166,38 @@ def other_model(stage: Stage) -> None:
 
 
 def killer(stage: Stage) -> None:
-    """Send what kills vLLM's CPU build with drafts, again and again until it is refused."""
-    messages = [{"role": "user", "content": "Answer in JSON."}]
-    body = {"model": "tiny", "messages": messages, "response_format": {"type": "json_object"}}
+    """Send a request that the engine dies of each time that it has it."""
+    messages = [{"role": "user", "content": "die"}]
+    body = {"model": "tiny", "messages": messages, "top_k": DEADLY_TOP_K, "max_tokens": 1000}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(
         f"{stage.url}v1/chat/completions", json.dumps(body).encode(), headers
     )
+    answered = threading.Event()
+    dying = threading.Thread(target=die_of_it, args=(stage, answered))
+    dying.start()
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
             print(f"    the killer: {got.status} {got.read()[:200]!r}", flush=True)
     except urllib.error.HTTPError as problem:
         print(f"    the killer: {problem.code} {problem.read()[:200]!r}", flush=True)
+    answered.set()
+    dying.join()
+
+
+def die_of_it(stage: Stage, answered: threading.Event) -> None:
+    """Kill the engine whenever its log shows that it has the killer."""
+    log = stage.one.folder / "log/engine.log"
+    file, seen = log.stat().st_ino, log.stat().st_size
+    while not answered.wait(LOOK_S):
+        with contextlib.suppress(FileNotFoundError), open(log, "rb") as now:
+            if os.fstat(now.fileno()).st_ino != file:
+                file, seen = os.fstat(now.fileno()).st_ino, 0
+            now.seek(seen)
+            text = now.read()
+            seen += len(text)
+            if DEADLY.search(text):
+                os.kill(core(stage), signal.SIGKILL)
 
 
 FAULTS: Sequence[tuple[str, Callable[[Stage], object]]] = (
@@ -210,8 +239,11 @@ def staged(engine: str) -> Iterator[Stage]:
         model_of(engine, folder)
         environ = {"CAOVAN_ENGINES": str(LLAMACPP)} if engine == "llamacpp" else {}
         text = configuration(engine, folder, "a", free_port(), own)
-        with daemon(text, environ) as one:
-            yield Stage(one, engine, folder, f"http://127.0.0.1:{own}/")
+        with (
+            kept_sockets(folder) as systemd,
+            daemon(text, {**environ, **systemd.environ}) as one,
+        ):
+            yield Stage(one, systemd, engine, folder, f"http://127.0.0.1:{own}/")
 
 
 def seen(stage: Stage, cause: Callable[[Stage], object], count: int) -> list[dict[str, Any]]:
@@ -251,12 +283,12 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
     whole = [row for row in answers if row["text"].strip() == tiny_chat.TEXT and row["end"]]
     errors = [row for row in rows if "error" in row]
     foreign = [row for row in errors if row["error"].partition(".")[0] not in OWN]
-    lost = [row for row in errors if not row["text"] and not any(a in row["says"] for a in AGAIN)]
+    lost = [row for row in errors if not row["begun"] and not any(a in row["says"] for a in AGAIN)]
     longest_s = max(row["ended"] - row["began"] for row in rows)
     print(f"{name:<18} {len(whole):>6} {len(errors):>6} {len(lost):>6} {len(foreign):>8}"
           f" {len(answers) - len(whole):>6} {longest_s:>6.1f} s", flush=True)  # fmt: skip
     kinds = Counter(
-        (row["library"], row["error"], "begun" if row["text"] else "not begun", row["says"][:90])
+        (row["library"], row["error"], "begun" if row["begun"] else "not begun", row["says"][:90])
         for row in errors
     )
     for kind, count in kinds.most_common():

@@ -73,8 +73,9 @@ def anthropic_chat(url: str, model: str) -> Chat:
         ):
             if event.type == "content_block_delta":
                 yield getattr(event.delta, "text", ""), ""
-            elif event.type == "message_delta":
-                yield "", event.delta.stop_reason or ""
+            else:
+                end = event.delta.stop_reason if event.type == "message_delta" else None
+                yield "", end or ""
 
     return chat
 
@@ -138,9 +139,11 @@ def work(library: str, chat: Chat, thread: int) -> None:
     while not stop.wait(PAUSE_S):
         number += 1
         row: dict[str, Any] = {"library": library, "began": time.time(), "text": "", "end": ""}
+        row["begun"] = False
         try:
             # Each is another request: one that an engine may have died of would be tried alone.
             for piece, end in chat(f"{library} {os.getpid()} {thread} {number}"):
+                row["begun"] = True  # perhaps with an event that has no text
                 row["text"] += piece
                 row["end"] = end or row["end"]
         except Exception as problem:  # which class it is, is measured

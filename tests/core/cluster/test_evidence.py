@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import evidence
-from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, Evidence, gathered
+from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, Evidence, select_evidence
 from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import FAILURES
@@ -37,7 +37,7 @@ logs = st.builds(
 files = st.fixed_dictionaries(
     {}, optional={f"{name}.txt": logs for name in ("log", "kernel", "stacks")}
 )
-found = st.builds(gathered, texts, reports, files, failed=st.booleans(), lacks=lengthy)
+found = st.builds(select_evidence, texts, reports, files, failed=st.booleans(), lacks=lengthy)
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -62,14 +62,16 @@ def test_the_largest_there_can_be_fits_a_message() -> None:
         at=wide, finding=finding, gpu_samples=[{**card, "index": number} for number in range(99)]
     )
     files = dict.fromkeys(("log.txt", "kernel.txt", "stacks.txt"), text)
-    one = gathered(wide, found, files, failed=True, lacks=wide)
+    one = select_evidence(wide, found, files, failed=True, lacks=wide)
     assert MAX_BYTES / 2 < len(evidence.encode(one)) <= MAX_BYTES
 
 
 def test_of_a_long_log_the_latest_lines_are_kept_of_stacks_the_first() -> None:
     lines = [f"line {number} {'x' * 80}" for number in range(5000)]
     text = "\n".join(lines) + "\n"
-    one = gathered("s", report(), dict.fromkeys(("log.txt", "stacks.txt"), text), failed=False)
+    one = select_evidence(
+        "s", report(), dict.fromkeys(("log.txt", "stacks.txt"), text), failed=False
+    )
     assert 500 < len(one.log) < 5000
     assert one.log == tuple(lines[-len(one.log) :])
     assert one.stacks == tuple(lines[: len(one.stacks)])
@@ -77,7 +79,7 @@ def test_of_a_long_log_the_latest_lines_are_kept_of_stacks_the_first() -> None:
 
 
 def test_a_line_without_end_is_cut_and_an_empty_file_has_no_line() -> None:
-    one = gathered("s", report(), {"log.txt": "x" * 9999, "stacks.txt": "\n"}, failed=True)
+    one = select_evidence("s", report(), {"log.txt": "x" * 9999, "stacks.txt": "\n"}, failed=True)
     assert one.log == ("x" * MAX_LINE,)
     assert one.stacks == ()
 
@@ -85,10 +87,10 @@ def test_a_line_without_end_is_cut_and_an_empty_file_has_no_line() -> None:
 def test_a_node_that_ended_because_of_another_has_no_finding_and_each_card_is_there_once() -> None:
     card = {**dict.fromkeys(CARD, 1), "throttled": "", "fault": "", "at": 1.0}
     history = [{**card, "used_mib": used, "index": index} for used in (1, 2) for index in (1, 0)]
-    one = gathered("s", report(gpu_samples=history), {}, failed=False)
+    one = select_evidence("s", report(gpu_samples=history), {}, failed=False)
     assert one.finding is None
     assert [(card["index"], card["used_mib"]) for card in one.cards] == [(0, 2), (1, 2)]
-    failed = gathered("s", report(), {}, failed=True)
+    failed = select_evidence("s", report(), {}, failed=True)
     assert failed.finding is not None
     assert failed.finding.failure == "hang"
 

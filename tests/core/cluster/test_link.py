@@ -15,25 +15,25 @@ from caovand.core.cluster.link import (
     MAX_TEXT,
     Link,
     Probe,
-    Reached,
+    ProbeReport,
+    handshake_words,
+    link_document,
     probe_from,
     probe_to,
     reached_from,
     reached_to,
-    shown,
-    words,
 )
 from caovand.core.cluster.plan_document import BadDocument
 from tests.core.cluster.test_messages import probes, results
 from tests.core.test_any_input import JSON
 
 PROBE = Probe("token", {"n1": ("10.0.0.1", 7071)})
-REACHED = Reached("token", 40000, failures={"n1": ""})
+REACHED = ProbeReport("token", 40000, failures={"n1": ""})
 WORKS = Link("10.0.0.1", 7071, connect_s=1e-4)
 
 
 @given(st.none() | probes, st.none() | results)
-def test_documents_come_over_as_they_were(probe: Probe | None, reached: Reached | None) -> None:
+def test_documents_come_over_as_they_were(probe: Probe | None, reached: ProbeReport | None) -> None:
     assert probe_from(json.loads(json.dumps(probe_to(probe)))) == probe
     assert reached_from(json.loads(json.dumps(reached_to(reached)))) == reached
 
@@ -87,7 +87,7 @@ def test_a_report_of_anything_else_is_refused(change: dict[str, Any], text: str)
 @given(st.text(), st.text())
 def test_each_word_is_for_one_side_of_one_check(one: str, other: str) -> None:
     tokens = {one, other}
-    found = {word for token in tokens for word in words(token)}
+    found = {word for token in tokens for word in handshake_words(token)}
     assert len(found) == 2 * len(tokens)
     assert all(word.isalnum() and len(word) == 64 for word in found)
 
@@ -102,5 +102,8 @@ def test_a_link_works_if_both_nodes_reach_each_other(part: str) -> None:
 
 
 def test_what_is_shown_of_a_link() -> None:
-    assert shown(None) is None
-    assert shown(replace(WORKS, connect_s=0.00012345678)) == {"works": True, "connect_s": 0.000123}
+    assert link_document(None) is None
+    assert link_document(replace(WORKS, connect_s=0.00012345678)) == {
+        "works": True,
+        "connect_s": 0.000123,
+    }

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import messages
-from caovand.core.cluster.link import Probe, Reached
+from caovand.core.cluster.link import Probe, ProbeReport
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
@@ -43,7 +43,7 @@ shown = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max
 ports = st.integers(0, 65535)
 probes = st.builds(Probe, shown, st.dictionaries(shown, st.tuples(shown, ports), max_size=3))
 results = st.builds(
-    Reached, shown, ports, shown, st.dictionaries(shown, shown, max_size=3), shown, shown, shown
+    ProbeReport, shown, ports, shown, st.dictionaries(shown, shown, max_size=3), shown, shown, shown
 )
 orders = st.builds(
     Order, texts, texts, st.none() | plans, st.integers(0, 64), st.booleans(), texts, texts, finite,

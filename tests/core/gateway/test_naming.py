@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.gateway.body import fields
-from caovand.core.gateway.naming import CHAT, MESSAGES, Defaults, Meant, Naming, rewritten
+from caovand.core.gateway.naming import CHAT, MESSAGES, Defaults, Naming, ResolvedName, rewrite_body
 from tests.core.gateway.test_protocol import names, values
 
 NAMING = Naming(("tiny", "qwen3:8b"), {"gpt-4o": "tiny", "deep": "tiny:high", "gone": "other"})
@@ -19,29 +19,29 @@ NAMING = Naming(("tiny", "qwen3:8b"), {"gpt-4o": "tiny", "deep": "tiny:high", "g
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("tiny", Meant("tiny")),
-        ("", Meant("tiny")),
-        ("tiny:high", Meant("tiny", "high")),
+        ("tiny", ResolvedName("tiny")),
+        ("", ResolvedName("tiny")),
+        ("tiny:high", ResolvedName("tiny", "high")),
         ("tiny:huge", None),
-        ("qwen3:8b", Meant("qwen3:8b")),
-        ("qwen3:8b:low", Meant("qwen3:8b", "low")),
-        ("gpt-4o", Meant("tiny")),
-        ("gpt-4o:low", Meant("tiny", "low")),
-        ("deep", Meant("tiny", "high")),
-        ("deep:low", Meant("tiny", "low")),
+        ("qwen3:8b", ResolvedName("qwen3:8b")),
+        ("qwen3:8b:low", ResolvedName("qwen3:8b", "low")),
+        ("gpt-4o", ResolvedName("tiny")),
+        ("gpt-4o:low", ResolvedName("tiny", "low")),
+        ("deep", ResolvedName("tiny", "high")),
+        ("deep:low", ResolvedName("tiny", "low")),
         ("gone", None),
         ("other", None),
         (":high", None),
     ],
 )
-def test_a_name_means_one_model_or_none(name: str, meant: Meant | None) -> None:
+def test_a_name_means_one_model_or_none(name: str, meant: ResolvedName | None) -> None:
     assert NAMING.meant(name) == meant
     assert NAMING.names == ("tiny", "qwen3:8b", "gpt-4o", "deep")
 
 
 def sent(body: Any, path: str = CHAT, naming: Naming = NAMING) -> Any:
     raw = json.dumps(body).encode()
-    return json.loads(rewritten(raw, [*fields(raw)][-1], f"/v1/{path}", naming))
+    return json.loads(rewrite_body(raw, [*fields(raw)][-1], f"/v1/{path}", naming))
 
 
 @given(st.dictionaries(names, values))

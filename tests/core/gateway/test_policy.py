@@ -1,12 +1,9 @@
-"""The life of each request at the gateway, told event by event, and thrown about at random."""
+"""The life of each request at the gateway, told event by event."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from caovand.core.gateway.events import (
     Arrived,
@@ -43,7 +40,6 @@ from caovand.core.gateway.policy import (
     Policy,
 )
 from caovand.core.gateway.requests import GatewayRules
-from tests.examples import examples
 
 RULES = GatewayRules(hold_s=100.0, max_waiting=8, max_bytes=1000)
 
@@ -409,6 +405,25 @@ def test_a_fault_is_passed_on_if_the_engine_lives_and_sent_again_if_it_dies() ->
     assert Recall(second) in world.engine(EngineState.STARTING)
 
 
+def test_a_fault_in_a_begun_answer_is_passed_on_unless_the_engine_dies_of_it() -> None:
+    for what_follows, effects in (
+        (None, [Release(1)]),
+        (EngineState.STARTING, [End(1, Why.ENGINE_ENDED, RETRY_S)]),
+        (EngineState.DRAINING, [End(1, Why.ENGINE_ENDED, RETRY_S)]),
+    ):
+        world = serving()
+        number, _ = world.arrive()
+        world.take(Begun, number=number)
+        assert world.take(Faulted, number=number) == []
+        assert (world.engine(what_follows) if what_follows else world.after(CONFIRM_S)) == effects
+        assert world.policy.at_engine == 0
+    world = serving()
+    number, _ = world.arrive()
+    world.take(Begun, number=number)
+    world.engine(EngineState.DRAINING)
+    assert world.take(Faulted, number=number) == [End(number, Why.ENGINE_ENDED, RETRY_S)]
+
+
 def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> None:
     world = serving()
     first, second, third = (world.arrive()[0] for _ in range(3))
@@ -421,135 +436,3 @@ def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> Non
     assert world.engine(EngineState.STARTING) == []
     forwarded = [Forward(number, 2) for number in (first, second, third)]
     assert world.engine(EngineState.SERVING) == forwarded, "no suspects"
-
-
-# -- any order of events ---
-
-
-class Shell(World):
-    """Does what the effects ask, as the process does, and checks each promise."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: set[int] = set()  # at the engine, as far as the clients see
-        self.begun: set[int] = set()
-        self.answered: dict[int, str] = {}
-        self.since: dict[int, float] = {}
-        self.serves = False
-
-    def take(self, make: Callable[..., Event], **more: Any) -> list[Effect]:
-        policy = self.policy
-        alone = policy._alone
-        effects = super().take(make, **more)
-        for effect in effects:
-            self.follow(effect)
-            joined = isinstance(effect, Forward) and alone not in (None, effect.number)
-            assert not joined or policy._alone != alone, "a suspect is not alone"
-        assert policy.at_engine + policy.waiting <= len(self.open), "none is counted twice"
-        for number in self.open:
-            assert policy.stage(number) is not None, f"{number} is forgotten"
-        return effects
-
-    def follow(self, effect: Effect) -> None:
-        number = effect.number
-        assert number not in self.answered, f"{effect} for one that has ended"
-        if isinstance(effect, Forward):
-            assert self.serves, "forwarded without an engine, or to one that drains"
-            assert effect.generation == self.generation
-            assert number not in self.begun, "begun twice"
-            assert number not in self.sent, "forwarded twice"
-            self.sent.add(number)
-        elif isinstance(effect, Recall):
-            assert number not in self.begun, "begun twice"
-            self.sent.discard(number)
-            self.since[number] = self.at
-        elif isinstance(effect, Release):
-            self.answer(number, "fault")
-        elif isinstance(effect, Refuse):
-            assert number not in self.begun
-            self.answer(number, "refused")
-        elif isinstance(effect, End):
-            assert number in self.begun
-            self.answer(number, "ended")
-
-    def answer(self, number: int, how: str) -> None:
-        self.answered[number] = how
-        self.sent.discard(number)
-        self.since.pop(number, None)
-
-    @property
-    def open(self) -> set[int]:
-        return {n for n in range(1, self.last + 1) if n not in self.answered}
-
-    def do(self, what: str, which: int) -> None:
-        """One thing that may happen now; nothing where it may not."""
-        sent = sorted(self.sent)
-        number = sent[which % len(sent)] if sent else 0
-        if what == "arrive":
-            self.last += 1
-            self.since[self.last] = self.at
-            lane = Lane("abc"[which % 3], "background" if which % 3 else "interactive")
-            refused = self.take(Arrived, number=self.last, size=which % 300, lane=lane)
-            if not refused:
-                self.take(Complete, number=self.last, digest=b"%d" % (which % 5))
-        elif what == "wait":
-            self.at += which % 12
-            self.take(Tick)
-            for number, since in self.since.items():
-                waits = self.policy.stage(number) is Stage.WAITING
-                assert not waits or self.at - since < RULES.hold_s, f"{number} starves"
-        elif what == "engine":
-            self.turn(list(EngineState)[which % 4], returns=which % 3 > 0)
-        elif what == "leave" and self.open:
-            number = sorted(self.open)[which % len(self.open)]
-            self.answer(number, "left")
-            self.take(Left, number=number)
-        elif number and what == "begin":
-            self.begun.add(number)
-            self.since.pop(number, None)
-            self.take(Begun, number=number)
-        elif number and what == "done":
-            self.answer(number, "done")
-            self.take(Done, number=number)
-        elif number and what == "lose":
-            if number not in self.begun:
-                self.sent.discard(number)
-            self.take(Lost, number=number)
-        elif number and number not in self.begun and what in ("fault", "refuse"):
-            self.sent.discard(number)
-            self.since[number] = self.at
-            self.take(Faulted if what == "fault" else Unsent, number=number)
-
-    def turn(self, state: EngineState, *, returns: bool = True) -> None:
-        self.serves = state is EngineState.SERVING
-        self.engine(state, at_once=3, returns=returns)
-
-    def finish(self) -> None:
-        """An engine comes that answers all."""
-        self.turn(EngineState.SERVING)
-        for _ in range(200):
-            for number in sorted(self.sent):
-                self.answer(number, "done")
-                self.take(Done, number=number)
-            self.at += CONFIRM_S
-            self.take(Tick)
-
-
-STEPS = ("arrive", "wait", "engine", "leave", "begin", "done", "lose", "fault", "refuse")
-orders = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 999)), max_size=60)
-
-
-@examples(2000)
-@given(orders)
-@example([("arrive", 0), ("engine", 1), ("engine", 1), ("engine", 2)])  # the suspect alone, twice
-def test_in_any_order_no_request_is_forgotten_starved_or_begun_twice(
-    steps: list[tuple[str, int]],
-) -> None:
-    shell = Shell()
-    for what, which in steps:
-        shell.do(what, which)
-    shell.finish()
-    assert shell.open == set(), "each has its answer, or its error"
-    policy = shell.policy
-    assert (policy.at_engine, policy.waiting, policy._bytes) == (0, 0, 0)
-    assert not policy._away

@@ -13,7 +13,7 @@ from caovand.core.gateway.prefixes import (
     MAX_CLIENTS,
     MAX_CONVERSATIONS,
     Prefixes,
-    parts,
+    prefix_parts,
 )
 
 LONG = 4000
@@ -27,7 +27,7 @@ def says(text: str, role: str = "user", **more: Any) -> dict[str, Any]:
 def took(one: Prefixes, *messages: Any, client: str = "a", **more: Any) -> str:
     body = json.dumps({"model": "m", "messages": messages, **more}).encode()
     found = [*fields(body)][-1]
-    return one.take(client, tuple(parts(body, found.spans)))
+    return one.take(client, tuple(prefix_parts(body, found.spans)))
 
 
 A, B, C, D = (says(letter) for letter in "ABCD")
@@ -96,4 +96,4 @@ def test_only_so_much_is_kept() -> None:
         took(one, A, client=str(number))
     assert len(one._kept) == MAX_CLIENTS
     assert max(map(len, one._kept.values())) <= MAX_CONVERSATIONS
-    assert [*parts(b"x" * (MAX_BODY_BYTES + 1), [("messages", 0, 1)])] == []
+    assert [*prefix_parts(b"x" * (MAX_BODY_BYTES + 1), [("messages", 0, 1)])] == []

@@ -69,9 +69,9 @@ def test_each_form_has_its_errors() -> None:
     assert openai["message"].endswith("send it again later (Retry-After: 9 s)")
     anthropic = protocol.document(Form.ANTHROPIC, fault)
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "overloaded_error")
-    assert protocol.event(Form.OPENAI, fault).startswith(b'data: {"error": ')
-    assert protocol.event(Form.ANTHROPIC, fault).startswith(b"event: error\ndata: ")
-    both = json.loads(protocol.event(Form.RESPONSES, fault).split(b"data: ")[1])
+    assert protocol.error_event(Form.OPENAI, fault).startswith(b'data: {"error": ')
+    assert protocol.error_event(Form.ANTHROPIC, fault).startswith(b"event: error\ndata: ")
+    both = json.loads(protocol.error_event(Form.RESPONSES, fault).split(b"data: ")[1])
     assert both["type"] == "error"
     assert both["error"]["message"] == both["message"]
 
@@ -87,7 +87,7 @@ def test_every_reason_has_an_error_with_a_remedy(why: Why) -> None:
 def test_no_name_of_a_model_begins_another_event(name: str) -> None:
     fault = protocol.unknown_model(name, ["a", name])
     for form in Form:
-        event = protocol.event(form, fault)
+        event = protocol.error_event(form, fault)
         lines = event.removeprefix(b"event: error\n").split(b"\n")
         assert [line[:6] for line in lines] == [b"data: ", b"", b""]
         assert b"\r" not in event
@@ -102,3 +102,20 @@ def test_the_list_of_models_is_for_clients_of_both() -> None:
     assert (first["object"], first["type"], first["max_model_len"]) == ("model", "model", 4096)
     assert (first["state"], first["expected_s"]) == ("starting", 12)
     assert protocol.models([], None, "gone", None)["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("chunk", "fresh", "place"),
+    [
+        (b'data: {"error": {"message": "no"}}\n\n', True, 0),
+        (b"event: error\ndata: {}\n\n", True, 0),
+        (b'data: {"error": 1}', False, -1),
+        (b'data: {"a": 1}\n\ndata: {"error": 1}\n\n', True, 16),
+        (b'rest\n\nevent: error\ndata: {}\n\ndata: {"error": 1}', False, 6),
+        (b'data: {"text": "\\n\\ndata: {\\"error\\"', True, -1),
+    ],
+)
+def test_an_error_event_of_an_engine_is_found_wherever_it_begins(
+    chunk: bytes, fresh: bool, place: int
+) -> None:
+    assert protocol.error_at(chunk, fresh=fresh) == place

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from caovand.core.gateway.keys import (
     MAX_KEYS,
     ClientKey,
-    checked,
+    check_new_key,
     digest_of,
     from_document,
     to_document,
 )
-from caovand.core.gateway.usage import DAY_S, TAIL_BYTES, Ledger, Meter, Quotas, Used
+from caovand.core.gateway.usage import DAY_S, TAIL_BYTES, KeyUsage, Ledger, Meter, Quotas
 from caovand.core.problem import ProblemError
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "word"}}]}\n\n'
@@ -31,7 +31,7 @@ def test_an_answer_s_own_usage_counts_however_it_is_cut(usage: bytes, pieces: in
     meter, answer = Meter(), CHUNK * 100 + usage
     for start in range(0, len(answer), pieces):
         meter.take(answer[start : start + pieces])
-    assert meter.used(999) == Used(7, 2, estimated=False)
+    assert meter.used(999) == KeyUsage(7, 2, estimated=False)
 
 
 def test_without_usage_events_or_bytes_count() -> None:
@@ -39,8 +39,8 @@ def test_without_usage_events_or_bytes_count() -> None:
     for _ in range(5):
         stream.take(CHUNK)
     whole.take(b"x" * 40)
-    assert stream.used(100) == Used(25, 5, estimated=True)
-    assert whole.used(0) == Used(0, 10, estimated=True)
+    assert stream.used(100) == KeyUsage(25, 5, estimated=True)
+    assert whole.used(0) == KeyUsage(0, 10, estimated=True)
 
 
 def test_a_key_s_limits_end_by_themselves() -> None:
@@ -112,9 +112,9 @@ def test_a_key_is_kept_without_its_secret() -> None:
 )
 def test_a_key_that_makes_no_sense_is_refused(key: ClientKey) -> None:
     with pytest.raises(ProblemError):
-        checked(key, ["taken"])
+        check_new_key(key, ["taken"])
 
 
 def test_there_are_only_so_many_keys() -> None:
     with pytest.raises(ProblemError, match="revoke"):
-        checked(ClientKey("a", ""), [str(n) for n in range(MAX_KEYS)])
+        check_new_key(ClientKey("a", ""), [str(n) for n in range(MAX_KEYS)])

@@ -47,7 +47,7 @@ from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.start.inspection import Obstacle
-from caovand.daemon.start.inspections import CHOICES
+from caovand.daemon.start.inspector import CHOICES
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -173,7 +173,7 @@ class Slot:
         self._working: set[asyncio.Task[None]] = set()
 
     @property
-    def hooks(self) -> part.Slot:
+    def hooks(self) -> part.ClusterSlotProtocol:
         hooks = SimpleNamespace(
             config=lambda: self._config,
             engine=ENGINE,
@@ -195,7 +195,7 @@ class Slot:
             incidents=self.incidents,
             gather=lambda *asked: self.gathers.append((*asked, self.snapshot.state)),
         )
-        return cast(part.Slot, hooks)
+        return cast(part.ClusterSlotProtocol, hooks)
 
     async def _look(self) -> Inventory:
         if self.obstacles:

@@ -11,7 +11,7 @@ from caovand.adapters import node_facts
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.problem import ProblemError
-from caovand.daemon.start.inspections import CHOICES
+from caovand.daemon.start.inspector import CHOICES
 from tests.core.nodes import T4
 from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
 from tests.patience import soon

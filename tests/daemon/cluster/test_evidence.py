@@ -20,7 +20,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.state import State
 from caovand.daemon.cluster import evidence as daemons
 from caovand.daemon.cluster.evidence import NOT_RUN, Collector, Witness
-from caovand.daemon.records.chronicle import Gathered, Then
+from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from tests.daemon.cluster.made_up import World
 from tests.daemon.cluster.test_worker import running
 from tests.patience import soon
@@ -66,9 +66,9 @@ def collecting(
     return slot
 
 
-def stored(slot: OfSlot) -> Gathered:
+def stored(slot: OfSlot) -> GatheredEvidence:
     """The incident, as the recorder stores it."""
-    return Gathered(REPORT, {}, name=slot.incidents.write("hang", REPORT, {}))
+    return GatheredEvidence(REPORT, {}, name=slot.incidents.write("hang", REPORT, {}))
 
 
 def document(slot: OfSlot, rank: int) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def test_the_next_failure_ends_the_wait_and_an_incident_that_is_none_gets_nothin
         assert {document(slot, rank)["missing"] for rank in (1, 2)} == {
             "n2 is silent", "n3 is silent",
         }  # fmt: skip
-        second(Gathered(problem="no space left"))
+        second(GatheredEvidence(problem="no space left"))
         await soon(lambda: one.ask("n2", ORDER) == ORDER)
         assert len(slot.told) == 1
 
@@ -144,7 +144,7 @@ def test_the_next_failure_ends_the_wait_and_an_incident_that_is_none_gets_nothin
 def test_an_incident_that_was_removed_meanwhile_and_a_full_disk_are_told(tmp_path: Path) -> None:
     async def test(slot: OfSlot, one: Collector) -> None:
         then = one.begin("s", RANKS, HANG)
-        then(Gathered(REPORT, {}, name="0007-hang"))
+        then(GatheredEvidence(REPORT, {}, name="0007-hang"))
         for name in RANKS:
             one.take(name, frame("s"))
         await soon(lambda: slot.told)
@@ -161,7 +161,7 @@ def test_what_is_no_evidence_is_refused_and_still_awaited(tmp_path: Path) -> Non
             one.take("n2", MARK + b"{}")
         one.take("stranger", MARK + b"{}")
         assert one.ask("n2", ORDER).evidence == "s"
-        then(Gathered())
+        then(GatheredEvidence())
 
     collecting(tmp_path, test)
 
@@ -175,7 +175,7 @@ def witness() -> tuple[OfSlot, Witness]:
 
 
 ASKS = Order(head="h", evidence="s", stacks=True)
-FOUND = Gathered(REPORT, {"log.txt": "a line\n", "stacks.txt": "main\n"})
+FOUND = GatheredEvidence(REPORT, {"log.txt": "a line\n", "stacks.txt": "main\n"})
 
 
 def test_a_worker_gathers_once_what_the_head_asks_for_and_sends_it_until_it_is_there() -> None:
@@ -205,7 +205,7 @@ def test_a_worker_gathers_once_what_the_head_asks_for_and_sends_it_until_it_is_t
 def test_what_could_not_be_gathered_is_tried_again() -> None:
     slot, one = witness()
     one.follow(ASKS, ("s", DIED))
-    slot.asked[0][2](Gathered(problem="no more threads"))
+    slot.asked[0][2](GatheredEvidence(problem="no more threads"))
     assert one.frame(ASKS) == b""
     one.follow(ASKS, ("s", DIED))
     assert [finding for finding, _, _ in slot.asked] == [DIED, DIED]
@@ -263,7 +263,7 @@ def test_a_head_asks_the_workers_of_a_start_that_failed_until_they_have_answered
         assert "it sent none" in head.part._silence("n2")
         world.clock.ahead_s += 21
         assert head.part._silence("n2").startswith("nothing is heard of it")
-        then(Gathered())
+        then(GatheredEvidence())
 
     world.play(story)
 

@@ -79,7 +79,7 @@ class Server:
 
     def alive(self, pids: set[int]) -> set[int]:
         """Which of these processes still live."""
-        return pids & {p.pid for p in processes.every() if not p.zombie}
+        return pids & {p.pid for p in processes.all_processes() if not p.zombie}
 
 
 @pytest.fixture(scope="package")
@@ -96,5 +96,5 @@ def server(engine: Path) -> Iterator[Server]:
         assert one.ctl("stop").returncode == 0
         screens.close("STOPPED")
         assert one.stop() == 0
-        assert not tree & {p.pid for p in processes.every() if not p.zombie}
+        assert not tree & {p.pid for p in processes.all_processes() if not p.zombie}
         assert screens.disagreement() == ""

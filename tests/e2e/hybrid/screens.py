@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +27,7 @@ EVERY_S = 0.5
 LASTING_S = 10.0
 """How long something must last to be on a screen that is drawn once a second: vLLM starves both."""
 STATE = re.compile(r"^\W*([A-Z]{4,}) for ", re.M)
+EDGE = re.compile(r"\b([A-Z]{4,}) -> ([A-Z]{4,})\b")
 Row = tuple[float, tuple[Any, ...]]
 
 
@@ -92,19 +93,29 @@ class Screens:
     def disagreement(self) -> str:
         """How they differ; empty where they do not."""
         states = [(at, row[:1]) for at, row in self.answered]
-        return differ("top", self.shown, states) or differ("page", self.streamed, self.answered)
+        passed = [state for edge in EDGE.findall(self._one.whole_log()) for state in edge]
+        return differ("top", self.shown, states, passed) or differ(
+            "page", self.streamed, self.answered, passed
+        )
 
 
-def differ(who: str, shown: list[Row], answered: list[Row]) -> str:
-    """How what this screen showed differs from what status answered."""
+def differ(who: str, shown: list[Row], answered: list[Row], passed: list[str]) -> str:
+    """How what this screen showed differs from what status answered.
+
+    Both are asked now and then, and either may miss what is soon over: what did not last need
+    only be among the states that the daemon `passed` through.
+    """
     showed, true = steps(shown), steps(answered)
     lasting = [step for step, lasted in true if lasted > LASTING_S]
-    # What is over before status is asked again need not be among its answers.
-    seen = [step for step, lasted in showed if lasted > 2 * EVERY_S]
-    every = [step for step, _ in true]
-    if within(lasting, [step for step, _ in showed]) and within(seen, every):
+    seen = [step for step, lasted in showed if lasted > LASTING_S]
+    states = [state for state, _ in groupby(step[0] for step, _ in showed)]
+    if (
+        within(lasting, [step for step, _ in showed])
+        and within(seen, [step for step, _ in true])
+        and within(states, passed)
+    ):
         return ""
-    return f"{who} showed {seen}, status answered {every}, of which {lasting} lasted"
+    return f"{who} showed {showed}, status answered {true}, the daemon passed {passed}"
 
 
 def steps(rows: list[Row]) -> list[tuple[tuple[Any, ...], float]]:
@@ -114,7 +125,7 @@ def steps(rows: list[Row]) -> list[tuple[tuple[Any, ...], float]]:
     return [(step, end - at) for (step, at), end in zip(begun, ends, strict=True)]
 
 
-def within(some: list[tuple[Any, ...]], all_: list[tuple[Any, ...]]) -> bool:
+def within(some: Sequence[Any], all_: Sequence[Any]) -> bool:
     """Whether `some` are among `all_` in this order."""
     rest = iter(all_)
     return all(step in rest for step in some)

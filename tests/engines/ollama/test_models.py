@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from caovand.adapters.model_folder import ModelProblem, read_named
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config
-from caovand.engines.ollama.names import NAMED_MODELS, SERVICE_MODELS, entry, folder_of, folders
+from caovand.engines.ollama.names import (
+    NAMED_MODELS,
+    SERVICE_MODELS,
+    folder_of,
+    folders,
+    manifest_path,
+)
 from tests import tiny_gguf
 from tests.engines.ollama.store import add_model
 
@@ -33,24 +39,24 @@ def problem(name: str, home: Path) -> str:
 
 def test_a_name_leads_to_its_entry() -> None:
     library = "manifests/registry.ollama.ai/library"
-    assert entry("qwen3:8b") == f"{library}/qwen3/8b"
-    assert entry("qwen3") == f"{library}/qwen3/latest"
-    assert entry("me/mine:q4_K_M") == "manifests/registry.ollama.ai/me/mine/q4_K_M"
-    assert entry("hf.co/org/Model-GGUF:Q4_0") == "manifests/hf.co/org/Model-GGUF/Q4_0"
-    assert entry("localhost:5000/org/model") == "manifests/localhost:5000/org/model/latest"
+    assert manifest_path("qwen3:8b") == f"{library}/qwen3/8b"
+    assert manifest_path("qwen3") == f"{library}/qwen3/latest"
+    assert manifest_path("me/mine:q4_K_M") == "manifests/registry.ollama.ai/me/mine/q4_K_M"
+    assert manifest_path("hf.co/org/Model-GGUF:Q4_0") == "manifests/hf.co/org/Model-GGUF/Q4_0"
+    assert manifest_path("localhost:5000/org/model") == "manifests/localhost:5000/org/model/latest"
 
 
 @pytest.mark.parametrize(
     "name", ["/srv/m.gguf", "../x", "a/../b", "a:", ":8b", "a/b/c/d", "a b", "a\n", "~/m"]
 )
 def test_what_is_no_name_has_no_entry(name: str, tmp_path: Path) -> None:
-    assert entry(name) == ""
+    assert manifest_path(name) == ""
     assert "it is not the name of one of its models" in problem(name, tmp_path)
 
 
 @given(st.text(alphabet=string.ascii_lowercase + "./:_-~ ", max_size=40))
 def test_no_name_leaves_the_folder_of_entries(name: str) -> None:
-    found = entry(name)
+    found = manifest_path(name)
     assert not found or os.path.normpath(found) == found
     assert not found or found.startswith("manifests/")
 
@@ -86,7 +92,7 @@ def test_a_broken_store_is_a_problem_and_no_crash(tmp_path: Path) -> None:
     assert "download the model again" in problem("tiny:1b", tmp_path)
     blob.unlink()
     assert "is missing" in problem("tiny:1b", tmp_path)
-    at = tmp_path / entry("tiny:1b")
+    at = tmp_path / manifest_path("tiny:1b")
     layer = {"mediaType": "application/vnd.ollama.image.model"}
     outside = {**layer, "digest": "sha256:../../../etc/passwd"}
     for layers in (None, [], [3], [layer], [outside]):

@@ -43,7 +43,7 @@ def pull(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[st
 
 def running_in(folder: Path) -> Iterator[int]:
     """The processes with this folder in their environment."""
-    for one in processes.every():
+    for one in processes.all_processes():
         with suppress(OSError):
             if os.fsencode(folder) in Path(f"/proc/{one.pid}/environ").read_bytes():
                 yield one.pid

@@ -68,7 +68,9 @@ def test_it_is_installed_next_to_an_engine_of_another_kind(tmp_path: Path) -> No
     index, root = wheelhouse(tmp_path / "index"), tmp_path / "engines"
 
     def made(**head: str) -> places.Engine:
-        order = install.Order(lock=tiny_lock(index, **head), root=root, python=sys.executable)
+        order = install.InstallRequest(
+            lock=tiny_lock(index, **head), root=root, python=sys.executable
+        )
         return install.install(order, world(FakePip(index), []))
 
     vllm, sglang = made(), made(kind="sglang")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caovand.lab.core.bench import compare, prompts, ranks, record
 from caovand.lab.core.bench.prompts import TooLittleText
-from caovand.lab.core.bench.record import Answered
+from caovand.lab.core.bench.record import TimedAnswer
 from caovand.lab.corpus import texts
 
 samples = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=7)
@@ -93,7 +93,7 @@ def test_too_few_rounds_have_no_verdict_and_other_cells_no_row() -> None:
     other = result(SLOW, FAST)
     other["cells"][0]["prompt"] = 4096
     assert not list(compare.rows(few, other))
-    assert compare.differing(few, {**other, "mtp": 3}) == {"mtp": ("mtp", 3)}
+    assert compare.differing_circumstances(few, {**other, "mtp": 3}) == {"mtp": ("mtp", 3)}
 
 
 # -- prompts ----------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_prompt_has_the_tokens_asked_for_and_never_more(tokens: int, density: 
 
     if tokens < 3:
         return
-    found, many = prompts.fitted(text, tokens, count)
+    found, many = prompts.fit(text, tokens, count)
     assert many == count(found) <= tokens
     assert many >= tokens * (1 - prompts.CLOSE) - 1
 
@@ -140,12 +140,12 @@ def test_uneven_text_is_fitted_too_and_too_little_is_refused() -> None:
     def count(part: str) -> int:
         return part.count("語") * 2 + part.count("ab") // 2
 
-    found, many = prompts.fitted(text, 5000, count)
+    found, many = prompts.fit(text, 5000, count)
     assert 4950 <= many == count(found) <= 5000
     with pytest.raises(TooLittleText, match="all texts together have"):
-        prompts.fitted(text, 10**6, count)
+        prompts.fit(text, 10**6, count)
     with pytest.raises(TooLittleText, match="its beginning alone has more"):
-        prompts.fitted(text, 3, lambda part: 50 + len(part))
+        prompts.fit(text, 3, lambda part: 50 + len(part))
 
 
 # -- figures ----------------------------------------------------------------------------------
@@ -153,15 +153,15 @@ def test_uneven_text_is_fitted_too_and_too_little_is_refused() -> None:
 
 def test_a_round_tells_reading_from_generating() -> None:
     """Two requests, the second's prompt read while the first generates."""
-    one = Answered(10.0, (11.0, 11.5, 12.0), 100, 5)  # 4 tokens in 1 s after the first
-    two = Answered(10.0, (12.0, 13.0, 14.0), 300, 3)  # 2 tokens in 2 s
+    one = TimedAnswer(10.0, (11.0, 11.5, 12.0), 100, 5)  # 4 tokens in 1 s after the first
+    two = TimedAnswer(10.0, (12.0, 13.0, 14.0), 300, 3)  # 2 tokens in 2 s
     found = record.round_of([one, two])
     assert found["prefill_tokens_per_s"] == 400 / 2
     assert found["decode_tokens_per_s"] == 4 + 1
     assert found["tokens_per_s"] == 8 / 4
     assert found["first_token_s"] == [1.0, 2.0]
     assert found["token_s"] == [0.25, 1.0]
-    assert record.round_of([Answered(0.0, (1.0,), 9, 1)])["decode_tokens_per_s"] is None
+    assert record.round_of([TimedAnswer(0.0, (1.0,), 9, 1)])["decode_tokens_per_s"] is None
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.floats(0, 1))
@@ -190,7 +190,7 @@ def status(requests: float, energy_j: float | None, at: float, **totals: Any) ->
     }  # fmt: skip
 
 
-ANSWERS = [Answered(100.0, (110.0, 200.0), 50, 400)] * 2
+ANSWERS = [TimedAnswer(100.0, (110.0, 200.0), 50, 400)] * 2
 
 
 def test_the_daemons_counts_are_those_of_this_time_and_these_cards() -> None:

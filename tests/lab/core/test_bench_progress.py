@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from caovand.lab.core.bench.progress import Progress
-from caovand.lab.core.bench.record import Answered
+from caovand.lab.core.bench.record import TimedAnswer
 
 ROUNDS = [(100, 1), (100, 2), (800, 1)]
 
 
-def answered(prompt: int, read_s: float, generated_s: float) -> Answered:
-    return Answered(5.0, (5.0 + read_s, 5.0 + read_s + generated_s), prompt, 10)
+def answered(prompt: int, read_s: float, generated_s: float) -> TimedAnswer:
+    return TimedAnswer(5.0, (5.0 + read_s, 5.0 + read_s + generated_s), prompt, 10)
 
 
 def test_tokens_count_as_they_are_read_and_generated() -> None:

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.health.canary import Greedy
+from caovand.core.health.canary import GreedyAnswer
 from caovand.lab.core.soak import known, trends, verdict
 from caovand.lab.core.soak.judged import Check, Outcome
 from caovand.lab.core.soak.known import Difference
-from caovand.lab.core.soak.schedule import SHARES, Kind, Limits, work
-from caovand.lab.core.soak.seen import Compared, Mishap, Paced, Sample, Seen
+from caovand.lab.core.soak.schedule import SHARES, Kind, Limits, task_for
+from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap, Sample, SoakRecord
 
 HOURS_8 = 8 * 3600.0
 LIMITS = Limits(short=512, long=8192, answer=128, known=4, constrained=True)
 
 
-def outcome(seen: Seen, name: str) -> Check:
+def outcome(seen: SoakRecord, name: str) -> Check:
     """One check of the verdict."""
     (found,) = (check for check in verdict.checks(seen) if check.name == name)
     return found
@@ -35,11 +35,13 @@ def noisy(chance: random.Random, level: float, noise: float) -> float:
     return level * (1 + chance.gauss(0, noise) + (chance.random() < 0.02) * chance.random())
 
 
-def paces(seed: int, slower: Callable[[float], float], noise: float = 0.04) -> tuple[Paced, ...]:
+def paces(
+    seed: int, slower: Callable[[float], float], noise: float = 0.04
+) -> tuple[AnswerTimes, ...]:
     """48 quiet moments; `slower` makes a factor of the share of the time."""
     chance = random.Random(seed)
     return tuple(
-        Paced(
+        AnswerTimes(
             share * HOURS_8, 1,
             noisy(chance, 0.4 * slower(share), noise), noisy(chance, 0.02 * slower(share), noise),
         )
@@ -69,7 +71,7 @@ def test_flat_and_noisy_passes_in_99_of_100_seeds() -> None:
         check.name
         for seed in range(100)
         for check in verdict.checks(
-            Seen(HOURS_8, samples(seed, lambda _: 0.0), paces(seed, lambda _: 1.0))
+            SoakRecord(HOURS_8, samples(seed, lambda _: 0.0), paces(seed, lambda _: 1.0))
         )
         if check.outcome is Outcome.FAILED
     )
@@ -81,14 +83,14 @@ def test_flat_and_noisy_passes_in_99_of_100_seeds() -> None:
 )
 def test_drift_is_found_in_99_of_100_seeds(slower: Callable[[float], float]) -> None:
     """Of 15 % at once in the middle, or of 20 % evenly from beginning to end."""
-    seen = [Seen(HOURS_8, paces=paces(seed, slower)) for seed in range(100)]
+    seen = [SoakRecord(HOURS_8, paces=paces(seed, slower)) for seed in range(100)]
     for name in ("decoding alone", "prefill alone"):
         assert sum(outcome(one, name).outcome is Outcome.FAILED for one in seen) >= 99
 
 
 @given(st.integers(0, 10_000), st.floats(1.0, 4.0))
 def test_becoming_faster_is_no_drift(seed: int, factor: float) -> None:
-    seen = Seen(HOURS_8, paces=paces(seed, lambda share: 1 / factor if share > 0.5 else 1.0))
+    seen = SoakRecord(HOURS_8, paces=paces(seed, lambda share: 1 / factor if share > 0.5 else 1.0))
     assert outcome(seen, "decoding alone").outcome is Outcome.PASSED
 
 
@@ -98,18 +100,20 @@ def test_heat_that_explains_slowness_is_noted_and_fails_nothing() -> None:
         replace(one, throttled="heat" if one.at_s > HOURS_8 / 2 else "")
         for one in samples(1, lambda _: 0.0)
     )
-    found = outcome(Seen(HOURS_8, hot, slow), "decoding alone")
+    found = outcome(SoakRecord(HOURS_8, hot, slow), "decoding alone")
     assert found.outcome is Outcome.NOTED
     assert found.text.endswith(
         "; heat slowed the cards down in 100% of the last third, and in 0% of the first"
     )
     always = tuple(replace(one, throttled="heat") for one in hot)
-    assert outcome(Seen(HOURS_8, always, slow), "decoding alone").outcome is Outcome.FAILED
+    assert outcome(SoakRecord(HOURS_8, always, slow), "decoding alone").outcome is Outcome.FAILED
 
 
 @given(st.integers(0, 10_000), st.floats(200, 5000))
 def test_a_leak_is_found_with_its_size(seed: int, mib: float) -> None:
-    found = outcome(Seen(HOURS_8, samples(seed, lambda share: mib * share)), "engine's memory")
+    found = outcome(
+        SoakRecord(HOURS_8, samples(seed, lambda share: mib * share)), "engine's memory"
+    )
     assert found.outcome is Outcome.FAILED
     hourly = float(found.text.split(", ")[1].split(" ")[0].replace(",", ""))
     assert hourly == pytest.approx(mib / 8, rel=0.35)
@@ -125,14 +129,14 @@ def test_a_step_is_hardly_ever_a_leak() -> None:
     leaks = 0
     for seed, mib, at in steps:
         stepped = samples(seed, lambda share, mib=mib, at=at: mib * (share > at))  # type: ignore[misc]
-        found = outcome(Seen(HOURS_8, stepped), "engine's memory").outcome
+        found = outcome(SoakRecord(HOURS_8, stepped), "engine's memory").outcome
         leaks += found is not Outcome.PASSED
     assert leaks <= 0.02 * len(steps)
 
 
 def test_what_fills_up_in_the_first_quarter_is_no_leak() -> None:
     filling = samples(3, lambda share: 3000 * min(share * 4, 1.0))
-    assert outcome(Seen(HOURS_8, filling), "engine's memory").outcome is Outcome.PASSED
+    assert outcome(SoakRecord(HOURS_8, filling), "engine's memory").outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(72.0, Outcome.NOTED), (1500.0, Outcome.FAILED)])
@@ -141,7 +145,7 @@ def test_growth_within_minutes_is_only_noted(seconds: float, expected: Outcome) 
     growing = (
         replace(one, at_s=one.at_s * seconds / HOURS_8) for one in samples(4, lambda n: 300 * n)
     )
-    found = outcome(Seen(seconds, tuple(growing)), "engine's memory")
+    found = outcome(SoakRecord(seconds, tuple(growing)), "engine's memory")
     assert found.outcome is expected
     assert ("15 minutes after the warm-up would tell" in found.text) == (seconds == 72.0)
 
@@ -150,7 +154,7 @@ def test_leaks_of_everything_watched_are_named() -> None:
     def grown(share: float) -> Sample:
         return Sample(share * HOURS_8, 1, *(1000 + 500 * share for _ in range(6)))
 
-    seen = Seen(HOURS_8, tuple(grown(n / 100) for n in range(100)))
+    seen = SoakRecord(HOURS_8, tuple(grown(n / 100) for n in range(100)))
     failed = {one.name for one in verdict.checks(seen) if one.outcome is Outcome.FAILED}
     assert failed == {
         "engine's memory", "engine's open files", "GPU memory", "daemon's memory",
@@ -159,7 +163,7 @@ def test_leaks_of_everything_watched_are_named() -> None:
 
 
 def test_what_cannot_be_read_is_not_judged() -> None:
-    seen = Seen(60.0, tuple(Sample(float(n), 1, engine_mib=5.0) for n in range(60)))
+    seen = SoakRecord(60.0, tuple(Sample(float(n), 1, engine_mib=5.0) for n in range(60)))
     assert outcome(seen, "daemon's open files").outcome is Outcome.UNKNOWN
     assert outcome(seen, "engine's memory").outcome is Outcome.PASSED
     assert "GPU memory" not in {one.name for one in verdict.checks(seen)}
@@ -171,7 +175,9 @@ def test_the_memory_of_two_engines_is_not_compared() -> None:
         replace(one, generation=1 + (n > 250), engine_mib=1000.0 + 1000 * (n > 250))
         for n, one in enumerate(samples(1, lambda _: 0.0))
     )
-    assert outcome(Seen(HOURS_8, two), "engine's memory").text.startswith("1,000 to 1,000 MiB")
+    assert outcome(SoakRecord(HOURS_8, two), "engine's memory").text.startswith(
+        "1,000 to 1,000 MiB"
+    )
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30), st.floats(-5, 5))
@@ -195,12 +201,12 @@ def test_a_chance_of_a_rise_is_one_and_falls_do_not_count(values: list[int]) -> 
 
 
 def test_acceptance_that_collapses_fails() -> None:
-    def counted(last: float) -> Seen:
+    def counted(last: float) -> SoakRecord:
         accepted, kept = 0.0, []
         for n, one in enumerate(samples(1, lambda _: 0.0)):
             accepted += 20 if n < 250 else 20 * last
             kept.append(replace(one, drafts=10.0 * n, accepted=accepted))
-        return Seen(HOURS_8, tuple(kept))
+        return SoakRecord(HOURS_8, tuple(kept))
 
     assert outcome(counted(0.8), "drafts").outcome is Outcome.PASSED
     found = outcome(counted(0.1), "drafts")
@@ -208,7 +214,9 @@ def test_acceptance_that_collapses_fails() -> None:
     assert found.text == (
         "2.00 tokens of a draft were accepted in the first third, 0.20 in the last"
     )
-    assert "drafts" not in {c.name for c in verdict.checks(Seen(60.0, samples(1, lambda _: 0.0)))}
+    assert "drafts" not in {
+        c.name for c in verdict.checks(SoakRecord(60.0, samples(1, lambda _: 0.0)))
+    }
 
 
 # -- answers --------------------------------------------------------------------------------------
@@ -217,9 +225,9 @@ CLOSE, CLEAR, UNSURE = (Difference(3, "b", "a", margin) for margin in (0.2, 2.5,
 words = st.lists(st.sampled_from("abc"), min_size=1, max_size=6)
 
 
-def compared(difference: Difference | None, **more: Any) -> Compared:
+def compared(difference: Difference | None, **more: Any) -> AnswerComparison:
     """One answer alone, the first of two, unless `more` tells otherwise."""
-    return Compared(**{"at_s": 1.0, "prompt": 0, "alone": True, "again": False, **more},
+    return AnswerComparison(**{"at_s": 1.0, "prompt": 0, "alone": True, "again": False, **more},
                     difference=difference)  # fmt: skip
 
 
@@ -234,7 +242,7 @@ def compared(difference: Difference | None, **more: Any) -> Compared:
     ],
 )
 def test_a_difference_alone(difference: Any, more: Any, expected: Outcome) -> None:
-    seen = Seen(60.0, compared=(compared(None), compared(difference, **more)))
+    seen = SoakRecord(60.0, compared=(compared(None), compared(difference, **more)))
     found = outcome(seen, "answers alone")
     assert found.outcome is expected
     if expected is Outcome.FAILED:
@@ -252,7 +260,7 @@ def test_a_difference_alone(difference: Any, more: Any, expected: Outcome) -> No
 )
 def test_a_difference_under_load(difference: Any, expected: Outcome) -> None:
     every = tuple(compared(difference, alone=False, at_s=float(n)) for n in range(60))
-    assert outcome(Seen(60.0, compared=every), "answers under load").outcome is expected
+    assert outcome(SoakRecord(60.0, compared=every), "answers under load").outcome is expected
 
 
 def test_differences_under_load_that_become_more_frequent_fail() -> None:
@@ -260,7 +268,7 @@ def test_differences_under_load_that_become_more_frequent_fail() -> None:
         compared(UNSURE if n > 30 and n % 2 else None, alone=False, at_s=float(n))
         for n in range(60)
     )
-    found = outcome(Seen(60.0, compared=growing), "answers under load")
+    found = outcome(SoakRecord(60.0, compared=growing), "answers under load")
     assert found.outcome is Outcome.FAILED
     assert "0 of 31 in the first half, 15 of 29 in the second" in found.text
 
@@ -284,10 +292,10 @@ def test_fishers_chance_is_that_of_all_splits(a: int, b: int, c: int, d: int) ->
 def test_a_difference_is_the_first_token_after_the_longest_agreement(
     one: list[str], other: list[str], now: list[str]
 ) -> None:
-    answers = [Greedy(tuple(each), (0.5,) * len(each)) for each in (one, other)]
-    found = known.difference(answers, Greedy(tuple(now), ()))
+    answers = [GreedyAnswer(tuple(each), (0.5,) * len(each)) for each in (one, other)]
+    found = known.difference(answers, GreedyAnswer(tuple(now), ()))
 
-    def agreed(answer: Greedy) -> int:
+    def agreed(answer: GreedyAnswer) -> int:
         same = [a == b for a, b in zip(answer.tokens, now, strict=False)]
         return next((n for n, yes in enumerate(same) if not yes), len(same))
 
@@ -300,7 +308,7 @@ def test_a_difference_is_the_first_token_after_the_longest_agreement(
 
 
 def test_without_logprobs_words_are_compared() -> None:
-    found = known.difference([known.worded("one two  three")], known.worded("one two four"))
+    found = known.difference([known.as_words("one two  three")], known.as_words("one two four"))
     assert found is not None
     assert found.text == "token 2 is 'two ' instead of 'two  '"
 
@@ -310,14 +318,14 @@ def test_without_logprobs_words_are_compared() -> None:
 
 def test_errors_are_counted_by_kind() -> None:
     errors = (Mishap(5.0, "timeout", "x: timed out"), Mishap(6.0, "HTTP 500", "y"))
-    found = outcome(Seen(60.0, errors=errors * 2), "errors")
+    found = outcome(SoakRecord(60.0, errors=errors * 2), "errors")
     assert found.text == "2 x timeout, 2 x HTTP 500; first after 0:00:05: x: timed out"
 
 
 def test_a_few_answers_without_text_are_noted_and_many_fail() -> None:
-    def with_empty(count: int) -> Seen:
+    def with_empty(count: int) -> SoakRecord:
         errors = (Mishap(5.0, verdict.EMPTY, "8 tokens without any text"),) * count
-        return Seen(60.0, errors=errors, requests={"short": 60, "long": 40})
+        return SoakRecord(60.0, errors=errors, requests={"short": 60, "long": 40})
 
     assert outcome(with_empty(10), "errors").outcome is Outcome.NOTED
     assert outcome(with_empty(11), "errors").outcome is Outcome.FAILED
@@ -330,18 +338,18 @@ def test_restarts_incidents_and_rungs_are_named() -> None:
         Mishap(5.0, "failure", "it died"), Mishap(5.0, "incident", "incident 0001"),
         Mishap(6.0, "spawn", "engine started, pid 7"), Mishap(7.0, "suspicion", "it is slow"),
     )  # fmt: skip
-    seen = Seen(60.0, events=events, rungs=("context",))
+    seen = SoakRecord(60.0, events=events, rungs=("context",))
     assert outcome(seen, "restarts").text == (
         "the engine was restarted once, first after 0:00:06; its plan was degraded: context; after"
         " 0:00:05: it died; after 0:00:05: incident 0001"
     )
     assert outcome(seen, "events").outcome is Outcome.NOTED
-    away = Seen(60.0, events=(Mishap(5.0, "daemon", "caovand was restarted"),))
+    away = SoakRecord(60.0, events=(Mishap(5.0, "daemon", "caovand was restarted"),))
     assert outcome(away, "restarts").outcome is Outcome.FAILED
 
 
 def test_nothing_seen_passes_nothing_that_needs_to_be_seen() -> None:
-    found = {check.name: check.outcome for check in verdict.checks(Seen(0.0))}
+    found = {check.name: check.outcome for check in verdict.checks(SoakRecord(0.0))}
     assert found.pop("errors") is found.pop("restarts") is found.pop("events") is Outcome.PASSED
     assert set(found.values()) == {Outcome.UNKNOWN}
 
@@ -351,8 +359,8 @@ def test_nothing_seen_passes_nothing_that_needs_to_be_seen() -> None:
 
 @given(st.integers(1, 1 << 24), st.integers(0, 10_000))
 def test_work_follows_from_seed_and_number_and_keeps_to_the_limits(seed: int, number: int) -> None:
-    found = work(seed, number, LIMITS)
-    assert found == work(seed, number, LIMITS)
+    found = task_for(seed, number, LIMITS)
+    assert found == task_for(seed, number, LIMITS)
     assert 16 <= found.prompt_tokens <= (8192 if found.kind is Kind.LONG else 512)
     assert 4 <= found.answer_tokens <= 128
     assert 0 <= found.known < 4
@@ -363,11 +371,11 @@ def test_work_follows_from_seed_and_number_and_keeps_to_the_limits(seed: int, nu
 
 
 def test_every_kind_comes_at_once_the_longest_prompt_too_and_then_by_its_share() -> None:
-    first = [work(1, number, LIMITS) for number in range(len(SHARES))]
+    first = [task_for(1, number, LIMITS) for number in range(len(SHARES))]
     assert {one.kind for one in first} == set(Kind)
     assert max(one.prompt_tokens for one in first) == LIMITS.long
-    counts = Counter(work(1, number, LIMITS).kind for number in range(4000))
+    counts = Counter(task_for(1, number, LIMITS).kind for number in range(4000))
     for kind, share in SHARES.items():
         assert counts[kind] / 4000 == pytest.approx(share, abs=0.03)
-    without = {work(1, n, replace(LIMITS, constrained=False)).kind for n in range(500)}
+    without = {task_for(1, n, replace(LIMITS, constrained=False)).kind for n in range(500)}
     assert without == set(Kind) - {Kind.CONSTRAINED}

@@ -21,7 +21,7 @@ MXFP4_BITS = 4.25
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
 """The suffix of a quantised checkpoint's name, after the model's."""
 FASTER = 2.0
-"""Models of two engines' speeds err: only such a gain is worth another download."""
+"""Speed estimates of two engines err: only a gain this large is worth another download."""
 READING = 10.0
 """Tokens a second as fast as people read: more gains them little."""
 TINY = 100 << 20
@@ -58,7 +58,7 @@ def offer_gguf(
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
     load = Load(0, filled=sizing.FILLED["chat"])
-    found = sizing.longest(in_gguf, host, load, cards, rooms, "chat")
+    found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
     timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
         return ()

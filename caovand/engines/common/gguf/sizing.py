@@ -38,7 +38,7 @@ READING_S = 3600
 
 
 @dataclass(frozen=True)
-class Sized:
+class SizedLoad:
     """The load that was chosen, where it goes, and whether it fits there."""
 
     load: Load
@@ -56,9 +56,9 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
     ]
 
 
-def fixed(
+def place_fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
-) -> Sized:
+) -> SizedLoad:
     """The best placement of one load."""
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
     placement = place(model, load, gpus, host, rooms) if usable else Placement()
@@ -67,17 +67,17 @@ def fixed(
     whole = placement.layers == units and not placement.experts_in_ram
     room = host_room(host, gpus)
     seconds = step_seconds(found, gpus, host)
-    return Sized(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
+    return SizedLoad(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
 
 
-def longest(
+def find_longest(
     model: ModelCard,
     host: Host,
     load: Load,
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     workload: str,
-) -> Sized:
+) -> SizedLoad:
     """The load with the longest context that is worth its price.
 
     The longest with which every layer fits the cards; else at most `SUFFICIENT_CONTEXT`, for which
@@ -89,8 +89,8 @@ def longest(
         enough = min(enough, longest_on_host(model, host, enough))
     top = limit if gpus else longest_on_host(model, host, enough)
 
-    def at(context: int) -> Sized:
-        return fixed(model, host, replace(load, context=context), gpus, rooms)
+    def at(context: int) -> SizedLoad:
+        return place_fixed(model, host, replace(load, context=context), gpus, rooms)
 
     least = at(min(MIN_CONTEXT, limit))
     goal = at(enough)
@@ -113,11 +113,11 @@ def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
     return int(min(limit, max(USEFUL, min(read, max(MAX_ON_HOST, enough)))))
 
 
-def best(loads: Sequence[Load], size: Callable[[Load], Sized], enough: int = 0) -> Sized:
+def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int = 0) -> SizedLoad:
     """The first load with every layer on the cards and a context of `enough` tokens; else the first
     such load that no later one exceeds by far; else the first that is nearly as quick as any that
     fits, or the first."""
-    found: list[Sized] = []
+    found: list[SizedLoad] = []
     for load in loads:
         sized = size(load)
         if sized.fits and sized.whole and sized.load.context >= enough:
@@ -134,7 +134,9 @@ def best(loads: Sequence[Load], size: Callable[[Load], Sized], enough: int = 0) 
     return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
 
 
-def _most(at: Callable[[int], Sized], low: int, high: int, good: Callable[[Sized], bool]) -> Sized:
+def _most(
+    at: Callable[[int], SizedLoad], low: int, high: int, good: Callable[[SizedLoad], bool]
+) -> SizedLoad:
     """The longest context from `low`, which is good, to `high`, in steps of CELLS."""
     found, whole = at(low), at(high)
     if good(whole):

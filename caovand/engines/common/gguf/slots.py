@@ -12,10 +12,10 @@ from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.gguf.sizing import (
     NEARLY,
     SUFFICIENT_CONTEXT,
-    Sized,
+    SizedLoad,
     best,
-    fixed,
-    longest,
+    find_longest,
+    place_fixed,
 )
 from caovand.engines.common.gguf.weights import active_weights, tokens_computed
 from caovand.engines.common.processors import read_seconds
@@ -81,22 +81,22 @@ def choose(
     rooms: Sequence[int],
     workload: str,
     most: int,
-) -> Sized:
+) -> SizedLoad:
     """The best of the loads with the longest context that is worth its price, and more requests at
     once, up to `most`, where memory is left over."""
     limit = model.max_model_len or SUFFICIENT_CONTEXT[workload]
     enough = min(SUFFICIENT_CONTEXT[workload], limit)
 
-    def size(load: Load) -> Sized:
-        return longest(model, host, load, gpus, rooms, workload)
+    def size(load: Load) -> SizedLoad:
+        return find_longest(model, host, load, gpus, rooms, workload)
 
     found = best(loads, size, enough)
     if found.fits and found.placement.experts_in_ram and found.load.context >= enough:
-        return _lengthen(found, lambda load: fixed(model, host, load, gpus, rooms), limit)
+        return _lengthen(found, lambda load: place_fixed(model, host, load, gpus, rooms), limit)
     return _grow(found, size, most, workload)
 
 
-def _lengthen(sized: Sized, size: Callable[[Load], Sized], limit: int) -> Sized:
+def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
     """The longest context, by doubling, that costs hardly more time: windowed and recurrent layers
     make it cheap."""
     found = sized
@@ -108,7 +108,9 @@ def _lengthen(sized: Sized, size: Callable[[Load], Sized], limit: int) -> Sized:
     return found
 
 
-def _grow(sized: Sized, size: Callable[[Load], Sized], most: int, workload: str) -> Sized:
+def _grow(
+    sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int, workload: str
+) -> SizedLoad:
     """Twice as many requests, and again, as long as everything stays on the cards: of a batch if
     each keeps a sufficient context, of other workloads if each keeps all of it."""
     found, context = sized, sized.load.context

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, exits, ggml, ggml_families, host
-from caovand.engines.common.hit import MAX_TEXT, Hit, cause, finding, unless_explained
-from caovand.engines.common.signature import Signature, first
+from caovand.engines.common.logs.hit import MAX_TEXT, Hit, cause, finding, unless_explained
+from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
+from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
 from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
@@ -83,7 +83,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         if mark is not None and mark.phase is not None:
             shown = "serving" if mark.progress == 1.0 else mark.phase
             if shown == "serving":
-                hits = []  # it came up all the same
+                hits = []  # it came up anyway
             continue
         if not shown and not hits and _REQUEST.match(line):
             shown = "serving"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.hit import MAX_TEXT
-from caovand.engines.common.whole_log import Explainer, Sample
+from caovand.engines.common.logs.hit import MAX_TEXT
+from caovand.engines.common.logs.whole_log import Explainer, Sample
 from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.log.cause import find_cause
 from caovand.engines.llamacpp.log.line import take_apart

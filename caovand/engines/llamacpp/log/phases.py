@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import Mark
-from caovand.engines.common.signature import LONGEST
+from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 
 PHASES = (
@@ -82,12 +82,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
     row = _find(parts)
     if row is None:
         return None, _buffer(parts)
-    found = row.figures.search(parts.message[:LONGEST]) if row.figures else None
+    found = row.figures.search(parts.message[:MAX_LINE]) if row.figures else None
     figures = {k: _value(v) for k, v in found.groupdict().items()} if found else {}
     if row.phase is None:
         return None, figures
@@ -95,7 +95,7 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None without one."""
+    """The mark of a start in a line, None if there is none."""
     return read(line)[0]
 
 
@@ -108,7 +108,7 @@ def _find(parts: Parts) -> Row | None:
 
 def _buffer(parts: Parts) -> Mapping[str, Figure]:
     """The size of one buffer, `compute_CUDA0_mib`."""
-    found = _BUFFER.match(parts.message[:LONGEST]) if "buffer size" in parts.message else None
+    found = _BUFFER.match(parts.message[:MAX_LINE]) if "buffer size" in parts.message else None
     if found is None:
         return {}
     return {f"{_WHAT[found['what']]}_{found['device']}_mib": float(found["mib"])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common.wrapping import one_text
+from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.llamacpp.log.phases import PHASES, read
 from caovand.engines.llamacpp.log.signatures import SIGNATURES

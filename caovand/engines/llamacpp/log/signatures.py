@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import (
+from caovand.engines.common.logs.rows import (
     building,
     cuda,
     exits,
@@ -22,7 +22,7 @@ from caovand.engines.common import (
     network,
     python,
 )
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.signature import Signature, signature
 
 _SERVED: Mapping[str, Failure] = {"serving": "device-oom-run", "http": "device-oom-run"}
 _ROOM: Mapping[str, Failure] = {
@@ -102,8 +102,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"K cache type (?P<type>\w{1,20}) with block size \d+ does not divide"),
     # Options
     signature("llama.args", "cause", "bad-arguments",
-         r"^error: (?:(?:invalid|unknown)|invalid parameter for) argument: "
-         r"(?P<option>[^\s\"'.]{1,200})|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
+         r"^(?:error: |(?=Invalid|Unknown))(?:(?:[Ii]nvalid|[Uu]nknown)|invalid parameter for) "
+         r"argument: "
+         r"(?P<option>[^\s\"'.,]{1,200})|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",
@@ -148,7 +149,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
     signature("llama.template.request", "generic", "bad-arguments",
          r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
-         r"|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
+         r"|\brequires? --jinja\b|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
     signature("llama.request.grammar", "cause", "bad-arguments",
          r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
          r"|Failed to initialize samplers"),
@@ -192,4 +193,4 @@ HARMLESS: tuple[Signature, ...] = (
          r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
 )  # fmt: skip
-"""Texts that look like a failure, after which llama-server serves all the same."""
+"""Texts that look like a failure, after which llama-server serves anyway."""

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, Typed, count, values
-from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit
+from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit_warnings
 from caovand.engines.llamacpp.memory.forecast import forecast, speed
 from caovand.engines.llamacpp.planning import cards, drafting, options, sizing, texts
 from caovand.engines.llamacpp.planning.conflicts import conflicts
@@ -45,7 +45,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(
@@ -235,7 +235,7 @@ def _with_warnings(
             ' "127.0.0.1"'
         )
     memory = forecast(plan, inventory)
-    found += misfit(memory)
+    found += misfit_warnings(memory)
     found += map(str, conflicts(plan, inventory))
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 

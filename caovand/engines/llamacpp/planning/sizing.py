@@ -51,7 +51,7 @@ def settings(
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
 
-    def size(load: Load) -> tuple[sizing.Sized, Setting]:
+    def size(load: Load) -> tuple[sizing.SizedLoad, Setting]:
         loads = _loads(load, slots, kinds, inventory, gpus)
         most = load.slots
         if slots.origin == "policy":
@@ -81,7 +81,7 @@ def settings(
 
 
 def _worth_its_buffers(
-    larger: sizing.Sized, sized: sizing.Sized, config: Config, inventory: Inventory
+    larger: sizing.SizedLoad, sized: sizing.SizedLoad, config: Config, inventory: Inventory
 ) -> str:
     """Why the load with a larger step is better than the one of today; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
@@ -208,7 +208,7 @@ def _context(
     rooms: Sequence[int],
     verbatim: Mapping[str, Any],
     most: int,
-) -> tuple[sizing.Sized, Setting]:
+) -> tuple[sizing.SizedLoad, Setting]:
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
     if CONTEXT in verbatim:
@@ -222,11 +222,11 @@ def _context(
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
         loads = [replace(load, context=typed) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
         return sized, Setting(typed, "user", source)
     if whole := texts.step(config, model, verbatim):
         loads = [replace(load, context=whole.value) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.fixed(model, host, load, gpus, rooms))
+        sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
         return sized, whole
     workload = config.policy.workload
     sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
@@ -246,7 +246,9 @@ def _context(
     return sized, Setting(context, "policy", reason)
 
 
-def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu], *, generates: bool) -> dict[str, Setting]:
+def _on_cards(
+    sized: sizing.SizedLoad, gpus: Sequence[Gpu], *, generates: bool
+) -> dict[str, Setting]:
     if not gpus:
         return {}
     placement = sized.placement
@@ -272,7 +274,7 @@ def _on_cards(sized: sizing.Sized, gpus: Sequence[Gpu], *, generates: bool) -> d
     return found
 
 
-def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.Sized) -> Setting:
+def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> Setting:
     # Based on total memory: free memory changes from start to start, and the plan with it.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
@@ -286,7 +288,7 @@ def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.Sized) -
     return Setting(spare, "policy", reason)
 
 
-def _load_mode(sized: sizing.Sized, gpus: Sequence[Gpu]) -> Setting:
+def _load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:
     if gpus and not sized.whole:
         return Setting(
             "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import Rung
-from caovand.engines.common.advice import adviser
+from caovand.engines.common.healing.advice import adviser
 from caovand.engines.ollama.healing.cures import HEALING
 
 # One row for each failure that needs text of its own; a sentence with an unknown {name} is

@@ -8,7 +8,7 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
-from caovand.engines.common.rungs import halve_context
+from caovand.engines.common.healing.rungs import halve_context
 from caovand.engines.ollama.planning import variables
 from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT, FLASH, OVERHEAD
 

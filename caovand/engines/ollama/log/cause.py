@@ -11,16 +11,16 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import building, exits, ggml, ggml_families, host
-from caovand.engines.common.hit import Hit, cause, finding, unless_explained
-from caovand.engines.common.signature import first
+from caovand.engines.common.logs.hit import Hit, cause, finding, unless_explained
+from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
+from caovand.engines.common.logs.signature import first
 from caovand.engines.ollama.log.line import Parts, take_apart
 from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
 _DRIVER = "ollama.driver"
-"""The signature of a server without its cards, which serves on the processor all the same."""
+"""The signature of a server without its cards, which serves on the processor anyway."""
 _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
@@ -36,12 +36,13 @@ _RAW = re.compile(
     r"|SIG[A-Z]{3,5}: |signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
-    r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/|cuda driver library "
+    r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\("
+    r"|created by \S|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu )")
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
-"""Some library could use a card, whatever the others could not."""
+"""At least one library can use a card, even if others cannot."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
 """How a line without a level begins that can be evidence."""
 
@@ -80,7 +81,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             shown = "serving" if loaded else mark.phase
             served = loaded or (served and mark.phase != "resolve")
             if loaded:
-                # It came up all the same, if on the cards.
+                # It came up anyway, if on the cards.
                 hits = [hit for hit in hits if hit.row.id in (_DRIVER, _REFUSED)]
                 announced = any(hit.row.id == _DRIVER for hit in hits)
             continue

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.hit import MAX_TEXT
-from caovand.engines.common.whole_log import Explainer
+from caovand.engines.common.logs.hit import MAX_TEXT
+from caovand.engines.common.logs.whole_log import Explainer
 from caovand.engines.ollama.healing.advice import advise
 from caovand.engines.ollama.log.cause import find_cause
 from caovand.engines.ollama.log.line import take_apart
@@ -27,7 +27,7 @@ _CARD = re.compile(
     r"|cudaSetDevice err|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
     r"|inference compute.{0,80} library=(?!cpu)\w|Device \d{1,3}: "
 )
-"""What shows that the machine has a card, or that somebody expects one."""
+"""What shows that the machine has a card, or that someone expects one."""
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:

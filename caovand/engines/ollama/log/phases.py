@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import Mark
-from caovand.engines.common.signature import LONGEST
+from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.ollama.log.line import Parts, take_apart
 
 PHASES = (
@@ -75,7 +75,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
     if not parts.level:
         for start, phase, detail in _RAW:
@@ -92,7 +92,7 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
 
 
 def _figures(row: Row, parts: Parts) -> Mapping[str, Figure]:
-    text = f"{parts.message} {parts.rest}"[:LONGEST]
+    text = f"{parts.message} {parts.rest}"[:MAX_LINE]
     found = row.figures.search(text) if row.figures else None
     if found is None:
         return {}

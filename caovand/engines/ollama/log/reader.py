@@ -6,7 +6,7 @@ import json
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common.wrapping import one_text
+from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.ollama.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
 from caovand.engines.ollama.log.signatures import SIGNATURES

@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import building, cuda, exits, ggml, ggml_families, host, kernel, network
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import (
+    building,
+    cuda,
+    exits,
+    ggml,
+    ggml_families,
+    host,
+    kernel,
+    network,
+)
+from caovand.engines.common.logs.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {"kv": "kv-cache-none", "serving": "device-oom-run"}
 
@@ -150,7 +159,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     signature("ollama.crash", "consequence", "engine-died",
          r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
-         r"|goroutine \d{1,9} (?:gp=|\[)|github\.com/ollama/\S{1,200}\()"),
+         r"|goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\(|created by \S{1,200} in goroutine \d"
+         r"|github\.com/ollama/\S{1,200}\()"),
     signature("ollama.reason", "wrapper", "unknown",
          r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
          r"(?:error|llama_)"),
@@ -205,4 +215,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip
-"""Texts after which Ollama serves all the same: on the processor, or a prompt cut short."""
+"""Texts after which Ollama serves anyway: on the processor, or a prompt cut short."""

@@ -74,8 +74,8 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     return 1 / seconds if seconds else None
 
 
-def _size(plan: Plan, inventory: Inventory) -> sizing.Sized:
+def _size(plan: Plan, inventory: Inventory) -> sizing.SizedLoad:
     gpus = cards_of(plan, inventory)
     rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
     model = inventory.model
-    return sizing.fixed(model, inventory.host, load_of(plan), gpus, rooms)
+    return sizing.place_fixed(model, inventory.host, load_of(plan), gpus, rooms)

@@ -22,7 +22,7 @@ from caovand.engines.common.plans import (
     device,
     idle_keys,
     keep_steps,
-    misfit,
+    misfit_warnings,
     refuse_other_tasks,
 )
 from caovand.engines.ollama import command, names
@@ -60,7 +60,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     _check(config)
     refuse_other_tasks(inventory.model, "Ollama")
     gpus = _chosen(config, inventory)
@@ -186,7 +186,7 @@ def _size_load(
     rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
     if wanted is not None:
         loads = [replace(one, context=wanted) for one in loads]
-        sized = sizing.best(loads, lambda one: sizing.fixed(model, host, one, gpus, rooms))
+        sized = sizing.best(loads, lambda one: sizing.place_fixed(model, host, one, gpus, rooms))
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
         most = load.slots
@@ -207,7 +207,9 @@ def _size_load(
     return chosen, context, kind, slots
 
 
-def _why(sized: sizing.Sized, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str) -> str:
+def _why(
+    sized: sizing.SizedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
+) -> str:
     if sized.load.context == inventory.model.max_model_len:
         return "the model's own limit"
     if not sized.fits:
@@ -280,7 +282,7 @@ def _with_warnings(plan: Plan, config: Config, inventory: Inventory, gpus: tuple
         )
     found += map(str, conflicts(plan, inventory))
     memory = forecast(plan, inventory)
-    found += misfit(memory)
+    found += misfit_warnings(memory)
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.advice import adviser, key_and_flag
+from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.sglang.healing.cures import HEALING
 
 # One row for each failure that needs text of its own; a sentence with an unknown {name} is

@@ -8,8 +8,8 @@ from __future__ import annotations
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
+from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
 from caovand.engines.common.options import count
-from caovand.engines.common.rungs import halve, halve_context, stop_drafting
 from caovand.engines.sglang.planning.options import (
     ATTENTION,
     CACHE_TYPE,

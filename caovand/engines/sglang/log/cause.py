@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common import host, python
-from caovand.engines.common.hit import Hit, cause, finding
-from caovand.engines.common.raised import BUILDING, family_of
-from caovand.engines.common.signature import Signature, first
+from caovand.engines.common.logs.hit import Hit, cause, finding
+from caovand.engines.common.logs.rows import host, python
+from caovand.engines.common.logs.rows.raised import BUILDING, family_of
+from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
@@ -136,7 +136,7 @@ def find_cause(
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], row[1])
             elif trace.raised_by_reader or trace.is_building(message):
-                row = (python.sure(row[0]), row[1])
+                row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase
             if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:
                 trace.files = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common.whole_log import Explainer
+from caovand.engines.common.logs.whole_log import Explainer
 from caovand.engines.sglang.healing.advice import advise
 from caovand.engines.sglang.log.cause import find_cause
 from caovand.engines.sglang.log.line import take_apart

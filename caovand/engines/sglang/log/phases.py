@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import Mark
-from caovand.engines.common.signature import LONGEST
+from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.sglang.log.line import take_apart
 
 PHASES = (
@@ -77,9 +77,9 @@ _BARS = (
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None without one, and the figures in it, by name."""
+    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
-    text = parts.message[:LONGEST]
+    text = parts.message[:MAX_LINE]
     if parts.at_s is None:
         return _bar(text), {}
     for row in ROWS:

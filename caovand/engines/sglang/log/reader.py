@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common import raised
-from caovand.engines.common.wrapping import one_text
+from caovand.engines.common.logs.rows import raised
+from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.sglang.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.sglang.log.phases import PHASES, read
 from caovand.engines.sglang.log.signatures import SIGNATURES

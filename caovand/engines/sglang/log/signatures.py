@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common import cuda, host, kernel, python, runtime, toolchain
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import cuda, host, kernel, python, runtime, toolchain
+from caovand.engines.common.logs.signature import Signature, signature
 
 _ROOM: Mapping[str, Failure] = {
     "kv": "kv-cache-none", "capture": "device-oom-capture", "http": "device-oom-run",
@@ -40,7 +40,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|torch\.(?:cuda\.)?OutOfMemoryError|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
          r"|NVML_SUCCESS == r INTERNAL ASSERT|Triton Error \[CUDA\]: out of memory", _ROOM),
     signature("sglang.pool", "cause", "kv-cache-short",
-         r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"),
+         r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"
+         r"|No space left for only one request"),
     signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
     signature("sglang.workspace", "cause", "device-oom-run",
          r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),
@@ -134,4 +135,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("sglang.retracted", "benign", "unknown",
          r"KV cache pool is full\. Retract requests\."),
 )  # fmt: skip
-"""Texts after which SGLang serves all the same."""
+"""Texts after which SGLang serves anyway."""

@@ -43,7 +43,7 @@ ADA = (8, 9)
 
 
 @dataclass(frozen=True)
-class Sized:
+class SizedLoad:
     """A load, the tokens that its cache holds, and the requests that it can serve at once.
 
     `share` finds the share of memory of a load like it.
@@ -74,32 +74,32 @@ def choose(
     smaller_cache: bool,
     old: bool,
     replicated: bool,
-) -> Sized:
+) -> SizedLoad:
     """The load over the fewest of `splits` with room for a generous request in the model's own
     type, or over more that finish far more requests; else over the fewest with room for a
     sufficient one in 8 bits, and last with weights rounded to 8 bits too. `replicated` loads are
     served by as many replicas as the cards hold."""
     workload, limit = config.policy.workload, model.max_model_len
 
-    def best(ranks: int, *, rounded: bool, small: bool) -> Sized:
+    def best(ranks: int, *, rounded: bool, small: bool) -> SizedLoad:
         one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
         return _first_worth(_levels(config, model, one, gpus, typed, smaller_cache=small, old=old))
 
-    def holds(sized: Sized, context: int) -> bool:
+    def holds(sized: SizedLoad, context: int) -> bool:
         enough = config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
-    def in_replicas(sized: Sized) -> Sized:
+    def in_replicas(sized: SizedLoad) -> SizedLoad:
         return replace(sized, replicas=len(gpus) // sized.load.ranks if replicated else 1)
 
-    def generous() -> Iterator[Sized]:
+    def generous() -> Iterator[SizedLoad]:
         for ranks in splits:
             if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
                 yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
 
     if roomy := tuple(generous()):
         return _most_requests(model, roomy, gpus, workload)
-    found: list[Sized] = []
+    found: list[SizedLoad] = []
     for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
         for ranks in splits:
             if rounded and not _loads_unrounded(model, replace(load, ranks=ranks), gpus):
@@ -111,8 +111,8 @@ def choose(
 
 
 def _most_requests(
-    model: ModelCard, roomy: Sequence[Sized], gpus: tuple[Gpu, ...], workload: str
-) -> Sized:
+    model: ModelCard, roomy: Sequence[SizedLoad], gpus: tuple[Gpu, ...], workload: str
+) -> SizedLoad:
     """The load over the fewest cards, or one that finishes far more requests than over fewer; of
     those whose replicas take all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
@@ -147,7 +147,7 @@ def _levels(
     *,
     smaller_cache: bool,
     old: bool,
-) -> Iterator[tuple[Sized, int]]:
+) -> Iterator[tuple[SizedLoad, int]]:
     """The loads over some cards, from SGLang's own on, and the tokens with which each is enough:
     the workload's as long as that takes nothing else, then those of a generous request."""
     workload, limit = config.policy.workload, model.max_model_len
@@ -198,7 +198,7 @@ def sized_load(
     gpus: tuple[Gpu, ...],
     share: Callable[[Load], float],
     workload: str,
-) -> Sized:
+) -> SizedLoad:
     """The load with its share, and what it holds.
 
     Where SGLang's division between recurrent states and cache cuts requests or context, there are
@@ -227,14 +227,14 @@ def sized_load(
 
 def _holding(
     model: ModelCard, load: Load, gpus: tuple[Gpu, ...], share: Callable[[Load], float]
-) -> Sized:
+) -> SizedLoad:
     requests = divide(model, load, cache_room(model, load, gpus)).requests
-    return Sized(load, estimate(model, load, gpus).kv_tokens, requests, share)
+    return SizedLoad(load, estimate(model, load, gpus).kv_tokens, requests, share)
 
 
-def _first_worth(levels: Iterator[tuple[Sized, int]]) -> Sized:
+def _first_worth(levels: Iterator[tuple[SizedLoad, int]]) -> SizedLoad:
     """The first load with enough tokens; else the one that holds the most."""
-    best: Sized | None = None
+    best: SizedLoad | None = None
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:
             return sized

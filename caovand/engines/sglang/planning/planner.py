@@ -13,7 +13,13 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.engines.common.options import HIDDEN, count
-from caovand.engines.common.plans import device, idle_keys, keep_steps, misfit, refuse_other_tasks
+from caovand.engines.common.plans import (
+    device,
+    idle_keys,
+    keep_steps,
+    misfit_warnings,
+    refuse_other_tasks,
+)
 from caovand.engines.sglang.memory.forecast import forecast, unmodelled
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
@@ -50,7 +56,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; Unplannable where there is none."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
@@ -285,7 +291,7 @@ def _with_warnings(
             ' reach that address can use it; set host = "127.0.0.1", with a proxy before it'
         )
     memory = forecast(plan, inventory)
-    found += misfit(memory)
+    found += misfit_warnings(memory)
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 

@@ -15,7 +15,7 @@ from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
-from caovand.engines.sglang.planning.loads import USUAL_REQUEST_TOKENS, Sized
+from caovand.engines.sglang.planning.loads import USUAL_REQUEST_TOKENS, SizedLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
@@ -193,8 +193,8 @@ def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
 
 
 def _as_many_as_fit(
-    config: Config, model: ModelCard, sized: Sized, gpus: tuple[Gpu, ...], requests: Setting
-) -> tuple[Sized, Setting]:
+    config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
+) -> tuple[SizedLoad, Setting]:
     """As many usual requests as the cache holds, up to SGLang's largest graph; fewer than the
     workload's only where recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load

@@ -53,7 +53,7 @@ def option(name: str) -> str:
 
 
 ALLOWING = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-"""The variable by which vLLM takes a longer context than the model was made for."""
+"""The variable that lets vLLM exceed the context the model was trained for."""
 CHANGING = ("hf_overrides", "rope_scaling")
 """Flags that may change the model's limit in ways that only vLLM knows."""
 

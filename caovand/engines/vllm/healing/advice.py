@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.advice import of_ladder, sentences
+from caovand.engines.common.healing.advice import of_ladder, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.sizes import BLOCK

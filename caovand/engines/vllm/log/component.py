@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.ladder import CONFIGURATION
-from caovand.engines.common.python import RAISED, REFUSES, frame_of, raised_at
-from caovand.engines.common.signature import Signature
+from caovand.engines.common.logs.rows.python import RAISED, REFUSES, frame_of, raised_at
+from caovand.engines.common.logs.signature import Signature
 from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.rows.by_phase import LOADING
 
@@ -60,7 +60,7 @@ _SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_proces
 """Functions that run requests; a start runs none of them."""
 
 
-class Traces:
+class Tracebacks:
     """The frames of each process's latest traceback."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Hit:
         return self.signature is not None and self.signature.kind in kinds
 
 
-def place(index: int, whose: Parts, lines: Sequence[str]) -> str:
+def raised_where(index: int, whose: Parts, lines: Sequence[str]) -> str:
     """Where an exception without a message was raised, and by which code; else it tells nothing."""
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
     mine = (whose.process, whose.pid)

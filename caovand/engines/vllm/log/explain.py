@@ -18,8 +18,8 @@ from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.plan import looks_up
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.whole_log import HIDDEN, plan_from_log, public
-from caovand.engines.common.wrapping import without_colours
+from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
+from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain
@@ -133,7 +133,7 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     finding = find_cause(texts, _first_phase(texts)) or _silence(texts, reached) or _collapse(texts)
     if finding is None:
         return None
-    return public(finding, lines[finding.line - 1].number)
+    return without_secrets(finding, lines[finding.line - 1].number)
 
 
 def _first_phase(texts: Sequence[str]) -> str:
@@ -188,14 +188,14 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
         # A slow engine drafts little in an interval: the log is read once, and all of it counts.
         barren = 0 if accepted > 0 else barren + (drafted > 0)
         first = first if doubtful else index + 1
-    if barren < COLLAPSED and not drafting.collapse(looked_up=_looks_drafts_up(texts)):
+    if barren < COLLAPSED and not drafting.collapse(looked_up=_uses_lookup_drafts(texts)):
         return None
     text = take_apart(texts[first - 1]).message
     intervals = str(max(barren, len(drafting.fallen)))
     return Finding("draft-collapse", text, "serving", {"intervals": intervals}, "", first)
 
 
-def _looks_drafts_up(texts: Sequence[str]) -> bool:
+def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
     """Whether the arguments in the log name drafts that are looked up in the text."""
     methods = (_METHOD.search(text) for text in texts if "non-default args" in text)
     return any(found and looks_up(found[1]) for found in methods)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.signature import LONGEST
+from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.signatures import BY_ID, is_crash, is_exception
 
@@ -27,7 +27,7 @@ def is_wrapper(message: str) -> bool:
     return any(row.pattern.match(message) for row in WRAPPERS)
 
 
-class Aside:
+class HandledErrors:
     """Knows which lines belong to a handled error.
 
     A record of vLLM's logger has the same process, time and file on all its lines. Raw output ends
@@ -46,7 +46,7 @@ class Aside:
         self._raw.pop("", None)
         self._raw.pop(parts.process, None)
         process, record = (parts.process, parts.pid), (parts.time, parts.source)
-        if parts.level in ("ERROR", "CRITICAL") and _DEALT_WITH.search(message[:LONGEST]):
+        if parts.level in ("ERROR", "CRITICAL") and _DEALT_WITH.search(message[:MAX_LINE]):
             self._logged[process] = record
             return True
         if self._logged.get(process) != record:
@@ -58,7 +58,7 @@ class Aside:
         return True
 
     def _holds_raw(self, process: str, message: str, proper: bool) -> bool:
-        if _DEALT_WITH.search(message[:LONGEST]):
+        if _DEALT_WITH.search(message[:MAX_LINE]):
             self._raw[process] = "open"
             return True
         state = self._raw.get(process)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.engines.common.wrapping import loads, unwrap
+from caovand.engines.common.logs.wrapping import loads, unwrap
 
 NO_TIME = "00-00 00:00:00"  # for a record without a time
 

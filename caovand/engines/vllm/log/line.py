@@ -69,3 +69,9 @@ def message_of(line: str) -> str:
     message = line[shape.end() :] if shape else line
     tag = _TAG.match(message) if message[:1] == "[" else None
     return message[tag.end() :] if tag else message
+
+
+def as_error(line: str) -> str:
+    """A line of another program that quotes vLLM, as vLLM's logger prints an error."""
+    parts = take_apart(line)
+    return line if parts.level else f"ERROR 00-00 00:00:00 [quoted.py:0] {parts.message}"

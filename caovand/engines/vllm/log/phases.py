@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import TRANSPORT, Phase
 from caovand.core.health.observation import Mark
-from caovand.engines.common.signature import LONGEST
+from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.vllm.log.line import message_of, stage_of
 
 PHASES = (
@@ -187,7 +187,7 @@ _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None without one."""
+    """The mark of a start in a line, None if there is none."""
     message = message_of(line)
     return _mark(_find(message), message)
 
@@ -232,11 +232,11 @@ def _mark(row: Row | None, message: str) -> Mark | None:
 
 def _figures(row: Row | None, message: str) -> dict[str, Figure]:
     if row is None:
-        if sent := _NCCL.search(message[:LONGEST]) if " NCCL INFO " in message else None:
+        if sent := _NCCL.search(message[:MAX_LINE]) if " NCCL INFO " in message else None:
             return {f"{TRANSPORT}{sent['rank']}_{sent['to']}": sent["network"]}
-        found = _LOGO.match(message[:LONGEST]) if "█" in message[:LONGEST] else None
+        found = _LOGO.match(message[:MAX_LINE]) if "█" in message[:MAX_LINE] else None
     else:
-        found = row.figures.search(message[:LONGEST]) if row.figures else None
+        found = row.figures.search(message[:MAX_LINE]) if row.figures else None
     return {k: _value(v) for k, v in found.groupdict().items() if v is not None} if found else {}
 
 
@@ -245,7 +245,7 @@ def _find(message: str) -> Row | None:
     # In `world_size=1 rank=0` the row's first word ends before the number.
     for row in _BY_WORD.get("world_size=" if word.startswith("world_size=") else word, ()):
         if message.startswith(row.start):
-            if row.kind == "note" and row.figures and not row.figures.search(message[:LONGEST]):
+            if row.kind == "note" and row.figures and not row.figures.search(message[:MAX_LINE]):
                 continue
             return row
     return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common import raised
+from caovand.engines.common.logs.rows import raised
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.line import as_error
 from caovand.engines.vllm.log.phases import PHASES, read
 from caovand.engines.vllm.log.signatures import SIGNATURES
 
@@ -18,7 +19,7 @@ _FINGERPRINT = re.compile(
     r"\[?[\w./-]{1,100}:\d{1,6}\]"
     r"|(?:\(\w{1,40}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,3}\[[\w./-]{1,80}\.py"
     r"(?::\d{1,6})?\]"
-    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/vllm/"
+    r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/vllm/(?!(?:lib(?:64)?|bin)/)"
     r"|(?:usage: )?[\w./-]{0,60}\bvllm\b[\w ./-]{0,60}: error: |vllm\.\w"
     r"|Exception in worker VllmWorker|The model's max seq len \(\d"
     r"|\{\"(?:levelname|asctime|timestamp)\": "
@@ -36,6 +37,7 @@ LOG = Log(
     find_cause=find_cause,
     fingerprint=_FINGERPRINT,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
+    error=as_error,
     kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
-    launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM once more
+    launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM again
 )

@@ -6,7 +6,8 @@ A row matches only lines that can be evidence: an ERROR of vLLM's logger, the la
 traceback, or a raw line of a library or of the kernel. INFO and WARNING lines may quote prompts and
 never count. `tests/samples/<id>.log` has real lines for each row, and lines it must not match.
 
-Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
+Order matters within a line: the first matching row takes it (`rows/` says what stands where).
+Between lines, `cause.py` decides.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from caovand.engines.common import host, python
-from caovand.engines.common.signature import Signature, first
+from caovand.engines.common.logs.rows import host, python
+from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.rows import arguments, cards, ends, memory, model
 
+# In the order in which they are tried; a text of any program last.
 SIGNATURES: tuple[Signature, ...] = (
     *memory.ROWS, *cards.ROWS, *arguments.ROWS, *model.ROWS, *ends.ROWS,
     *python.ANY_PROGRAM,
@@ -45,6 +47,7 @@ _RAW = re.compile(
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     r"|Failed: Cuda error|Search for `cuda|(?:Exception in w|W)orker VllmWorker"
     r"|The model's max seq len \("
+    r"|WorkerProc (?:failed|hit an)|EngineCore (?:failed|encountered a f)"
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )
 _PASSED_ON = re.compile(

@@ -156,6 +156,16 @@ def images_attend_both_ways(model: ModelCard) -> bool:
     return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
 
+def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether vLLM takes Triton's attention for want of another that serves the model.
+
+    Attention sinks are FlashAttention's on Hopper, and on SM100 FlashInfer's.
+    """
+    sinks = model.model_type.startswith(WITH_SINKS)
+    with_sinks = {HOPPER[0], BLACKWELL[0]} & {gpu.compute_capability[0] for gpu in gpus}
+    return images_attend_both_ways(model) or (sinks and not with_sinks)
+
+
 def backend_in(config: Any) -> str:
     """The attention that --attention-config names; empty if it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""

@@ -1,4 +1,4 @@
-"""Ranks on cards and nodes, as vLLM deals them: over how many a model can be split."""
+"""Ranks on cards and nodes, as vLLM assigns them: over how many a model can be split."""
 
 from __future__ import annotations
 

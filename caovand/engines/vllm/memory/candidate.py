@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.tensors import element_bytes
@@ -202,8 +202,20 @@ def visible_mib(total_mib: float) -> float:
     return total_mib * 0.9965 - 240
 
 
-def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> float:
-    """Elastic-KV: memory to leave outside vLLM's share, growing with everything that grows.
+class Reserve(NamedTuple):
+    """MiB to leave outside vLLM's share, by what takes them (Elastic-KV)."""
+
+    driver: float
+    context: float
+    drafting: float
+    step: float
+    collectives: float
+    sampling: float
+    unmeasured: float
+
+
+def reserve(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> Reserve:
+    """The reserve, which grows with everything that grows.
 
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
     step, drafting buffers, transients of large batches, collectives, a little a sequence, and what
@@ -211,18 +223,22 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
     `context` replaces the candidate's; the fixed part is less on a small card. Caovan's attention
     gathers nothing: it reads the cache in place, and took its scratch memory before.
     """
-    return (
-        min(FIXED_MIB, total_mib * FIXED_SHARE)
-        + (0 if candidate.sm75_attention else candidate.context if context is None else context)
-        * 4
-        / 1024
-        + candidate.mtp * 128
-        + candidate.batch_tokens * 48 / 1024
-        + 256 * log2(candidate.tensor_parallel)
-        + min(candidate.sequences, MANY_SEQUENCES) * SEQUENCE_MIB
-        + max(candidate.sequences - MANY_SEQUENCES, 0) * LATER_SEQUENCE_MIB
-        + candidate.unmeasured_mib
+    length = candidate.context if context is None else context
+    return Reserve(
+        min(FIXED_MIB, total_mib * FIXED_SHARE),
+        (0 if candidate.sm75_attention else length) * 4 / 1024,
+        candidate.mtp * 128,
+        candidate.batch_tokens * 48 / 1024,
+        256 * log2(candidate.tensor_parallel),
+        min(candidate.sequences, MANY_SEQUENCES) * SEQUENCE_MIB
+        + max(candidate.sequences - MANY_SEQUENCES, 0) * LATER_SEQUENCE_MIB,
+        candidate.unmeasured_mib,
     )
+
+
+def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> float:
+    """The whole reserve."""
+    return sum(reserve(candidate, context, total_mib))
 
 
 def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None = None) -> float:

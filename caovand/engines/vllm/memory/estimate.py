@@ -67,7 +67,7 @@ def stages_of(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tu
     if not candidate.stages:
         return (Stage(model, candidate, gpus, 1.0),)
     count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
-    dealt = shards.models(model, candidate.stages, candidate.mtp > 0)
+    dealt = shards.stage_models(model, candidate.stages, candidate.mtp > 0)
     return tuple(
         Stage(
             dealt[at],
@@ -211,7 +211,7 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
     )
 
 
-def unforeseen(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
+def without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
     """What is known without a forecast: the share of the card, and what it leaves."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
@@ -241,7 +241,8 @@ def longest_context(
             return blocks.needed(context) <= room_for_context(model, asked, gpus)
         needed = blocks.needed(context)
         return all(
-            needed <= spare(candidate, spent.cache_of(share)) * scale for spent, scale in rooms
+            needed <= spare_tokens(candidate, spent.cache_of(share)) * scale
+            for spent, scale in rooms
         )
 
     if fits(limit):
@@ -259,7 +260,7 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def spare(candidate: Candidate, available: float) -> float:
+def spare_tokens(candidate: Candidate, available: float) -> float:
     """How much of the cache our own context may fill: forecasts err, and a start takes minutes.
 
     Of a cache whose size is set only the tokens a byte are forecast, which were right within 1 %.
@@ -272,7 +273,7 @@ def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
-    return min(spare(candidate, left_bytes(one)) * one.scale for one in every)
+    return min(spare_tokens(candidate, left_bytes(one)) * one.scale for one in every)
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:
@@ -316,7 +317,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     model, share = inventory.model, plan.value("gpu_memory_utilization")
     why = memory_unknown(plan, inventory, gpus)
     if why:
-        return unforeseen(share if isinstance(share, (int, float)) else None, gpus, why)
+        return without_forecast(share if isinstance(share, (int, float)) else None, gpus, why)
     asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
     if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
         model = replace(model, max_model_len=asked.context)

@@ -117,12 +117,12 @@ def candidate_of(
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
         whole_experts=bool(values.get(WHOLE_EXPERTS)),
         replicas=replicas(values),
-        stages=dealt(values, env, len(model.layer_types)),
+        stages=dealt_layers(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),
     )
 
 
-def dealt(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+def dealt_layers(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """The layers of each pipeline stage; empty without stages, and if vLLM refuses them."""
     count = count_of(values.get("pipeline_parallel_size")) or 1
     return partition(env.get(PARTITION), layers, count) if count > 1 else ()
@@ -199,7 +199,7 @@ def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory:
         return _because(name, "the cards of the other machines are not known here")
     if model.kv_shared:
         return _because(name, "layers that read the caches of others may be on another stage")
-    layers = dealt(values, env, len(model.layer_types))
+    layers = dealt_layers(values, env, len(model.layer_types))
     if not layers:
         return _because(f"{name} {count}", "its layers cannot be dealt like that")
     if not all(pages(model, 0, start, end) for start, end in ranges(layers)):

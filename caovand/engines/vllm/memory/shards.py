@@ -1,6 +1,6 @@
 """What one rank holds of the weights, and what a pipeline stage has of the model.
 
-Read in vLLM 0.32: get_pp_indices deals the layers; its model classes make embedding and head on
+Read in vLLM 0.32: get_pp_indices assigns the layers; its model classes make embedding and head on
 the first and the last stage only, or on every one; the drafting head is made on the last, with an
 embedding of its own.
 
@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
 Card = TypeVar("Card")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
-"""The variable that deals the layers otherwise: "40,24"."""
+"""The variable that assigns the layers otherwise: "40,24"."""
 EMBEDDING_ON_FIRST = frozenset({
     "apertus", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5", "ernie4_5_moe", "exaone",
     "exaone4", "exaone_moe", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "granite",
@@ -46,7 +46,7 @@ def own_partition(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
-    """The layers of each stage as a variable's text deals them; vLLM's own rule for None.
+    """The layers of each stage as a variable's text assigns them; vLLM's own rule for None.
 
     Empty for a text that vLLM refuses, and where a stage would have no layer.
     """
@@ -79,7 +79,7 @@ def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple
 
 
 @lru_cache(maxsize=8)
-def models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
+def stage_models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
     """The model as each stage has it."""
     return tuple(stage_model(model, start, end, drafting=drafting) for start, end in ranges(dealt))
 

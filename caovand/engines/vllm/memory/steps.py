@@ -22,7 +22,12 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 
-LARGEST_GRAPH, LARGEST_GRAPH_OF_GPT_OSS = 512, 1024
+LARGEST_GRAPH = 512
+LARGEST_CAPTURED = "max_cudagraph_capture_size"
+"""The key of --compilation-config that bounds the graphs."""
+WITH_LARGE_GRAPHS = {"gpt_oss": 1024}
+"""Types of models for which vLLM captures larger graphs whatever their sequences: the tokens of the
+largest (models/config.py)."""
 COMPILED = 3
 """vLLM's compilation mode that cuts the model in pieces, which is its default."""
 # What capturing CUDA graphs takes, fitted to measured starts.
@@ -70,20 +75,24 @@ def captured_sizes(
     width = 1 + mtp
     listed, largest = (
         config.get("cudagraph_capture_sizes"),
-        config.get("max_cudagraph_capture_size"),
+        config.get(LARGEST_CAPTURED),
     )
     if isinstance(listed, (list, tuple)):
         wanted = [size for size in listed if isinstance(size, int)]
     else:
         if not isinstance(largest, int):
-            own = model_type == "gpt_oss"
-            largest = min(sequences * width * 2, LARGEST_GRAPH)
-            largest = LARGEST_GRAPH_OF_GPT_OSS if own else largest
+            usual = usual_largest_graph(sequences, mtp)
+            largest = WITH_LARGE_GRAPHS.get(model_type, usual)
         wanted = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
         wanted = [size for size in wanted if size <= largest]
     # Drafting makes every request 1 + MTP tokens long: sizes are rounded up to that.
     rounded = {-(-size // width) * width for size in wanted if size > 0}
     return tuple(sorted(size for size in rounded if size <= batch_tokens))
+
+
+def usual_largest_graph(sequences: int, mtp: int) -> int:
+    """Tokens of the largest step that vLLM captures of most models."""
+    return min(sequences * (1 + mtp) * 2, LARGEST_GRAPH)
 
 
 def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:
@@ -241,7 +250,7 @@ def _recurrent_width(linear: LinearAttention) -> float:
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """Elements in which a token's experts work, kept between layers (`stay`) or for one of them."""
+    """Elements of a token's expert buffers, kept between layers (`stay`) or for one layer."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size

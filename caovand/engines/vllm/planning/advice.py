@@ -20,7 +20,7 @@ from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, holders
+from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -91,7 +91,7 @@ def in_fewer_bits(case: Case) -> str:
     return f"take {found}" if found else ""
 
 
-def sparing(case: Case) -> str:
+def settings_to_lift(case: Case) -> str:
     """Name the operator's settings without which nothing would be offloaded; empty for none."""
     asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
@@ -106,7 +106,7 @@ def sparing(case: Case) -> str:
 def _free(case: Case) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
-        yield f"{FREE}: {holders(case.gpus, others, case.plan.values)}"
+        yield f"{FREE}: {memory_holders(case.gpus, others, case.plan.values)}"
 
 
 def _sequences(case: Case) -> Iterator[str]:
@@ -184,7 +184,7 @@ FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
 def _differing(plan: Plan, other: Plan) -> list[str]:
-    """The settings that differ in another plan, apart from the context and what follows from it."""
+    """The settings that differ in another plan, apart from the context and its consequences."""
     names = {*plan.settings, *other.settings} - FOLLOWING
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
@@ -332,4 +332,4 @@ def cost_of_others(case: Case) -> list[str]:
     if not lost:
         return []
     remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
-    return [f"{holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
+    return [f"{memory_holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]

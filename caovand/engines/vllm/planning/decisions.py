@@ -30,11 +30,11 @@ from caovand.engines.vllm.planning import (
     serving,
 )
 from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
-from caovand.engines.vllm.planning.obstacles import Scene
+from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.partial_plan import Rule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
-Obstacle = Callable[[Scene], Iterator[Problem]]
+Obstacle = Callable[[PlanOnCards], Iterator[Problem]]
 """Yields what cannot run with the planned value, each with fact and remedy."""
 KEEP = "name it in [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
@@ -165,7 +165,7 @@ HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hind
 
 def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     """Each thing that cannot run."""
-    scene = Scene(plan, inventory, gpus)
+    scene = PlanOnCards(plan, inventory, gpus)
     return tuple(problem for find in OBSTACLES for problem in find(scene))
 
 

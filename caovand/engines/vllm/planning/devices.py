@@ -312,7 +312,7 @@ FREE = "free the cards"
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
-def holders(
+def memory_holders(
     gpus: tuple[Gpu, ...], others: Sequence[Node] = (), values: Mapping[str, Any] = NO_VALUES
 ) -> str:
     """The processes that use memory of these cards, how much, and on which; empty for little.

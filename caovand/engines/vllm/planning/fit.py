@@ -108,6 +108,7 @@ def fixed_space(partial: PartialPlan) -> Space:
         workload=WORKLOADS[policy.workload],
         nodes=nodes_of(partial.inventory),
         in_bytes=_in_bytes(partial),
+        sizes_graphs=partial.cuda and "compilation_config" not in verbatim,
         deals_layers=PARTITION not in dict(config.engine.env),
         # Each replica, and each stage, keeps weights of its own.
         ram_mib=partial.inventory.least_ram_mib

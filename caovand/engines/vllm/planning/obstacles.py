@@ -44,7 +44,7 @@ DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_ver
 
 
 @dataclass(frozen=True)
-class Scene:
+class PlanOnCards:
     """A plan on its cards."""
 
     plan: Plan
@@ -61,7 +61,7 @@ class Scene:
         return oldest_without(self.gpus, below)
 
 
-def cards(scene: Scene) -> Iterator[Problem]:
+def cards(scene: PlanOnCards) -> Iterator[Problem]:
     size = count(scene.plan.value("tensor_parallel_size")) or 1
     wanted = cards_lacking(size, scene.plan.values, len(scene.gpus))
     if wanted and scene.gpus:
@@ -74,7 +74,7 @@ def cards(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def split(scene: Scene) -> Iterator[Problem]:
+def split(scene: PlanOnCards) -> Iterator[Problem]:
     size = count(scene.plan.value("tensor_parallel_size")) or 1
     whole = shards_whole_experts(scene.plan.values)
     why = indivisible(scene.inventory.model, size, whole_experts=whole)
@@ -82,13 +82,13 @@ def split(scene: Scene) -> Iterator[Problem]:
         yield why
 
 
-def stages(scene: Scene) -> Iterator[Problem]:
+def stages(scene: PlanOnCards) -> Iterator[Problem]:
     why = pipeline.refusal(scene.plan.values, scene.plan.variables, scene.inventory)
     if why:
         yield why
 
 
-def dtype(scene: Scene) -> Iterator[Problem]:
+def dtype(scene: PlanOnCards) -> Iterator[Problem]:
     model = scene.inventory.model
     asked = str(scene.plan.value("dtype")).removeprefix("torch.")
     old = lacks_bfloat16(scene.gpus, asked)
@@ -101,7 +101,7 @@ def dtype(scene: Scene) -> Iterator[Problem]:
             yield why
 
 
-def uncompiled(scene: Scene) -> Iterator[Problem]:
+def uncompiled(scene: PlanOnCards) -> Iterator[Problem]:
     stages = count(scene.plan.value("pipeline_parallel_size")) or 1
     if scene.plan.device != "cpu" or stages == 1:
         return
@@ -121,7 +121,7 @@ def uncompiled(scene: Scene) -> Iterator[Problem]:
             )
 
 
-def quantisation(scene: Scene) -> Iterator[Problem]:
+def quantisation(scene: PlanOnCards) -> Iterator[Problem]:
     asked = method(str(scene.plan.value("quantization") or scene.quantization))
     if asked != scene.quantization and {asked, scene.quantization} <= EXCLUSIVE:
         yield Problem(
@@ -143,7 +143,7 @@ def quantisation(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def length(scene: Scene) -> Iterator[Problem]:
+def length(scene: PlanOnCards) -> Iterator[Problem]:
     asked, model = count(scene.plan.value("max_model_len")), scene.inventory.model
     if asked and beyond_limit(model, asked, scene.plan.values, scene.plan.variables):
         yield Problem(
@@ -153,7 +153,7 @@ def length(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def attention(scene: Scene) -> Iterator[Problem]:
+def attention(scene: PlanOnCards) -> Iterator[Problem]:
     """Which attention keeps which cache on which card."""
     plan, engine = scene.plan, scene.inventory.engine
     backend = str(plan.value("attention_backend") or "").upper()
@@ -190,7 +190,7 @@ def attention(scene: Scene) -> Iterator[Problem]:
         yield Problem(cannot, f"only {own} does", "leave the backend out")
 
 
-def cache_type(scene: Scene) -> Iterator[Problem]:
+def cache_type(scene: PlanOnCards) -> Iterator[Problem]:
     kind = scene.plan.value("kv_cache_dtype")
     known = dict(scene.inventory.engine.choices).get("--kv-cache-dtype")
     if kind is not None and known and str(kind) not in known:
@@ -211,7 +211,7 @@ def cache_type(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def step(scene: Scene) -> Iterator[Problem]:
+def step(scene: PlanOnCards) -> Iterator[Problem]:
     batch, sequences = (
         count(scene.plan.value("max_num_batched_tokens")),
         count(scene.plan.value("max_num_seqs")),
@@ -237,7 +237,7 @@ def step(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def states(scene: Scene) -> Iterator[Problem]:
+def states(scene: PlanOnCards) -> Iterator[Problem]:
     size, off = (
         count(scene.plan.value("mamba_block_size")),
         scene.plan.value("enable_prefix_caching") is False,
@@ -250,7 +250,7 @@ def states(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def matches(scene: Scene) -> Iterator[Problem]:
+def matches(scene: PlanOnCards) -> Iterator[Problem]:
     unit, model = scene.plan.value("prefix_match_unit"), scene.inventory.model
     if unit and len(set(model.cached_layers)) == 1:
         yield Problem(
@@ -260,7 +260,7 @@ def matches(scene: Scene) -> Iterator[Problem]:
         )
 
 
-def depths(scene: Scene) -> Iterator[Problem]:
+def depths(scene: PlanOnCards) -> Iterator[Problem]:
     """What --speculative-config may say of how many drafts are made or verified, and when."""
     config, release = scene.plan.value("speculative_config"), scene.inventory.engine.release
     if not isinstance(config, Mapping):
@@ -301,7 +301,7 @@ def _whole(row: list[Any]) -> bool:
     return all(type(number) is int and number >= 0 for number in row)
 
 
-def _unadaptive(scene: Scene) -> str:
+def _unadaptive(scene: PlanOnCards) -> str:
     """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
     if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
         return "vLLM has no adaptive verification over pipeline stages"
@@ -312,7 +312,7 @@ def _unadaptive(scene: Scene) -> str:
     return ""
 
 
-def drafting(scene: Scene) -> Iterator[Problem]:
+def drafting(scene: PlanOnCards) -> Iterator[Problem]:
     config, model = scene.plan.value("speculative_config"), scene.inventory.model
     if not isinstance(config, Mapping) or not model.architecture:
         return

@@ -200,7 +200,7 @@ def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialP
 
 
 def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
-    """The operator's flag as a setting, None without one."""
+    """The operator's flag as a setting, None if there is none."""
     if name not in verbatim or name == "additional_config":
         return None
     return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")

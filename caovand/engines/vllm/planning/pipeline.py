@@ -28,7 +28,7 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import estimate
-from caovand.engines.vllm.memory.settings import dealt
+from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
@@ -65,7 +65,7 @@ def refusal(
     layers = len(model.layer_types)
     if stages > layers:
         return Problem(cannot, f"it has {layers} layers", "use fewer stages")
-    found = dealt(values, env, layers)
+    found = dealt_layers(values, env, layers)
     if not found:
         fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
         remedy = f"name {stages} numbers whose sum is {layers}, or remove it from [engine] env"
@@ -246,7 +246,7 @@ def _work(partial: PartialPlan) -> TokenWork:
 
 
 def layer_partition(partial: PartialPlan) -> Setting | None:
-    """The variable that deals the layers, if vLLM's own rule is not the best."""
+    """The variable that assigns the layers, if vLLM's own rule is not the best."""
     candidate = partial.choice.candidate if partial.choice and not partial.unweighed else None
     if candidate is None or not candidate.stages or PARTITION in dict(partial.config.engine.env):
         return None

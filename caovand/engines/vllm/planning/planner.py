@@ -22,7 +22,7 @@ from caovand.engines.vllm.planning.advice import (
     advise,
     cost_of_others,
     in_fewer_bits,
-    sparing,
+    settings_to_lift,
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.request import Request, refuse_crawling
@@ -82,7 +82,7 @@ def make_plan(
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
-        remedies = tuple(filter(None, (in_fewer_bits(case), sparing(case))))
+        remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
         refuse_crawling(chosen, plan, remedies)
         offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
         warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))

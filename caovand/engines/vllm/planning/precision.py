@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from caovand.core.facts.inventory import ModelCard
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
@@ -25,12 +26,12 @@ from caovand.engines.vllm.machine.attention import (
     UNKNOWN_WIDTH,
     Refusal,
     attended_by_flashinfer,
+    attended_by_triton,
     attends_as_encoder,
     backend_in,
     ends_in_half,
     flashinfer_lacks,
     flashinfer_refusal,
-    images_attend_both_ways,
     lacks_toolkit,
     lacks_width,
     remedy,
@@ -56,7 +57,7 @@ def cannot_build(partial: PartialPlan) -> bool:
     return partial.cuda and lacks_toolkit(partial.engine, dict(partial.config.engine.env))
 
 
-TRITON_LEAST = 32
+TRITON_MIN_CAPABILITY = 32
 REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
 
@@ -66,7 +67,7 @@ def flashinfer_serves(partial: PartialPlan) -> bool:
 
 
 def attention(partial: PartialPlan) -> str:
-    """The attention in force, as far as it is decided; empty if vLLM chooses."""
+    """The attention in effect, as far as it is decided; empty if vLLM chooses."""
     nested = backend_in(partial.verbatim.get("attention_config"))
     return str(partial.value("attention_backend") or nested).upper()
 
@@ -109,6 +110,8 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
 def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
     if not partial.turing or not partial.cuda:
         return None
+    if partial.task in POOLING:
+        return policy(None, "no text is longer than a step, so the cache need not hold more")
     if attention(partial) == "FLASHINFER":
         return policy("fp8", "twice the context in the same memory, with no loss that was measured")
     if _left_to_vllm(partial.model):
@@ -144,7 +147,7 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
 
 def _left_to_vllm(model: ModelCard) -> bool:
     """Whether neither FlashInfer nor Triton is known to serve the model."""
-    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_LEAST
+    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_MIN_CAPABILITY
     return heads or attends_as_encoder(model)
 
 
@@ -182,11 +185,14 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
     """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
 
     On Hopper FlashAttention reads it. Elsewhere it is FlashInfer's where that is installed, which
-    must be ready or compiled; without it Triton's attention takes it, from SM89 on.
+    must be ready or compiled; where that is not installed, or does not serve the model, Triton's
+    attention takes it, from SM89 on.
     """
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
         return False
+    if partial.task in POOLING:
+        return False  # its cache is that of one step
     if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
         return False
     values = {**partial.values, "kv_cache_dtype": EIGHT_BITS}
@@ -194,7 +200,7 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
         return False
     hopper = all(gpu.compute_capability[0] == HOPPER[0] for gpu in partial.cards)
     converts = all(gpu.compute_capability >= ADA for gpu in partial.cards)
-    if images_attend_both_ways(partial.model):
+    if attended_by_triton(partial.model, partial.cards):
         return converts
     native = hopper or (converts and not partial.engine.flashinfer)
     return supports_fp8_cache(partial, native=native)

@@ -14,8 +14,12 @@ from caovand.engines.vllm.machine.ranks import (
     largest_split,
     splits_below,
 )
+from caovand.engines.vllm.memory.candidate import MIB
 from caovand.engines.vllm.planning.devices import is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+
+SMALL = 1 / 2
+"""The part of one card that the weights of a small model take at most."""
 
 
 def data_parallel_size(partial: PartialPlan) -> Setting | None:
@@ -23,7 +27,10 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
         return None
     reason = "a batch: each replica serves requests of its own, and waits for no other's cards"
     if partial.model.experts and not partial.model.latent:
-        reason = "a batch: one engine over all these cards would be slower, or leave some idle"
+        reason = (
+            "a batch: attention is each replica's own, and waits for no other card; one engine over"
+            " all these cards would be slower, or leave some idle"
+        )
     elif partial.model.experts:
         reason = (
             "a batch: each replica has a cache of its own requests, of which all cards of one"
@@ -36,8 +43,9 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
     """Splits in replicas, for a batch on cards that are alike.
 
     Experts are spread over all replicas, which then step together: that is for latent caches, of
-    which all cards of one engine would hold the same, and where one engine leaves cards idle;
-    on cards that NVLink joins, since all tokens pass between them.
+    which all cards of one engine would hold the same, where one engine leaves cards idle, and for
+    small models, whose attention need not wait for other cards in every layer; on cards that NVLink
+    joins, since all tokens pass between them.
     """
     model, cards = partial.model, len(partial.gpus)
     known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
@@ -47,7 +55,8 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
     if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return
     if model.experts:
-        helps = model.latent or largest_split(model, cards) < cards
+        small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
+        helps = model.latent or small or largest_split(model, cards) < cards
         if not helps or model.experts % cards or not all_linked(partial.gpus):
             return
     for size in splits_below(model, cards, whole_experts=bool(model.experts)):

@@ -134,7 +134,7 @@ class Request:
         return left.value if left else own.get(PLUGINS, self.environ.get(PLUGINS))
 
     def _mode(self, verbatim: Mapping[str, Any]) -> Setting:
-        """The mode in force: from the verbatim flags, `caovanctl mode`, or the file."""
+        """The mode in effect: from the verbatim flags, `caovanctl mode`, or the file."""
         own = verbatim.get("additional_config")
         if isinstance(own, Mapping) and "caovan_mode" in own:
             name = own["caovan_mode"]
@@ -163,7 +163,7 @@ def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
     settings = {**plan.settings, **{n: s for n, s in kept.items() if not _raises(n, s, plan)}}
     config, ours = settings.get("additional_config"), plan.value("additional_config")
     if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
-        # A step may have turned the plugin off there; the mode is today's all the same.
+        # A step may have turned the plugin off there; the mode is today's anyway.
         value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
         settings["additional_config"] = replace(config, value=value)
     env = {**plan.env, **kept_steps(remembered.env)}

@@ -7,6 +7,7 @@ was decided before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
@@ -15,7 +16,9 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
+from caovand.engines.vllm.memory.candidate import reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
+from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED
 from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.fit import (
     block_tokens,
@@ -203,13 +206,35 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     if not partial.cuda or partial.value("enforce_eager"):
         return None
     typed = partial.config.policy.cuda_graphs
+    config, smaller = {"cudagraph_mode": graphs_for(partial), **_smaller_graphs(partial)}, ""
+    if LARGEST_CAPTURED in config:
+        most = config[LARGEST_CAPTURED]
+        smaller = f"; memory is short: none for steps of more than {most} tokens"
     if typed:
-        return user({"cudagraph_mode": typed.upper()}, f"[policy] cuda_graphs is {typed}")
-    mode = graphs_for(partial)
+        return user(config, f"[policy] cuda_graphs is {typed}{smaller}")
     reason = "attention stays outside the graphs, where drafting and long prompts are safe"
-    if mode != "PIECEWISE":
+    if config["cudagraph_mode"] != "PIECEWISE":
         reason = "whole decode steps run without the host; mixed ones keep attention outside"
-    return policy({"cudagraph_mode": mode}, reason)
+    return policy(config, f"{reason}{smaller}")
+
+
+def _smaller_graphs(partial: PartialPlan) -> dict[str, Any]:
+    """The size of the largest graph, if it was chosen for its memory."""
+    chosen = partial.choice.candidate.compilation if partial.choice else {}
+    return {name: chosen[name] for name in (LARGEST_CAPTURED,) if name in chosen}
+
+
+RESERVED = 3
+RESERVES = {
+    "driver": "driver and context",
+    "context": "long prompts",
+    "drafting": "drafts",
+    "step": "large steps",
+    "collectives": "exchange between cards",
+    "sampling": "sampling of all sequences",
+    "unmeasured": "FlashInfer's workspace",
+}
+"""The parts of the reserve, of which a reason names the largest few."""
 
 
 def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
@@ -226,8 +251,13 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
         return policy(
             share, "the part of a card that must be free at the start: the cache's size is set"
         )
-    left = min(gpu.total_mib for gpu in partial.cards) * (1 - share)
-    reason = f"AutoMem: leaves {left:.0f} MiB for what grows with context, drafting and step size"
+    total = min(gpu.total_mib for gpu in partial.cards)
+    reason = f"AutoMem: leaves {total * (1 - share):.0f} MiB for what vLLM does not measure"
+    if partial.choice:
+        kept = reserve(partial.choice.candidate, total_mib=total)
+        largest = sorted(zip(kept, kept._fields, strict=True), reverse=True)[:RESERVED]
+        named = ", ".join(f"{RESERVES[name]} {mib:.0f}" for mib, name in largest)
+        reason += f" ({named})"
     return policy(share, reason)
 
 

@@ -86,7 +86,7 @@ def tool_call_parser(partial: PartialPlan) -> Setting | None:
     family = family_of(partial.model.model_type)
     template = partial.model.chat_template or ""
     if not partial.model.architecture:
-        return None  # nothing is known of a model that is not here yet
+        return None  # nothing is known about a model that is not here yet
     if "tools" not in template:
         return policy(None, f"{_speaks(template)} of tools")
     if family is None or family.tools is None:

@@ -29,8 +29,8 @@ from caovand.engines.vllm.planning.devices import (
     choose_gpus,
     every_card,
     freest,
-    holders,
     is_single_node,
+    memory_holders,
     spans_nodes,
     split_is_ours,
     wider_splits,
@@ -271,7 +271,7 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
         return
     alone = longest_lean(bases, model, free)
     if alone >= least:
-        who = holders(partial.gpus, partial.inventory.others, partial.values)
+        who = memory_holders(partial.gpus, partial.inventory.others, partial.values)
         raise Unplannable(
             f"cannot start: {who}, which leaves the model no room (alone it would hold"
             f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",

@@ -21,7 +21,7 @@ from caovand.engines.vllm.flags.command_line import refused, unknown
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS, SUCCESSORS
 from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
-from caovand.engines.vllm.memory.estimate import spare
+from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, pipeline, precision
@@ -291,14 +291,14 @@ forecast at most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 %
 INSIST = "max_model_len"
 
 
-def foreseen(plan: Plan, inventory: Inventory) -> Foreseen | None:
+def foreseen_failure(plan: Plan, inventory: Inventory) -> Foreseen | None:
     """The failure that a start of this plan is known to end in."""
     # A word that belongs to no flag may be another value of one that takes several.
     if problems := refused(plan.extra_args, inventory.engine, strays=False):
         return _bad_arguments(str(problems[0]))
     cards = cards_of_plan(plan, inventory)
     for problem in conflicts(plan, inventory, cards):
-        lacks_cards = any(obstacles.cards(obstacles.Scene(plan, inventory, cards)))
+        lacks_cards = any(obstacles.cards(obstacles.PlanOnCards(plan, inventory, cards)))
         return _bad_arguments(str(problem), hold=lacks_cards)
     return _short(plan, inventory)
 
@@ -329,7 +329,7 @@ def _with_margin(found: MemoryEstimate, asked: Candidate) -> int:
     if found.gpu_memory_utilization is None or not found.kv_mib > 0:
         return found.max_model_len
     cache = found.kv_mib * MIB
-    return int(found.max_model_len * max(spare(asked, cache), 0) / cache)
+    return int(found.max_model_len * max(spare_tokens(asked, cache), 0) / cache)
 
 
 def is_clear(found: MemoryEstimate) -> bool:

@@ -19,7 +19,7 @@ from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, token_bytes
 
 
-class Reached(NamedTuple):
+class ReachedShares(NamedTuple):
     """Shares of the stated bandwidth, with one query token a sequence and with drafts to verify,
     and of the rate of half-precision products with fp32 sums, which is half the stated one."""
 
@@ -28,25 +28,25 @@ class Reached(NamedTuple):
     prompts: float
 
 
-OURS = {
-    "int4": Reached(0.72, 0.49, 0.79),
-    "int8": Reached(0.76, 0.76, 0.77),
-    "half": Reached(0.78, 0.78, 0.84),
+SM75_PLUGIN = {
+    "int4": ReachedShares(0.72, 0.49, 0.79),
+    "int8": ReachedShares(0.76, 0.76, 0.77),
+    "half": ReachedShares(0.78, 0.78, 0.84),
 }
 TRITON = {
-    "int4": Reached(0.72 / 19, 0.49 / 40, 0.79 / 7.0),
-    "int8": Reached(0.76 / 8.6, 0.76 / 9.5, 0.77 / 7.3),
-    "half": Reached(0.78 / 4.8, 0.78 / 5.1, 0.84 / 3.3),
+    "int4": ReachedShares(0.72 / 19, 0.49 / 40, 0.79 / 7.0),
+    "int8": ReachedShares(0.76 / 8.6, 0.76 / 9.5, 0.77 / 7.3),
+    "half": ReachedShares(0.78 / 4.8, 0.78 / 5.1, 0.84 / 3.3),
 }
-FLASHINFER = Reached(0.26, 0.26, 0.4)
+FLASHINFER = ReachedShares(0.26, 0.26, 0.4)
 
 
-def reached(candidate: Candidate) -> Reached:
+def reached_shares(candidate: Candidate) -> ReachedShares:
     """What the attention of this candidate reaches on a Turing card."""
     if candidate.flashinfer:
         return FLASHINFER
     kind = candidate.kv_dtype.partition("_")[0]
-    kinds = OURS if candidate.sm75_attention else TRITON
+    kinds = SM75_PLUGIN if candidate.sm75_attention else TRITON
     return kinds.get(kind, kinds["half"])
 
 
@@ -64,7 +64,7 @@ class Attention:
         read = _bytes_read(model, candidate, held)
         if not candidate.turing:  # elsewhere a prompt's products are within the weights' low rate
             return cls(read, 0)
-        shares = reached(candidate)
+        shares = reached_shares(candidate)
         share = shares.verifying if candidate.mtp else shares.decoding
         heads = model.heads * model.head_dim * model.cached_layers.count(FULL)
         flops = 4 * heads / candidate.tensor_parallel / shares.prompts

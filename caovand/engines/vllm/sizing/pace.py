@@ -16,12 +16,14 @@ from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.network import Network
+from caovand.core.model_task import POOLING
 from caovand.engines.common.speeds import (
     LINKED_S,
     UNLINKED_S,
     Speed,
     all_linked,
     host_link,
+    link_gb_s,
     slowest,
 )
 from caovand.engines.vllm.machine.link_time import (
@@ -41,7 +43,7 @@ from caovand.engines.vllm.memory.shards import (
     cards_of,
     on_rank,
 )
-from caovand.engines.vllm.memory.steps import graph_mode
+from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
 
 GB_A_GIB = 1.074
@@ -108,6 +110,8 @@ STEP_TOKENS = 256
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
 """The relative worth of a candidate without images, or with a cache or weights rounded to 8 bits
 unasked: published runs show no loss by an fp8 cache, but not of every model."""
+WORTH_OF_SMALL_GRAPHS = 0.97
+"""The same where prompts' last steps, and short ones, are not captured that vLLM would capture."""
 WORTH_OF_FOUR_BIT_CACHE = 0.85
 """The same of a cache in four bits, whose keys and values err by some 10 %."""
 WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
@@ -225,13 +229,16 @@ class Pace:
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1)  # even a usual request is too long
         if context < self._model.max_model_len:
-            reached *= WORTH_OF_CUT_IN_BATCH if workload.batch else WORTH_OF_CUT
+            known = workload.batch and self._model.task not in POOLING
+            reached *= WORTH_OF_CUT_IN_BATCH if known else WORTH_OF_CUT
         waiting = 0 if workload.batch else workload.users * USERS_SPREAD
         served = candidate.sequences / (candidate.sequences + waiting)
         seconds = self.seconds(candidate, room)
         if workload.batch:  # as many requests are half as long
             seconds = (seconds + self.seconds(candidate, short)) / 2
-        return seconds / (reached * served * self._worth)
+        cut = not candidate.eager and LARGEST_CAPTURED in candidate.compilation
+        worth = self._worth * (WORTH_OF_SMALL_GRAPHS if cut else 1.0)
+        return seconds / (reached * served * worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
         """Seconds for a token of the workload, its users served together as far as can be.
@@ -304,19 +311,22 @@ def _exchange(
     here = max(len(gpus) // nodes.count, 1)
     all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
     size = model.hidden_size * candidate.activation
-    if candidate.replicas > 1 and model.experts:  # tokens are gathered, and results added up
-        ranks *= candidate.replicas
-    inside, spanned = min(ranks, here), ceil(ranks / here)
+    exchanges = [(float(all_reduces), ranks)]
+    if candidate.replicas > 1 and model.experts:
+        # Attention is a replica's own; for the experts all tokens are gathered, and added up.
+        exchanges = [(all_reduces / 2, ranks), (all_reduces / 2, ranks * candidate.replicas)]
     step_s = token_s = 0.0
-    if inside > 1:
-        groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
-        step_s += all_reduces * (LINKED_S if all(map(all_linked, groups)) else UNLINKED_S)
-        if not all(map(all_linked, groups)):
-            bus = Network(host_link(gpus)[2] * 1e9, 0)
-            token_s += all_reduces * transfer_s(inside, bus, size)
-    if spanned > 1:
-        step_s += all_reduces * all_reduce_s(spanned, nodes.link)
-        token_s += all_reduces * transfer_s(spanned, nodes.link, size)
+    for count, among in exchanges:
+        inside, spanned = min(among, here), ceil(among / here)
+        if inside > 1:
+            groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
+            linked = all(map(all_linked, groups))
+            step_s += count * (LINKED_S if linked else UNLINKED_S)
+            gb_s = link_gb_s(gpus) if linked else host_link(gpus)[2]
+            token_s += count * transfer_s(inside, Network(gb_s * 1e9, 0), size)
+        if spanned > 1:
+            step_s += count * all_reduce_s(spanned, nodes.link)
+            token_s += count * transfer_s(spanned, nodes.link, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
     token_s += hops * SENT * size / nodes.link.bytes_s

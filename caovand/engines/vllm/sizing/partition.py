@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import slowest
 from caovand.engines.vllm.machine.ranks import alike
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare
+from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
 from caovand.engines.vllm.sizing.pace import Workload, experts_read
@@ -172,7 +172,7 @@ class Stages:
     def _room(self, stage: int, start: int, end: int) -> float:
         """Blocks that our own context may fill with these layers; a lack is negative."""
         own = self.stage(stage, start, end)
-        left = spare(own.candidate, left_bytes(own))
+        left = spare_tokens(own.candidate, left_bytes(own))
         return left * (own.scale if left > 0 else self._width) / self._layout.block_bytes
 
     def _seconds(self, stage: int, start: int, end: int) -> float:
@@ -196,11 +196,13 @@ class Stages:
 def partition(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], usual: Workload
 ) -> tuple[int, ...]:
-    """The layers of each stage of this candidate; vLLM's own rule if the cards are alike."""
+    """The layers of each stage of this candidate; vLLM's own rule if the cards are alike and the
+    stages have room enough, though the last one holds the head, too."""
     own = own_partition(len(model.layer_types), len(candidate.stages))
     if not gpus:
         return own
     stages = Stages(model, candidate, gpus)
-    if not stages.differ:
+    enough = stages.enough(usual)
+    if not stages.differ and min(stages.room(*one) for one in spans(own)) >= enough:
         return own
-    return deal(own, anchors(model), stages.room, stages.seconds, stages.enough(usual))
+    return deal(own, anchors(model), stages.room, stages.seconds, enough)

@@ -30,14 +30,19 @@ from caovand.engines.vllm.memory.estimate import (
     longest_context,
 )
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.memory.steps import DRAFTING_SAMPLER_BYTES
+from caovand.engines.vllm.memory.steps import (
+    DRAFTING_SAMPLER_BYTES,
+    LARGEST_CAPTURED,
+    WITH_LARGE_GRAPHS,
+    usual_largest_graph,
+)
 from caovand.engines.vllm.sizing.pace import Pace, Workload
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
 
 SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 512
-BATCHES = (GENEROUS_BATCH, 2048, LEAN_BATCH)
+BATCHES = (GENEROUS_BATCH, 4096, 2048, 1024, LEAN_BATCH)
 SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, MAX_SEQUENCES_OF_LARGE = 256, 1024
 """What vLLM itself lets in at most, on most cards and on those with 70 GiB or more but for A100
@@ -48,8 +53,10 @@ TURING_SEQUENCES, TURING_TOKENS = 8, 32
 TFLOP/s), and a step of more tokens makes all users wait. Batches have no such bound."""
 PASSAGE = 512
 """Tokens of a text that is embedded or ranked."""
+FEW_SEQUENCES = 16
+"""Up to here every half as many more are weighed: one of them may be a third of the users."""
 USUAL_SEQUENCES = 2
-"""Sequences let in even if the cache holds fewer whole contexts: few are as long."""
+"""Sequences allowed even if the cache holds fewer full contexts: few requests are that long."""
 
 
 def sequences_for(
@@ -112,11 +119,25 @@ class Search:
         sees less memory than all later ones, with a size that we set."""
         if eager:
             return (candidate.but(eager=True),)
-        cold = candidate.but(eager=False, cold=True)
         gathers = candidate.replicas > 1 and self._model.experts  # vLLM knows best what that takes
-        if not self._space.in_bytes or candidate.stages or gathers:
-            return (cold,)
-        return cold, candidate.but(eager=False, in_bytes=True)
+        sized = self._space.in_bytes and not candidate.stages and not gathers
+        return tuple(
+            one
+            for graphs in self._graphs(candidate)
+            for one in (
+                graphs.but(eager=False, cold=True),
+                *([graphs.but(eager=False, in_bytes=True)] if sized else ()),
+            )
+        )
+
+    def _graphs(self, candidate: Candidate) -> Iterator[Candidate]:
+        """With the graphs that vLLM captures by itself, and where these are larger than those of
+        other models, of a thousand tokens, with the others' sizes."""
+        yield candidate
+        usual = usual_largest_graph(candidate.sequences, candidate.mtp)
+        if self._space.sizes_graphs and self._model.model_type in WITH_LARGE_GRAPHS:
+            sizes = {**candidate.compilation, LARGEST_CAPTURED: usual}
+            yield candidate.but(compilation=sizes)
 
     def fastest(self, eager: tuple[bool, ...]) -> Choice | None:
         """The candidate with the lowest score and its runner-up, None if nothing fits."""
@@ -164,13 +185,14 @@ class Search:
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
-        """Sequences that may be let in, most first."""
+        """Candidate numbers of sequences, largest first."""
         if self._space.sequences:
             return (self._space.sequences,)
         most = sequences_for(self._model, self._gpus, self._space.workload, base)
         most = min(most, self._batches(base)[0])
         halved = [most >> shift for shift in range(most.bit_length())]
-        between = [one * 3 // 4 for one in halved if 2 < one <= self._space.workload.users]
+        finely = max(self._space.workload.users, FEW_SEQUENCES)
+        between = [one * 3 // 4 for one in halved if 2 < one <= finely]
         return tuple(sorted({*halved, *between}, reverse=True))
 
     def _size(self, base: int, candidate: Candidate) -> Candidate | None:
@@ -196,8 +218,11 @@ class Search:
             return None
         users = 0 if self._model.encoder_tokens else space.workload.users  # no recording is short
         few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, users)
-        short = self._room(sized, space.workload.let_in)
-        return sized if few or sized.sequences <= short else None
+        return sized if few or sized.sequences <= self._let_in(sized) else None
+
+    def _let_in(self, candidate: Candidate) -> int:
+        """Requests that the cache holds, to the nearest: vLLM lets in no more than fit."""
+        return round(self._room(candidate, self._space.workload.let_in))
 
     def _compiles(self, candidate: Candidate) -> bool:
         """Whether the first start has room to compile, which it does before it makes a cache."""

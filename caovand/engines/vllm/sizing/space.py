@@ -20,7 +20,8 @@ class Space:
     unless one is fixed.
     CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
     the host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the
-    size of the cache may be set. `deals_layers`: stages may have as many layers as suits them.
+    size of the cache may be set, and with `sizes_graphs` that of the largest graph.
+    `deals_layers`: stages may have as many layers as suits them.
     """
 
     bases: tuple[Candidate, ...] = ()
@@ -33,6 +34,7 @@ class Space:
     nodes: NodeGroup = ALONE
     ram_mib: int = 0
     in_bytes: bool = False
+    sizes_graphs: bool = False
     deals_layers: bool = True
 
     def is_rounded(self, base: Candidate) -> bool:

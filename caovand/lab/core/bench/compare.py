@@ -75,6 +75,8 @@ def _spread(found: list[float]) -> Spread:
     return Spread(median(found), min(found), max(found))
 
 
-def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differing_circumstances(
+    a: Mapping[str, Any], b: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
     """List the circumstances that differ."""
     return {name: (a[name], b[name]) for name in SAME if a[name] != b[name]}

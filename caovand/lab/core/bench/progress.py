@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caovand.lab.core.bench.record import Answered
+from caovand.lab.core.bench.record import TimedAnswer
 
 
 class Progress:
@@ -19,7 +19,7 @@ class Progress:
         self._ended = self._measured = self._measured_tokens = 0
         self._read_s = self._generated_s = 0.0
 
-    def ended(self, answers: Sequence[Answered], *, warm_up: bool = False) -> None:
+    def ended(self, answers: Sequence[TimedAnswer], *, warm_up: bool = False) -> None:
         """Count the next round, which ended with these answers; a `warm_up` sets no pace."""
         if not warm_up:
             read = max(answer.pieces[0] for answer in answers)

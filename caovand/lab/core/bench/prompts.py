@@ -48,7 +48,7 @@ def _draw(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def fitted(text: str, tokens: int, count: Count) -> tuple[str, int]:
+def fit(text: str, tokens: int, count: Count) -> tuple[str, int]:
     """Cut `text` to about `tokens` tokens, never more; return it with its count.
 
     `count` asks the engine. The search is for a number of characters between one too few and one

@@ -17,7 +17,7 @@ MAX_REST = 0.5
 
 
 @dataclass(frozen=True)
-class Answered:
+class TimedAnswer:
     """One request: when it was sent, when each piece of its answer came, and its tokens.
 
     Times are seconds of one clock, the tokens those the engine reports.
@@ -44,7 +44,7 @@ class Answered:
         return [b - a for a, b in zip(self.pieces, self.pieces[1:], strict=False)]
 
 
-def round_of(answers: Sequence[Answered]) -> dict[str, Any]:
+def round_of(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
     """The figures of requests that were sent at the same time.
 
     Prompts are read until the last first token. The pace of decoding is the sum of what each
@@ -70,7 +70,7 @@ def round_of(answers: Sequence[Answered]) -> dict[str, Any]:
 def cell(
     prompt: int,
     at_once: int,
-    rounds: Sequence[Sequence[Answered]],
+    rounds: Sequence[Sequence[TimedAnswer]],
     counted: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All rounds of one prompt length and one number of requests at once.
@@ -121,7 +121,7 @@ def counted_at(status: Mapping[str, Any], now: float) -> float:
 def counts(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    answers: Sequence[Answered],
+    answers: Sequence[TimedAnswer],
     busy: tuple[float, float],
 ) -> dict[str, Any]:
     """What the daemon counted between two status documents, in which `answers` came.

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from caovand.lab.core.bench import ranks
-from caovand.lab.core.soak.judged import Check, Outcome, settled
-from caovand.lab.core.soak.seen import Paced, Sample, Seen
-from caovand.lab.core.soak.trends import binned
+from caovand.lab.core.soak.judged import Check, Outcome, settled_samples
+from caovand.lab.core.soak.seen import AnswerTimes, Sample, SoakRecord
+from caovand.lab.core.soak.trends import bin_points
 
 WARM_UP = 0.05
 NOISE = 0.0025
@@ -31,26 +31,26 @@ COLLAPSED = 0.5
 MIN_DRAFTS = 200
 
 
-def checks(seen: Seen) -> Iterator[Check]:
+def checks(seen: SoakRecord) -> Iterator[Check]:
     """Decoding, reading prompts, first tokens under load, drafts."""
     heat = _heat(seen)
-    alone = settled(seen.paces, seen.seconds, WARM_UP)
-    loaded = settled(seen.loaded, seen.seconds, WARM_UP)
+    alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
+    loaded = settled_samples(seen.loaded, seen.seconds, WARM_UP)
     token_s = [(one.at_s, one.token_s) for one in alone if one.token_s is not None]
     yield _check("decoding alone", "a token", token_s, SLOWER, heat)
     yield _check("prefill alone", "the first token", _first(alone), SLOWER, heat)
     yield _check("first token under load", "it", _first(loaded), SLOWER_LOADED, heat)
-    yield from _drafts(settled(seen.samples, seen.seconds, WARM_UP))
+    yield from _drafts(settled_samples(seen.samples, seen.seconds, WARM_UP))
 
 
-def _first(paces: Sequence[Paced]) -> list[tuple[float, float]]:
+def _first(paces: Sequence[AnswerTimes]) -> list[tuple[float, float]]:
     return [(one.at_s, one.first_token_s) for one in paces]
 
 
 def _check(
     name: str, what: str, points: Sequence[tuple[float, float]], least: float, heat: str
 ) -> Check:
-    values = [value for _, value in binned(points, 3 * MAX_IN_A_THIRD)]
+    values = [value for _, value in bin_points(points, 3 * MAX_IN_A_THIRD)]
     third = len(values) // 3
     first, last = values[:third], values[len(values) - third :]
     if not third or ranks.least_chance(third, third) > NOISE:
@@ -64,9 +64,9 @@ def _check(
     return Check(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
 
 
-def _heat(seen: Seen) -> str:
+def _heat(seen: SoakRecord) -> str:
     """What throttled the cards more than in the first third, as the end of a sentence."""
-    samples = settled(seen.samples, seen.seconds, WARM_UP)
+    samples = settled_samples(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3
     first, last = samples[:third], samples[len(samples) - third :]
     before, after = _throttled(first), _throttled(last)

@@ -39,7 +39,7 @@ class OfOneEngine(Protocol):
 One = TypeVar("One", bound=OfOneEngine)
 
 
-def settled(found: Iterable[One], seconds: float, warm_up: float) -> list[One]:
+def settled_samples(found: Iterable[One], seconds: float, warm_up: float) -> list[One]:
     """The samples of the longest-lived engine, without its warm-up.
 
     The warm-up is this share of `seconds`, from the beginning or from that engine's start.

@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caovand.core.health.canary import MARGIN, Greedy
+from caovand.core.health.canary import MARGIN, GreedyAnswer
 
 WORD = re.compile(r"\S+\s*|\s+")
 MORE_OFTEN = 0.001
@@ -52,18 +52,18 @@ class Difference:
         return f"token {self.place} is {self.token!r} instead of {self.known!r}{led}"
 
 
-def worded(text: str) -> Greedy:
+def as_words(text: str) -> GreedyAnswer:
     """An answer without logprobs, as words with unknown margins."""
-    return Greedy(tuple(WORD.findall(text)), ())
+    return GreedyAnswer(tuple(WORD.findall(text)), ())
 
 
-def difference(known: Sequence[Greedy], now: Greedy) -> Difference | None:
+def difference(known: Sequence[GreedyAnswer], now: GreedyAnswer) -> Difference | None:
     """The difference from the closest known answer by common prefix; None if it equals one."""
     found = [one for one in (_difference(each, now) for each in known) if one]
     return max(found, key=lambda one: one.place) if len(found) == len(known) else None
 
 
-def _difference(known: Greedy, now: Greedy) -> Difference | None:
+def _difference(known: GreedyAnswer, now: GreedyAnswer) -> Difference | None:
     for place, was in enumerate(known.tokens):
         token = now.tokens[place] if place < len(now.tokens) else ""
         if token != was:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caovand.lab.core.soak import trends
-from caovand.lab.core.soak.judged import Check, Outcome, settled
-from caovand.lab.core.soak.seen import Sample, Seen
+from caovand.lab.core.soak.judged import Check, Outcome, settled_samples
+from caovand.lab.core.soak.seen import Sample, SoakRecord
 
 WARM_UP = 0.25
 """Share of a soak in which caches fill and buffers reach their size."""
@@ -16,7 +16,7 @@ MIN_JUDGED_S = 900.0
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedFigure:
     """A field of a sample, and the growth that is tolerated."""
 
     field: str
@@ -26,18 +26,18 @@ class Watched:
 
 
 WATCHED = (
-    Watched("engine_mib", "engine's memory", "MiB", 64.0),
-    Watched("gpu_mib", "GPU memory", "MiB", 64.0),
-    Watched("engine_files", "engine's open files", "", 16.0),
-    Watched("daemon_mib", "daemon's memory", "MiB", 8.0),
-    Watched("daemon_files", "daemon's open files", "", 8.0),
-    Watched("shared_mib", "/dev/shm", "MiB", 16.0),
+    WatchedFigure("engine_mib", "engine's memory", "MiB", 64.0),
+    WatchedFigure("gpu_mib", "GPU memory", "MiB", 64.0),
+    WatchedFigure("engine_files", "engine's open files", "", 16.0),
+    WatchedFigure("daemon_mib", "daemon's memory", "MiB", 8.0),
+    WatchedFigure("daemon_files", "daemon's open files", "", 8.0),
+    WatchedFigure("shared_mib", "/dev/shm", "MiB", 16.0),
 )
 
 
-def checks(seen: Seen) -> Iterator[Check]:
+def checks(seen: SoakRecord) -> Iterator[Check]:
     """One check for each thing that could be watched."""
-    kept = settled(seen.samples, seen.seconds, WARM_UP)
+    kept = settled_samples(seen.samples, seen.seconds, WARM_UP)
     for one in WATCHED:
         points = [
             (sample.at_s, value)
@@ -49,11 +49,11 @@ def checks(seen: Seen) -> Iterator[Check]:
             yield _check(one, points, any(_known(seen.samples, one)))
 
 
-def _known(samples: Sequence[Sample], one: Watched) -> Iterator[bool]:
+def _known(samples: Sequence[Sample], one: WatchedFigure) -> Iterator[bool]:
     return (getattr(sample, one.field) is not None for sample in samples)
 
 
-def _check(one: Watched, points: Sequence[trends.Point], known: bool) -> Check:
+def _check(one: WatchedFigure, points: Sequence[trends.Point], known: bool) -> Check:
     if not known:
         return Check(one.label, Outcome.UNKNOWN, "cannot be read by this user")
     if len(points) < trends.MIN_BINS:

@@ -54,7 +54,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Work:
+class ClientTask:
     """What one client does next, and how long it pauses afterwards.
 
     `left_after` are the pieces of the answer after which the client leaves, 0 if it stays. `known`
@@ -73,7 +73,7 @@ class Work:
     pause_s: float
 
 
-def work(seed: int, number: int, limits: Limits) -> Work:
+def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
     """The numbered work, from 0; each kind comes once before chance decides."""
     kinds = [kind for kind in SHARES if limits.constrained or kind is not Kind.CONSTRAINED]
 
@@ -87,7 +87,7 @@ def work(seed: int, number: int, limits: Limits) -> Work:
         (limits.short, limits.long) if kind is Kind.LONG else (limits.short // 4, limits.short)
     )
     answer = max(int(limits.answer * (0.25 + 0.75 * draw("answer"))), 4)
-    return Work(
+    return ClientTask(
         number=number,
         kind=kind,
         prompt_tokens=max(int(low + (high - low) * share), 16),

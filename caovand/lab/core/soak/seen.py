@@ -30,7 +30,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Paced:
+class AnswerTimes:
     """The times of one answer: to its first token, and of a token after that."""
 
     at_s: float
@@ -40,7 +40,7 @@ class Paced:
 
 
 @dataclass(frozen=True)
-class Compared:
+class AnswerComparison:
     """An answer to a known prompt; `alone` if there was no other request.
 
     `again` if the previous request had the same prompt, so that a cache has all of it.
@@ -63,7 +63,7 @@ class Mishap:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SoakRecord:
     """A whole soak of `seconds`; `rungs` were taken during it.
 
     `paces` are of one request at a time, always of the same lengths; `loaded` are of short prompts
@@ -72,9 +72,9 @@ class Seen:
 
     seconds: float
     samples: tuple[Sample, ...] = ()
-    paces: tuple[Paced, ...] = ()
-    loaded: tuple[Paced, ...] = ()
-    compared: tuple[Compared, ...] = ()
+    paces: tuple[AnswerTimes, ...] = ()
+    loaded: tuple[AnswerTimes, ...] = ()
+    compared: tuple[AnswerComparison, ...] = ()
     errors: tuple[Mishap, ...] = ()
     events: tuple[Mishap, ...] = ()
     rungs: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ class Growth:
 
 def growth(points: Sequence[Point], least: float) -> Growth | None:
     """The growth of a series: at least `least`, beyond noise, and throughout; else None."""
-    kept = binned(points)
+    kept = bin_points(points)
     if len(kept) < MIN_BINS:
         return None
     slope = theil_sen(kept)
@@ -54,7 +54,7 @@ def growth(points: Sequence[Point], least: float) -> Growth | None:
     return Growth(gained, slope * 3600) if leaks else None
 
 
-def binned(points: Sequence[Point], most: int = BINS) -> list[Point]:
+def bin_points(points: Sequence[Point], most: int = BINS) -> list[Point]:
     """Reduce a series to at most `most` points, each the median of equally many adjacent ones."""
     size = max(math.ceil(len(points) / most), 1)
     groups = [points[n : n + size] for n in range(0, len(points), size)]

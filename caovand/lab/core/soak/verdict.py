@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from caovand.lab.core.soak import drift, leaks
 from caovand.lab.core.soak.judged import Check, Outcome
 from caovand.lab.core.soak.known import MORE_OFTEN, more_often
-from caovand.lab.core.soak.seen import Compared, Mishap, Seen
+from caovand.lab.core.soak.seen import AnswerComparison, Mishap, SoakRecord
 
 MAX_NAMED = 5
 STARTED = "spawn"
@@ -24,7 +24,7 @@ MAX_EMPTY = 0.1
 NAMED = BAD | WORTH_NOTING | {STARTED}
 
 
-def checks(seen: Seen) -> tuple[Check, ...]:
+def checks(seen: SoakRecord) -> tuple[Check, ...]:
     """All checks, in the order in which they are shown."""
     return (
         _alone([one for one in seen.compared if one.alone]),
@@ -37,12 +37,12 @@ def checks(seen: Seen) -> tuple[Check, ...]:
     )
 
 
-def passed(found: Sequence[Check]) -> bool:
+def has_passed(found: Sequence[Check]) -> bool:
     """Whether no check failed."""
     return all(check.outcome is not Outcome.FAILED for check in found)
 
 
-def _alone(compared: Sequence[Compared]) -> Check:
+def _alone(compared: Sequence[AnswerComparison]) -> Check:
     name = "answers alone"
     if not compared:
         return Check(name, Outcome.UNKNOWN, "no known prompt was asked again")
@@ -56,12 +56,12 @@ def _alone(compared: Sequence[Compared]) -> Check:
     return Check(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
 
 
-def _fails_alone(one: Compared) -> bool:
+def _fails_alone(one: AnswerComparison) -> bool:
     assert one.difference is not None
     return one.again or one.difference.wrong or one.difference.margin is None
 
 
-def _loaded(compared: Sequence[Compared], seconds: float) -> Check:
+def _loaded(compared: Sequence[AnswerComparison], seconds: float) -> Check:
     name = "answers under load"
     if not compared:
         return Check(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
@@ -88,17 +88,17 @@ def _loaded(compared: Sequence[Compared], seconds: float) -> Check:
     return Check(name, Outcome.NOTED, f"{counted}, {why}, not more often in the second half")
 
 
-def _counted(some: Sequence[Compared], compared: Sequence[Compared]) -> str:
+def _counted(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparison]) -> str:
     return f"{len(some)} of {len(compared)} differ"
 
 
-def _first(bad: Sequence[Compared]) -> str:
+def _first(bad: Sequence[AnswerComparison]) -> str:
     one = bad[0]
     assert one.difference is not None
     return f"first after {clock(one.at_s)}, prompt {one.prompt + 1}: {one.difference.text}"
 
 
-def _errors(seen: Seen) -> Check:
+def _errors(seen: SoakRecord) -> Check:
     empty = sum(1 for one in seen.errors if one.kind == EMPTY)
     few = empty <= MAX_EMPTY * sum(seen.requests.values())
     errors = [one for one in seen.errors if one.kind != EMPTY or not few]
@@ -113,7 +113,7 @@ def _errors(seen: Seen) -> Check:
     return Check("errors", Outcome.FAILED, f"{counted}; {first}")
 
 
-def _breaks(seen: Seen) -> Check:
+def _breaks(seen: SoakRecord) -> Check:
     """Restarts, incidents and rungs."""
     starts = [one for one in seen.events if one.kind == STARTED]
     bad = [one for one in seen.events if one.kind in BAD]
@@ -129,7 +129,7 @@ def _breaks(seen: Seen) -> Check:
     return Check("restarts", Outcome.FAILED, "; ".join(parts))
 
 
-def _events(seen: Seen) -> Check:
+def _events(seen: SoakRecord) -> Check:
     found = [one for one in seen.events if one.kind in WORTH_NOTING]
     if not found:
         return Check("events", Outcome.PASSED, "the daemon noticed nothing else")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import python
-from caovand.engines.common.python import SERVED
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import python
+from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import LISTENING, SPLITTING
 
 ROWS: tuple[Signature, ...] = (
@@ -45,6 +45,7 @@ ROWS: tuple[Signature, ...] = (
          r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
          r"|(?:does not|doesn't) support (?:LoRA|pipeline parallel)|[Pp]ipeline parallelism is "
          r"not supported"
+         r"|[Tt]he model does not support .{1,60}\bAPI\b"
          r"|block_size \(\d+\) must be <= max_num_batched_tokens"
          r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
     signature("args.address", "generic", "unknown",

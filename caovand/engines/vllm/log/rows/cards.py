@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import host, kernel, python, runtime, toolchain
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import host, kernel, python, runtime, toolchain
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
 ROWS: tuple[Signature, ...] = (
@@ -55,6 +55,7 @@ ROWS: tuple[Signature, ...] = (
     signature("jit.toolkit", "cause", "jit-toolchain",
          r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
          r"'(?!compute_No )(?P<arch>[\w']{1,40})"
+         r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"
          r"|No supported CUDA architectures found for major versions"),
     signature("jit.nvcc", "generic", "jit-toolchain",
          python.BUILD + r"|libcuda\.so cannot found"),

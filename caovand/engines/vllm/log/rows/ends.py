@@ -1,9 +1,9 @@
-"""Ray, the host, causes in general terms, consequences, wrappers, and what is harmless."""
+"""Ray, the host, general causes, consequences, wrappers, and harmless texts."""
 
 from __future__ import annotations
 
-from caovand.engines.common import kernel
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import kernel
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import OOM_BY_PHASE
 
 ROWS: tuple[Signature, ...] = (
@@ -32,11 +32,12 @@ ROWS: tuple[Signature, ...] = (
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons
     signature("args.value", "cause", "bad-arguments",
-         r"^  (?:(?:Value error|Assertion failed), )?"
-         r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=|^  Value error, (?P<all>.{1,1000})"),
+         r"^(?:  )?(?:(?:Value error|Assertion failed), )?"
+         r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=[a-z_]{1,40}[,\]]"
+         r"|^  Value error, (?P<all>.{1,1000})"),
     # Torch reports a card out of memory; rows above know more precisely where
     signature("oom.cuda", "generic", "device-oom-run",
-         r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory\."
+         r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory(?:\.| occ)"
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
          r"|Triton Error \[CUDA\]: out of memory|NVML_SUCCESS == r INTERNAL ASSERT"
          r"|CUBLAS_STATUS_ALLOC_FAILED)"
@@ -94,7 +95,7 @@ ROWS: tuple[Signature, ...] = (
          r"(?P<code>-?\d+)"),
     # A process reports what ends it
     signature("engine.dead", "wrapper", "engine-died",
-         r"EngineCore (?:failed to start|encountered a fatal error)"
+         r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Mul(?:ti|it)procExecutor got fatal signal from worker processes"

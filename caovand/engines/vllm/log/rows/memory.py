@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.signature import Signature, signature
 
 _GIB = r"[\d.]+"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from caovand.engines.common import python
-from caovand.engines.common.python import SERVED
-from caovand.engines.common.signature import Signature, signature
+from caovand.engines.common.logs.rows import python
+from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import READING
 
 ROWS: tuple[Signature, ...] = (
@@ -27,7 +27,8 @@ ROWS: tuple[Signature, ...] = (
          r"|" + python.NO_TENSOR +
          r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",
-         r"^PermissionError: \[Errno 13\] Permission denied(?:: '(?P<path>[^']*)')?"
+         r"^PermissionError: (?!\[Errno 13)|(?:\[Errno 13\]|\(os error 13\))(?: Permission denied)?"
+         r"(?:: '(?P<path>[^']{1,300})')?"
          r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
     *python.HUB,
     signature("port.busy", "cause", "port-busy",

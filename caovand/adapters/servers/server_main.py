@@ -1,0 +1,89 @@
+"""Limits and lifetime of the server processes of the page and the gateway.
+
+Each prints READY once it listens, else the problem and exits with status 1. It limits its own
+memory and descriptors, and its own alarm ends it if its loop hangs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from caovand.adapters.servers.server_process import READY, Kind, has_library
+from caovand.core.config.key import ConfigError
+from caovand.core.problem import ProblemError
+
+HANG_S = 60
+
+
+def parser(kind: Kind, description: str | None) -> argparse.ArgumentParser:
+    """The arguments that the daemon passes to each."""
+    made = argparse.ArgumentParser(prog=f"python -m caovand.{kind.name}", description=description)
+    made.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
+    made.add_argument(
+        "--listener", required=True, type=int, metavar="FD", help="the daemon's socket that listens"
+    )
+    made.add_argument(
+        "--socket", required=True, type=Path, help=f"the daemon's socket `{kind.name}`"
+    )
+    made.add_argument("--parent", type=int, help="the daemon's pid: without it this ends at once")
+    return made
+
+
+def confine(*, memory: int, descriptors: int, nice: int, oom_score: int) -> None:
+    """Limit this process; the higher `oom_score`, the sooner the kernel chooses it as a victim."""
+    with contextlib.suppress(OSError):
+        os.nice(nice)
+    for limit, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_NOFILE, descriptors)):
+        _, hard = resource.getrlimit(limit)
+        lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (lower, lower))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(oom_score))
+
+
+def run(
+    kind: Kind,
+    options: argparse.Namespace,
+    limit: Callable[[], None],
+    prepare: Callable[[], Callable[[socket.socket], Awaitable[object]]],
+) -> int:
+    """Serve until this is ended; the exit status.
+
+    `prepare` loads the server and returns the function that serves on the listening socket.
+    """
+    if options.parent not in (None, os.getppid()):
+        return 1  # it died before the kernel was asked to end us with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon ends us
+    limit()
+    # The library writes a traceback for whatever a client sends that is not HTTP.
+    logging.getLogger("aiohttp").addHandler(logging.NullHandler())
+    logging.getLogger("aiohttp").propagate = False
+    try:
+        if not has_library():
+            lacks = kind.no_library
+            raise ProblemError(lacks.cannot, lacks.fact, lacks.remedy)
+        start = prepare()
+        asyncio.run(_serve(start, socket.socket(fileno=options.listener)))
+    except (ProblemError, ConfigError) as problem:
+        print(problem, flush=True)
+    return 1
+
+
+async def _serve(
+    start: Callable[[socket.socket], Awaitable[object]], listener: socket.socket
+) -> None:
+    server = await start(listener)
+    print(READY, flush=True)
+    while server is not None:
+        signal.alarm(HANG_S)
+        await asyncio.sleep(HANG_S / 4)

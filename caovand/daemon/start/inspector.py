@@ -1,0 +1,126 @@
+"""The inspection before a start: is the way clear, which plan fits, and can its engine start?"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+
+from caovand.adapters.files.config_file import ModeMemory
+from caovand.adapters.network.http import Endpoint
+from caovand.core import limits
+from caovand.core.config.key import ConfigError
+from caovand.core.healing.failure import Finding
+from caovand.core.lifecycle.events import Event, Inspect, Planned, Refused
+from caovand.core.plan import Plan
+from caovand.daemon.engine.run import EngineRun
+from caovand.daemon.machine import Machine
+from caovand.daemon.shared import now
+from caovand.daemon.start import inspection
+from caovand.daemon.start.inspection import PreparedStart
+from caovand.daemon.start.planning import SlotPlanner
+from caovand.daemon.tasks import Task, Tasks, cancel
+
+CHOICES = 3
+"""How often an attempt plans again because what it planned for has changed meanwhile."""
+
+
+class Inspector:
+    """Inspects for a machine, one inspection at a time; the outcome is an event."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        planner: SlotPlanner,
+        run: EngineRun,
+        modes: ModeMemory,
+        tasks: Tasks,
+    ) -> None:
+        self._machine, self._planner, self._run = machine, planner, run
+        self._modes, self._tasks = modes, tasks
+        self._inspecting: Task | None = None
+
+    def begin(self, action: Inspect) -> None:
+        """Begin an inspection, replacing the one under way."""
+        cancel(self._inspecting)
+        self._inspecting = self._tasks.begin(self._inspect(action))
+
+    def cancel(self) -> None:
+        """Cancel the inspection under way."""
+        cancel(self._inspecting)
+
+    async def _inspect(self, action: Inspect) -> None:
+        """Apply Planned, or Refused with the reason why no engine can start."""
+        run, machine, number = self._run, self._machine, action.number
+        living = machine.snapshot.plan if run.child else None
+        try:
+            if run.ending:
+                # The machine gave up waiting for that; a second child must not run as well.
+                text = "cannot start: the engine before is still being ended"
+                raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
+            if run.child is None:
+                await run.clear_the_way()
+            for _ in range(CHOICES):
+                coming = self._planner.next(
+                    machine.config,
+                    self._modes.mode,
+                    action.plan,
+                    living,
+                    run.mode,
+                    refused=machine.snapshot.refusal is not None,
+                )
+                plan, endpoint = await machine.part.plan(coming, living is not None)
+                if run.child is not None:
+                    await self._check_other_port(endpoint)
+                    break
+                await self._prepare(plan, endpoint, coming.made or self._planner.prepared)
+                if not (outdated := machine.part.outdated()):
+                    break
+            else:
+                raise inspection.Obstacle("node-missing", f"cannot start: {outdated}", hold=True)
+        except Exception as problem:
+            refused = _refusal(number, problem)
+            machine.part.refused(refused.finding)
+            event: Event = refused
+        else:
+            if run.child is None:
+                run.endpoint = endpoint
+            # An engine that serves goes on instead of an abandoned plan; without one it is started.
+            if run.child is None or plan.identity != machine.snapshot.abandoned:
+                self._planner.take(coming)
+            event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
+        machine.apply(event)
+
+    async def _check_other_port(self, endpoint: Endpoint) -> None:
+        """Raise inspection.Obstacle if a living engine is to move to a port that is taken."""
+        now_at = self._run.endpoint
+        if self._machine.part.answers and now_at is not None and endpoint.port != now_at.port:
+            await asyncio.to_thread(inspection.check_port, endpoint.port)
+
+    async def _prepare(self, plan: Plan, endpoint: Endpoint, made: PreparedStart | None) -> None:
+        """Check what the engine of this plan needs besides memory; raises inspection.Obstacle."""
+        if self._machine.part.answers:
+            await asyncio.to_thread(inspection.check_port, endpoint.port)
+        if made is not None:
+            await self._run.share_caches(plan, made.inventory.engine)
+            await self._run.check_all_reduce(plan, made.inventory)
+
+
+def _refusal(number: int, problem: Exception) -> Refused:
+    """Why an inspection found that no engine can start."""
+    limit = limits.limit_reached(problem)
+    if isinstance(problem, inspection.Obstacle):
+        finding, hold = problem.finding, problem.hold or bool(limit)
+    elif isinstance(problem, ConfigError):
+        # The key's file, read anew for each engine: it may be on its way.
+        finding, hold = Finding("bad-arguments", str(problem), "plan"), True
+    elif limit:
+        text = f"cannot find out whether the engine can start: {limit}"
+        finding, hold = Finding("unknown", text, "plan"), True
+    else:
+        # A fault of ours on this model or machine: it must not cost an engine that serves.
+        traceback.print_exception(problem)
+        fault = f"{type(problem).__name__} in caovand: {problem}"
+        text = f"cannot plan: {fault}; please report it"
+        finding, hold = Finding("unknown", text, "plan"), False
+    return Refused(at=now(), chance=random.random(), inspection=number, finding=finding, hold=hold)

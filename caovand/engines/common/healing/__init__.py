@@ -1,0 +1,1 @@
+"""From a cause to advice, rungs of the ladder, and similar public reports, for every engine."""

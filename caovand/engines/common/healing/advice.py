@@ -1,0 +1,107 @@
+"""Advice for people about a failure that is the same for every engine.
+
+The settings to change come from the ladder's tables, in its order and words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from caovand.core.healing.answer import suspects
+from caovand.core.healing.failure import Failure, Finding
+from caovand.core.healing.ladder import REACTIONS
+from caovand.core.healing.rung import Healing, Rung
+from caovand.core.plan import Plan
+from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
+from caovand.engines.common.logs.rows.python import UNSURE_ROWS
+
+_ADVISES = re.compile(
+    r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
+)
+_REFUSING: frozenset[Failure] = frozenset({"bad-arguments", "backend-unsupported"})
+_SETTING = re.compile(
+    r"(?<![\w-])--[a-z][\w-]{2,40}|`[a-z]{1,30}(?:_[a-z]{1,30}){1,5}`"
+    r"|\b[a-z]{1,30}(?:_[a-z]{1,30}){1,5}(?= ?[(=] ?\d)"
+)
+MAX_NAMED = 4
+_UNSURE = (
+    "That is what the line says; it came from code that was already running, so that another "
+    "start or another kernel may do without the change."
+)
+
+
+def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
+    """Name the key of caovan.toml, and the flag for those who start the engine themselves."""
+
+    def way(rung: Rung) -> str:
+        flag = option(rung.touches[0])
+        return f"{rung.key}, {flag}" if rung.key else flag
+
+    return way
+
+
+def adviser(
+    special: Sentences, general: Sentences, healing: Healing, way: Callable[[Rung], str]
+) -> Callable[[Finding], tuple[str, ...]]:
+    """Advise by an engine's tables: what happened, what a person can do, what the ladder would do.
+
+    `special` has sentences by signature, `general` by failure.
+    """
+
+    def advise(finding: Finding) -> tuple[str, ...]:
+        found = sentences(finding, finding.captures, special, general)
+        return (*found, *of_ladder(finding, healing, way))
+
+    return advise
+
+
+def sentences(
+    finding: Finding, known: Mapping[str, Any], special: Sentences, general: Sentences
+) -> list[str]:
+    """Say what happened and what a person can do, most precise first."""
+    name, failure = finding.signature, finding.failure
+    found = (
+        special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
+    )
+    texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
+    if failure == "unknown" and name in UNSURE_ROWS:
+        texts.append(_UNSURE)
+    names = _named_options(finding)
+    if not names or any(name in text for name in names for text in texts):
+        return texts
+    return [*texts, f"The line names {', '.join(names)}."]
+
+
+def _named_options(finding: Finding) -> list[str]:
+    """The options and settings that a line which refuses or advises names, in its order."""
+    if finding.failure not in _REFUSING and not _ADVISES.search(finding.text):
+        return []
+    found = (match.group().strip("` (") for match in _SETTING.finditer(finding.text))
+    return list(dict.fromkeys(found))[:MAX_NAMED]
+
+
+def of_ladder(
+    finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
+) -> list[str]:
+    """The changes that the ladder would make, in order; none if it waits, gives up or only tries.
+
+    `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
+    that apply to it.
+    """
+    rungs = suspects(finding, healing)
+    if plan is not None:
+        rungs = tuple(rung for rung in rungs if rung.step(plan, finding))
+    changes = "; ".join(f"{rung.does} ({way(rung)})" for rung in rungs)
+    if not changes:
+        return []
+    at_once = REACTIONS[finding.failure].kind == "rung"
+    return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
+
+
+def _fill(sentence: str, known: Mapping[str, Any]) -> str:
+    try:
+        return sentence.format_map(known)
+    except KeyError:
+        return ""

@@ -1,0 +1,327 @@
+"""What advice says of each failure, and of the texts that any engine's log may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.rows import (
+    building,
+    exits,
+    ggml_families,
+    python_advice,
+    raised,
+    system,
+    toolchain,
+)
+
+Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
+GENERAL: Mapping[Failure, tuple[str, ...]] = {
+    "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
+    "device-oom-load": (
+        "The weights do not fit the card: use a smaller quantization, or check with nvidia-smi "
+        "what else uses it.",
+    ),
+    "kv-cache-none": ("No memory is left on the card for the cache.",),
+    "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
+    "device-oom-run": ("A step needed more memory than the card has left.",),
+    "illegal-access": (
+        "A kernel accessed invalid memory. Lowering memory shares does not help.",
+        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+        "If it began with a new release of the engine, install the older release.",
+    ),
+    "launch-failure": (
+        "A kernel could not be launched.",
+        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+    ),
+    "collective-timeout": ("The cards stopped exchanging data: check `nvidia-smi topo -m`.",),
+    "gpu-lost": (
+        "The driver lost a card. Only a reboot recovers it; check power supply, cables, riser and "
+        "temperature.",
+    ),
+    "gpu-absent": (
+        "No usable card was found: run nvidia-smi. After a driver update, reboot; after suspend, "
+        "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
+    ),
+    "engine-unusable": (
+        "The engine is not installed, or must not or cannot be run: `caovanctl doctor` names the "
+        "fault. Install or repair the engine, or correct [engine] python.",
+    ),
+    "host-oom": ("The machine ran out of memory: close other programs, or add memory or swap.",),
+    "shm-full": (
+        "/dev/shm is too small for the engine's processes: run the container with --ipc=host or "
+        "--shm-size=8g (Kubernetes: an emptyDir of medium Memory at /dev/shm); without a "
+        "container, sudo mount -o remount,size=8G /dev/shm",
+    ),
+    "jit-toolchain": (
+        "A kernel must be compiled here: install g++ and gcc, and the CUDA toolkit that fits the "
+        "driver.",
+    ),
+    "backend-unsupported": ("The engine has no kernels for this card and these settings.",),
+    "compile-failed": ("torch.compile failed.",),
+    "model-missing": ("The model cannot be read: correct its path, or download it again.",),
+    "network": ("The model hub could not be reached: check the network.",),
+    "access-denied": ("Let the engine's user read the file and the folders above it.",),
+    "port-busy": ("Another program listens on the port: `ss -ltnp` names it.",),
+    "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
+    "unknown": (
+        "No known cause matches this log; the line shows where the failure began. Search "
+        "the engine's issues for its words, and report the log.",
+    ),
+}
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **building.ADVICE,
+    **exits.ADVICE,
+    **ggml_families.ADVICE,
+    **raised.ADVICE,
+    **system.ADVICE,
+    **toolchain.ADVICE,
+    **python_advice.ADVICE,
+    "disk.full": ("The disk is full: free some space, then start again.",),
+    "sandbox.families": (
+        "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
+        "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
+    ),
+    "pod.probe": (
+        "The kubelet killed the container because its {probe} probe failed: loading takes longer "
+        "than the probe waits. Add a startupProbe on /health with a failureThreshold that covers "
+        "download and load.",
+    ),
+    "pod.unready": (
+        "The {probe} probe had no answer: the engine still loads, or it ended. `kubectl logs` (and "
+        "--previous) tell which; add a startupProbe that covers download and load.",
+    ),
+    "pod.ended": (
+        "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
+        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
+    ),
+    "container.files": (
+        "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
+        "must put the host's there: build the image without the driver's packages (nvidia-*, "
+        "libnvidia-*); install only the CUDA toolkit in it.",
+    ),
+    "driver.old": (
+        "A library asks the driver for {symbol}, which only newer drivers have.",
+        "The driver is older than the CUDA release that the engine was built with: update the "
+        "NVIDIA driver, or use a build for an older CUDA.",
+    ),
+    "container.gpu": (
+        "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
+        "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
+        "--runtime=docker`, and restart Docker.",
+    ),
+    "container.denied": (
+        "The user or the container may not do what the line names: add the user to the docker "
+        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
+        "SELinux mount volumes with :z.",
+    ),
+    "container.network": (
+        "The registry was not reached, or limits anonymous downloads: check network and proxy of "
+        "the Docker daemon, `docker login`, and try again.",
+    ),
+    "container.image": (
+        "There is no such image, tag or platform in the registry, or it needs a login: correct the "
+        "name, and use a tag that exists for this processor.",
+    ),
+    "container.options": (
+        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
+        "does not exist, a value out of range).",
+    ),
+    "container.failed": (
+        "The container was not started: the line says why. Correct its options, image or volumes.",
+    ),
+    "nvml.argument": (
+        "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "
+        "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
+        "-L).",
+    ),
+    "nvml.unknown": (
+        "The driver denies this process the card. In a container that happens after `systemctl "
+        "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
+        "by name.",
+        "Outside a container run nvidia-smi; if it reports the same, reboot.",
+    ),
+    "model.architecture": (
+        "This release of the engine does not know the model's architecture: use a newer release, "
+        "or another model.",
+    ),
+    "gpu.busy": (
+        "Another process has the card for itself, or the card is not in a state to take one: "
+        "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "
+        "0), and what CUDA_VISIBLE_DEVICES names.",
+    ),
+    "gpu.peer": (
+        "The cards cannot read each other's memory: set NCCL_P2P_DISABLE=1, and turn custom "
+        "all-reduce off (--disable-custom-all-reduce).",
+    ),
+    "args.split": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and of its quantized blocks.",
+    ),
+    "host.library": (
+        "The library {library} is missing or damaged: install the engine again with all files of "
+        "its release, or name the library's folder in LD_LIBRARY_PATH.",
+    ),
+    "cache.fp8": (
+        "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
+        "cache in 16 bits, or choose a model that is not quantized to FP8.",
+    ),
+    "ggml.split": (
+        "--split-mode tensor cannot split this model: set --split-mode layer, or leave it out.",
+    ),
+    "ggml.attention": (
+        "ggml has no flash-attention kernel for this model's head sizes, cache type or card: set "
+        "--flash-attn off (Ollama: OLLAMA_FLASH_ATTENTION=0) with a cache of f16, and "
+        "--split-mode layer where tensors are split.",
+    ),
+    "nvrm.init": (
+        "The driver cannot start the card: power the machine off and on. If that does not help, "
+        "install another driver release, update the firmware, and check the card's seat, power "
+        "and, in a virtual machine, how it is passed through.",
+    ),
+    "driver.mismatch": (
+        "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
+        "after the update, or install kernel module and libraries of one release.",
+    ),
+    "nvml.mismatch": (
+        "The driver in the kernel does not answer, or is another release than the installed "
+        "libraries: reboot after an update; if that does not help, reinstall the driver.",
+    ),
+    "driver.nouveau": (
+        "The nouveau driver holds the card: blacklist it (blacklist nouveau, options nouveau "
+        "modeset=0 in /etc/modprobe.d), rebuild the initramfs, and reboot.",
+    ),
+    "driver.unsupported": (
+        "This driver does not support the card: the newest cards need the open kernel modules, "
+        "old ones a legacy release. Install the flavour and release that NVIDIA lists for it.",
+    ),
+    "driver.unsigned": (
+        "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
+        "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.module": (
+        "The driver's kernel module does not load: install the headers of the running kernel, "
+        "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
+    ),
+    "nvswitch.fatal": (
+        "An NVSwitch reported a fatal fault: restart nvidia-fabricmanager, or reboot; if it comes "
+        "back, have the baseboard checked.",
+    ),
+    "pcie.link": (
+        "A PCIe link failed: check the card's seat, riser or cable and its power, lower the slot's "
+        "PCIe generation in the firmware, and reboot.",
+    ),
+    "amd.fault": (
+        "A kernel accessed invalid memory of the AMD card: update driver and ROCm, and use a build "
+        "for exactly this card (without HSA_OVERRIDE_GFX_VERSION).",
+    ),
+    "amd.reset": (
+        "The AMD card hung and its driver reset it: restart the engine; update kernel, firmware "
+        "and ROCm, and use smaller batches. If the reset failed, reboot.",
+    ),
+    "host.disk": (
+        "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
+        "it.",
+    ),
+    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "host.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "unit.killed": (
+        "The kernel or its supervisor killed it for lack of memory: add memory or swap, or raise "
+        "the limit of its container or unit (resources.limits.memory, --memory, MemoryMax).",
+    ),
+    "unit.program": (
+        "systemd cannot execute the unit's program: correct ExecStart=, and its permissions.",
+    ),
+    "unit.user": (
+        "systemd cannot prepare the unit: its User=, Group=, WorkingDirectory= or a mounted folder "
+        "does not exist.",
+    ),
+    "net.certificate": (
+        "A certificate is not trusted, as behind a proxy that inspects traffic: add its authority "
+        "to the system's (update-ca-certificates), and restart the server.",
+    ),
+    "net.failed": (
+        "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
+        "in its unit). What is downloaded already is kept: try again.",
+    ),
+    "ggml.operation": (
+        "A backend has no implementation of an operation of this model: install a newer release "
+        "or another backend's build, or keep the layers off the card (-ngl 0).",
+    ),
+    "ggml.backend": (
+        "A backend's library does not fit the program: remove it, and install one release's files "
+        "only.",
+    ),
+    "ggml.rpc": (
+        "A node that runs rpc-server does not answer, or crashed: start it again, with the same "
+        "release of llama.cpp on all nodes.",
+    ),
+    "llama.model.split": (
+        "The parts of a split GGUF file are not all there, or do not belong together: download "
+        "all of one release, and name the first part.",
+    ),
+    "llama.model.projector": (
+        "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
+        "download it with its model, or install a newer release.",
+    ),
+    "llama.model.unpaired": (
+        "The projector (mmproj) belongs to another model: use the one published with the model.",
+    ),
+    "llama.model.version": (
+        "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
+    ),
+    "llama.model.type": (
+        "The file has tensors in a quantization that this release does not know: install a newer "
+        "release, or download another quantization.",
+    ),
+    "llama.model.other": (
+        "The loader gave up for this reason: {why}. If that names the file, download it again; if "
+        "it names the model's form, use a newer release first.",
+    ),
+    "llama.model.architecture": (
+        "This release of the engine does not know the architecture {architecture}: install a newer "
+        "release, or use another model.",
+    ),
+    "llama.model.tokenizer": (
+        "This release of the engine cannot use the file's tokenizer: install a newer release, or "
+        "download a newer file.",
+    ),
+    "llama.cache.flash": (
+        "A quantised cache for values needs flash attention, which is off or which this model or "
+        "card has not: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
+        "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
+    ),
+    "llama.metal": (
+        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
+        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
+        "card (-ngl 0), as on Macs without Apple's own processor.",
+    ),
+    "llama.model.tensor": (
+        "File and program do not agree on the model's tensors: the program may be older than the "
+        "file's architecture, or the file older than the program, or damaged. Use a newer release "
+        "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "
+        "file.",
+    ),
+    "llama.model.shape": (
+        "File and program do not agree on the model's sizes: use a newer release, then a newer "
+        "file "
+        "of the model, or one converted by another tool.",
+    ),
+    "llama.model.key": (
+        "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
+        "or download a newer file.",
+    ),
+    "pcie.fatal": (
+        "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
+        "PCIe generation in the firmware; reboot to get the card back.",
+    ),
+}
+"""Sentences by signature, for every engine."""

@@ -1,0 +1,68 @@
+"""Lines that may be the cause of a failure, in the order in which they were printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.signature import Signature
+
+MAX_TEXT = 400  # characters kept of a line
+_EXPLAINED = 10
+"""How many lines after a generic cause may hold a better one."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that a row matches: its number from 0, its text, and the values read from it."""
+
+    index: int
+    text: str
+    phase: str
+    row: Signature
+    captures: Mapping[str, str]
+
+
+def cause(hits: Sequence[Hit]) -> Finding | None:
+    """What the first cause among the hits says; None if they are consequences and wrappers only."""
+    causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
+    return finding(_better(causes)) if causes else None
+
+
+def _better(causes: Sequence[Hit]) -> Hit:
+    """The first cause; for a generic one, a later one near it that explains it."""
+    start = causes[0]
+    if start.row.kind == "generic":
+        for hit in causes[1:]:
+            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
+                return hit
+    return start
+
+
+def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits without a network's failures, if anything but a missing model is found with them.
+
+    A download fails for a client, and is tried again; a model that is missing then is its result.
+    """
+    others = [hit for hit in hits if hit.row.failure != "network"]
+    explained = any(
+        hit.row.kind != "wrapper" and hit.row.failure != "model-missing" for hit in others
+    )
+    return others if explained else list(hits)
+
+
+def explain_lost_process(text: str) -> str:
+    """Add to a line about a lost process what can end one without a message."""
+    return f"{text} [a process vanished without a word: killed (`kill`, OOM killer) or exited]"
+
+
+def finding(hit: Hit) -> Finding:
+    """What a line says, shortened. A row reads `silent` from a line of a process that vanished."""
+    text = hit.text.strip()
+    short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+    if "silent" in hit.captures:
+        short = explain_lost_process(short)
+    return Finding(
+        hit.row.means(hit.phase), short, hit.phase, hit.captures, hit.row.id, hit.index + 1
+    )

@@ -1,0 +1,191 @@
+"""What CMake, compilers, linkers and pip print when an engine's build fails: rows for tables.
+
+They identify no engine: what is built shows in the paths and targets around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_RAW = re.compile(
+    r".{0,200}?(?:CMake Error|nvcc (?:fatal|error)|unsupported (?:GNU|clang|Microsoft|CUDA|HIP)"
+    r"|compiler identification is unknown|compiler: \S{1,200} - broken|Could NOT find"
+    r"|Could not find (?:nvcc|any instance|a package)|Failed to (?:find nvcc|detect a default)"
+    r"|cannot find -l|unable to find library -l|cannot open input file|fatal error: "
+    r"|[:(]\d{1,6}(?:[:,]\d{1,5})?(?:\): |: )(?:fatal |catastrophic )?error"
+    r"|Cannot open include file"
+    r"|.{0,60}_EXECUTABLE-NOTFOUND|cannot compile \w{1,60}$"
+    r"|(?:nvcc|vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
+    r"|make): (?:command )?not found"
+    r"|nvcc: No such|undefined reference to|LNK\d{4}|ld returned 1|linker command failed"
+    r"|symbol\(s\) not found|ninja: (?:build stopped|error)|make(?:\[\d{1,2}\])?: \*\*\* "
+    r"|is not able to compile|is deprecated|or higher is required|has been removed|No CMAKE_"
+    r"|By not providing|Build system changed|Makefile build|CMakeLists|FAILED: |CUDA Toolkit not "
+    r"|No CUDA toolset|Compiler requires the CUDA|CMAKE_\w{1,30} |Unable to find cl|Killed signal"
+    r"|invalid target ID|is not defined for option|compute_No CUDA|package configuration file"
+    r"|internal compiler error|out of heap space|virtual memory exhausted|died due to signal"
+    r"|Failed building wheel|Building wheel for .{1,60} error$|subprocess-exited|: build failed"
+    r"|Configuring incomplete|CMake (?:build|configuration|Generate step) failed"
+    r"|LLVM ERROR: )"
+)
+ROWS = (
+    signature("build.memory", "cause", "host-oom",
+         r"Killed signal terminated program|internal compiler error: Killed|compiler is out of heap"
+         r" space|died due to signal 9|virtual memory exhausted|LLVM ERROR: out of memory"),
+    signature("build.no-card", "cause", "jit-toolchain",
+         r"compute_No CUDA devices|gpu architecture 'compute_native'|CMAKE_CUDA_ARCHITECTURES must "
+         r"be non-empty|Failed to detect a default CUDA architecture"
+         r"|Failed to detect a default HIP architecture"),
+    signature("build.architecture", "cause", "jit-toolchain",
+         r"Unsupported gpu architecture '(?P<architecture>\w{1,40})'"
+         r"|unsupported (?:CUDA|HIP) gpu architecture: (?P<named>\w{1,40})"
+         r"|invalid target ID '(?P<target>[\w:+-]{1,40})'"
+         r"|Value '(?P<value>\w{1,20})' is not defined for option 'gpu-(?:architecture|code)'"),
+    signature("build.host-compiler", "cause", "jit-toolchain",
+         r"unsupported (?P<compiler>GNU|clang|Microsoft Visual Studio) version"),
+    signature("build.old-cmake", "cause", "jit-toolchain",
+         r"CMake (?P<version>\d[\d.]{0,10}) or higher is required"
+         r"|Compatibility with CMake < [\d.]{1,8} has been removed"),
+    signature("build.options", "cause", "bad-arguments",
+         r"(?P<option>\w{3,40}) is deprecated(?: and will be removed|\.| in favor)|Build system "
+         r"changed|Makefile build (?:is deprecated|has been replaced)"
+         r"|does not appear to contain CMakeLists"),
+    signature("build.compiler", "cause", "jit-toolchain",
+         r"No CMAKE_(?P<language>\w{1,10})_COMPILER could be found"
+         r"|The (?P<unknown>\w{1,10}) compiler identification is unknown"
+         r"|is not able to compile a simple test program"
+         r"|[Ff]ailed to find nvcc|nvcc: (?:not found|command not found|No such)"
+         r"|CUDA Toolkit not found|No CUDA toolset found|Compiler requires the CUDA toolkit"
+         r"|CMAKE_(?P<unset>\w{1,10})_COMPILER (?:not set|variable)|Unable to find cl\.exe"
+         r"|[Cc]ould not find (?:any instance of Visual Studio|.{0,30}compiler)"
+         r"|compiler: \S{1,200} - broken"),
+    signature("build.header", "cause", "jit-toolchain",
+         r"fatal error: '?(?P<header>[\w./+-]{1,120})'?(?:: No such file| file not found)"
+         r"|Cannot open include file: '(?P<included>[^']{1,120})'"),
+    signature("build.library", "cause", "jit-toolchain",
+         r"cannot find -l(?P<library>[\w.+-]{1,60})"
+         r"|unable to find library -l(?P<absent>[\w.+-]{1,60})"
+         r"|cannot open input file '(?P<file>[^']{1,120}\.lib)'"),
+    signature("build.package", "generic", "jit-toolchain",
+         r"^(?!.{0,60}-- ).{0,200}Could NOT find (?P<package>[\w.+-]{1,60})"
+         r"|package configuration file provided by \"(?P<config>[\w.+-]{1,60})\""
+         r"|By not providing \"Find(?P<module>[\w.+-]{1,60})\.cmake\""
+         r"|\b(?:\w{1,30}_)?(?P<program>[A-Z]{2,20})_EXECUTABLE-NOTFOUND"
+         r"|(?P<tool>vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
+         r"|make): (?:command )?not found"),
+    signature("build.link", "generic", "jit-toolchain",
+         r"undefined reference to [`'](?P<symbol>[^'`]{1,120})|error LNK\d{4}|ld returned 1 exit"
+         r"|symbol\(s\) not found for architecture|linker command failed"),
+    signature("build.source", "generic", "jit-toolchain",
+         r"\.(?:c|cc|cpp|cu|cuh|h|hpp|m|mm|metal|comp):\d{1,6}:\d{1,5}: (?:fatal )?error: "
+         r"(?P<why>.{1,200})"
+         r"|^cannot compile (?P<shader>\w{1,80})$"
+         r"|\.(?:c|cc|cpp|cu|cuh|h|hpp)\(\d{1,6}(?:,\d{1,5})?\): (?:fatal |catastrophic )?error"
+         r"(?: [A-Z]{1,3}\d{1,5})?: (?P<says>.{1,200})"),
+    signature("build.nvcc", "generic", "jit-toolchain",
+         r"nvcc (?:fatal|error) {0,3}: (?P<why>.{1,200})"),
+    signature("build.failed", "consequence", "jit-toolchain",
+         r"CMake Error|CMake Generate step failed|ninja: (?:build stopped|error: )"
+         r"|make(?:\[\d{1,2}\])?: \*\*\* \[.{0,200}(?:\.o|\.dir"
+         r"|\ball|build|\.gch|ggml)\S{0,40}\] Error \d"
+         r"|Failed building wheel for |Building wheel for .{0,100} error$|CMake build failed"
+         r"|Configuring incomplete|CMake configuration failed|^FAILED: |: build failed"
+         r"|subprocess-exited-with-error"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "build.memory": (
+        "The compiler ran out of memory: compile fewer files at once (`cmake --build build -j 2`; "
+        "for pip CMAKE_BUILD_PARALLEL_LEVEL=2), or add memory or swap.",
+    ),
+    "build.no-card": (
+        "No card is visible while the engine is built, as in `docker build`: name its "
+        "architecture, "
+        "such as -DCMAKE_CUDA_ARCHITECTURES=89 for compute capability 8.9 (AMD: "
+        "-DGPU_TARGETS=gfx1100), or pass the card to the build.",
+    ),
+    "build.architecture": (
+        "The toolkit cannot compile for {architecture}: install a CUDA toolkit that knows the card "
+        "(a new card needs a newer one, an old card an older one), and name only your card in "
+        "CMAKE_CUDA_ARCHITECTURES.",
+        "The toolkit cannot compile for {named}: install a newer one, and name only your card's "
+        "architecture.",
+        "The toolkit cannot compile for {target}: install a ROCm release that knows the card, and "
+        "name only your card's architecture.",
+        "The toolkit cannot compile for {value}: install a CUDA toolkit that knows the card, and "
+        "name only your card in CMAKE_CUDA_ARCHITECTURES.",
+    ),
+    "build.host-compiler": (
+        "The CUDA toolkit does not know this host compiler: install an older one and name it in "
+        "-DCMAKE_CUDA_HOST_COMPILER=, or install a newer toolkit.",
+    ),
+    "build.old-cmake": (
+        "The build needs another CMake: `pip install cmake` brings a new one; if it says that "
+        "compatibility was removed, -DCMAKE_POLICY_VERSION_MINIMUM=3.5.",
+    ),
+    "build.options": (
+        "The build's options or its tool have changed with the release: use those that the line "
+        "names, and its CMake instructions in an empty build folder.",
+    ),
+    "build.compiler": (
+        "CMake finds no working {language} compiler: install the toolkit or compiler, and put it "
+        "in "
+        "PATH (for CUDA also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc); then build in an "
+        "empty folder.",
+        "CMake finds no working {unknown} compiler: install its toolkit in full, with the "
+        "headers of "
+        "one release, and name it in the variables of the engine's build instructions; then build "
+        "in an empty folder.",
+        "A compiler or toolkit is missing or does not work: install it, put it in PATH (for CUDA "
+        "also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc), and build in an empty folder.",
+    ),
+    "build.header": (
+        "The build needs the header {header}: install the development package or toolkit that has "
+        "it.",
+        "The build needs the header {included}: install the toolkit or SDK that has it.",
+    ),
+    "build.library": (
+        "The linker does not find the library {library}: install its development package; where "
+        "there is no driver, as in `docker build`, libcuda is in the toolkit's lib64/stubs.",
+        "The linker does not find the library {absent}: install it.",
+        "The linker does not find {file}: install the toolkit or SDK that has it.",
+    ),
+    "build.package": (
+        "The build needs {package}: install its development package, or switch off the option that "
+        "asks for it.",
+        "The build needs {config}: install its development package, and name its folder in "
+        "CMAKE_PREFIX_PATH.",
+        "The build needs {module}: install its development package, and name its folder in "
+        "CMAKE_PREFIX_PATH.",
+        "The build needs the program {tool}: install it.",
+        "The build needs the program {program} (for Vulkan: glslc, of the Vulkan SDK or shaderc): "
+        "install it.",
+    ),
+    "build.link": (
+        "The linker does not find what the objects use: objects of another release or compiler are "
+        "in the build folder, or a library is missing or of another release. Build in an empty "
+        "folder, with one toolkit.",
+    ),
+    "build.source": (
+        "The compiler refuses the source: compiler, toolkit or SDK and the engine's release do not "
+        "fit each other. Use those that its build instructions name, or another release; a "
+        "prebuilt binary needs none.",
+    ),
+    "build.nvcc": (
+        "nvcc cannot compile it: use the CUDA toolkit and host compiler that the engine's build "
+        "instructions name.",
+    ),
+    "build.failed": (
+        "The build failed; the first error before this line says why. Without it: install the "
+        "compilers and toolkit of the build instructions and build in an empty folder, or use a "
+        "prebuilt binary.",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line can be one in which a build fails."""
+    return bool(_RAW.match(line))

@@ -1,0 +1,80 @@
+"""How programs that embed an engine tell of its process or library: codes of Windows, signals.
+
+Any program may print them: they identify no engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_RAW = re.compile(
+    r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"
+    r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
+    r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
+    r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
+    r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+)
+_CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
+# Node prints codes of Windows as 64 bits without a sign and rounded, Python with their sign
+ROWS = (
+    signature("exit.library", "cause", "engine-unusable",
+         _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
+         r"|\[WinError (?:126|127|1114|193)\]|Windows Error 0xc0000(?:135|139|07b)"),
+    signature("exit.instruction", "cause", "backend-unsupported",
+         _CODE + r"(?:3221225501|-1073741795|132|-4)\b|\[WinError -1073741795\]"
+         r"|Windows Error 0xc000001d"),
+    signature("exit.memory", "cause", "host-oom",
+         _CODE + r"(?:3221225495|3221225773|-1073741801|-1073741523)\b|\[WinError (?:1455|8|14)\]"
+         r"|paging file is too small"),
+    signature("exit.died", "consequence", "engine-died",
+         _CODE + r"(?:(?P<silent>137|-9\b)|13[3-9]|-(?:5|6|7|8|11)\b|32212\d{5}|3765269347"
+         r"|-107374\d{4}|-1\b"
+         r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
+         r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
+    signature("exit.linked", "cause", "bad-arguments",
+         r"(?:^|[\s'\"(])(?!libcuda\.so"
+         r"|libnvidia-ml)(?P<library>[^\s'\":]{1,200}): cannot open shared "
+         r"object file|CANNOT LINK EXECUTABLE .{1,200}: library "
+         r"\"(?P<linked>[^\"]{1,200})\" not found"
+         r"|version [`'](?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,10})' not found"),
+    signature("exit.format", "cause", "engine-unusable",
+         r"^\S{1,200}: (?:cannot execute|Exec format error|Invalid argument|Permission denied)"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "exit.library": (
+        "Windows did not load a library of the engine, or one that it needs: install the newest "
+        "Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
+        "the engine again; on an old processor use a build without AVX2.",
+    ),
+    "exit.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+    "exit.died": (
+        "The engine's process crashed, and only its code is left: read the engine's own log. If "
+        "it began with an update of the engine or driver, go back; try another backend (CPU, "
+        "Vulkan, CUDA), or fewer layers on the card.",
+    ),
+    "exit.linked": (
+        "The library {library} is missing, or one that it needs: install the engine again with the "
+        "CUDA, ROCm or C++ runtime that this build was made for, or name the library's folder in "
+        "LD_LIBRARY_PATH.",
+        "The library {linked} is missing: install the engine again with all of its libraries, or "
+        "name their folder in LD_LIBRARY_PATH.",
+        "The build was made for a newer system ({symbols} is missing): use a build for this "
+        "distribution, or a container.",
+    ),
+    "exit.format": (
+        "The system cannot execute the file: it is not executable (chmod +x), for another "
+        "processor or system, or needs a newer shell (llamafile with an old zsh: sh -c ./FILE).",
+    ),
+}
+"""Sentences by row."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line tells how a process or library ended."""
+    return bool(_RAW.match(line))

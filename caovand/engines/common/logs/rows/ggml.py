@@ -1,0 +1,105 @@
+"""Texts of ggml, which llama.cpp and Ollama's runners share: rows for both tables."""
+
+from __future__ import annotations
+
+import re
+
+from caovand.engines.common.logs.signature import signature
+
+# Before b6900 no line of llama.cpp has a level.
+_RAW = re.compile(
+    r"(?:llama\.cpp: )?[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE"
+    r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
+    r"what\(\): "
+    r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API (?:failed|returns)"
+    r"|libc\+\+abi: terminating"
+    r"|(?:Memory access fault|HW Exception) by GPU|\"?hipErrorNoBinaryForGpu|get_\w{1,60}: "
+    r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "
+    r"|(?:unable|failed) to allocate (?:\w{2,20} )?buffer|cudaMalloc failed: "
+    r"|error: Insufficient Memory|(?:Error: )?vk::|Unable to find code object|No kernel named"
+    r"|\[(?:create_node|graph_compute)\] |stablelm_model_load: |Can't allocate \d|mtmd_\w{1,60}: "
+    r"|key not found in model: |No device of requested type"
+    r"|  (?:current device|in function|cuda\w{1,60}\()|error loading model"
+    r"|model: done_getting_tensors: "
+    r"|(?:srv|main|slot|que) {1,6}\w{1,40}: |main: |[\w./\\:~+-]{1,300}\.(?:cpp|c|cu|cuh|h|hpp"
+    r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |Error allocating "
+    r"|LLAMA ERROR: |pre-allocated tensor \("
+    r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
+)
+RAM = (
+    r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
+    r"|for (?:kv|rs) cache)|unable to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer"
+)
+"""A buffer in the machine's memory; pinned ones carry a card's name."""
+ROWS = (
+    signature("ggml.split", "cause", "backend-unsupported",
+         r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)"),
+    signature("llama.cache.flash", "cause", "backend-unsupported",
+         r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
+         r"|V cache quantization requires flash_attn"),
+    signature("ggml.attention", "cause", "backend-unsupported",
+         r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
+    # The scheduler found no device that runs an operation on a tensor placed where it cannot be
+    signature("ggml.operation", "cause", "backend-unsupported",
+         r"pre-allocated tensor \((?P<tensor>.{1,200}?)\) in a buffer \((?P<buffer>[^)]{1,60})\)"
+         r" that cannot run the operation|unsupported op[: ]|unsupported types: dst: "
+         r"|failed to find a compatible buffer type for tensor"),
+    signature("ggml.backend", "cause", "bad-arguments",
+         r"failed to initialize backend from (?P<library>\S{1,300}): incompatible API version"
+         r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
+    signature("ggml.context", "cause", "host-oom",
+         r"GGML_ASSERT\((?:ctx->)?mem_buffer != NULL\)|GGML_ASSERT: \S{1,300}: ctx->mem_buffer !="
+         r"|GGML_ASSERT.{0,300}\"failed to allocate buffer\""
+         r"|GGML_ALIGNED_MALLOC: insufficient memory|posix_memalign failed with error 12"),
+    signature("ggml.rpc", "cause", "node-lost",
+         r"Remote RPC server crashed|[Ff]ailed to connect to (?P<node>[\d.]{0,15}:\d{4,5})"
+         r"|\[(?:create_node|graph_compute)\] (?:invalid|failed)"
+         r"|RPC server.{0,60}(?:unreachable|not responding)"),
+)  # fmt: skip
+FILE = (
+    signature("llama.file.cut", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"
+         r"|unexpectedly reached end of file|read error: "),
+    signature("llama.model.key", "cause", "model-missing",
+         r"key not found in model: (?P<key>[\w.]{1,200})"),
+    signature("llama.model.tensor", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"
+         r"|tensor '(?P<gone>[^']{1,200})' is missing from model"),
+    signature("llama.model.split", "cause", "model-missing",
+         r"(?:illegal|invalid) split file|invalid split count|missing key .{1,60} in GGUF split"
+         r"|failed to load GGUF split from (?P<path>.{1,300})"),
+    signature("llama.model.projector", "cause", "model-missing",
+         r"failed to load multimodal model, '(?P<path>[^']{1,400})'|[Uu]nknown projector type"
+         r"|failed to load CLIP model from (?P<clip>\S{1,300}?)\.? "
+         r"|[Uu]nable to find tensor (?:v|mm|a)\."
+         r"|failed to load vision model"),
+    signature("llama.model.unpaired", "cause", "bad-arguments",
+         r"mismatch between (?:text model|vision and audio)"),
+    signature("llama.model.template", "cause", "bad-arguments",
+         r"failed to initialize chat template|the supplied chat template is not supported"
+         r"|^(?:  )?what\(\):  .{0,300}\bat row \d{1,6}, column \d{1,6}:"
+         r"|failed to apply chat template"),
+    signature("llama.model.type", "cause", "model-missing",
+         r"has invalid ggml type (?P<type>\d{1,6})|(?:invalid|unknown) ggml type (?P<kind>\d{1,6})"
+         r"|unsupported quantization type|is of type \d{1,6} which is not supported"),
+    signature("llama.model.shape", "cause", "model-missing",
+         r"tensor '(?P<tensor>[^']{1,200})' has wrong (?:shape|size)"
+         r"|error loading model hyperparameters: "
+         r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"
+         r"|unknown tensor '(?P<unknown>[^']{0,200})' in model file"
+         r"|invalid model: tensor '(?P<twice>[^']{1,200})' is duplicated"),
+    signature("llama.model.version", "cause", "model-missing",
+         r"GGUFv1 is no longer supported|GGUF version \d{1,10} is (?:extremely|larger)|unknown "
+         r"\(?(?:magic|version)|failed to load model: this GGUF file is version \d+ but"
+         r"|this GGUF file version \d{1,12} is extremely large|bad file magic|invalid file magic"
+         r"|unsupported (?:model|file) (?:format|version)|invalid model file"),
+    signature("llama.model.other", "generic", "model-missing",
+         r"error loading model: (?P<why>\S.{1,300})"),
+)  # fmt: skip
+"""Faults that the loader finds in a model's file; Ollama's server repeats them."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line without a level begins like one of its libraries."""
+    return bool(_RAW.match(line))

@@ -1,0 +1,132 @@
+"""Texts about something the host denies: shared memory, sockets, a newer driver, a card, a library.
+
+They strike every engine alike: its table begins with these rows.
+"""
+
+from __future__ import annotations
+
+import re
+
+from caovand.engines.common.logs.rows import kernel, system
+from caovand.engines.common.logs.signature import signature
+
+_RAW = re.compile(
+    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
+    r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML\b|NVIDIA-SMI has failed "
+    r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
+    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
+    r"|libnvidia-ml\.so in GDK"
+    r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
+    r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
+    r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
+    r"|Bus error|Floating point exception)\b"
+    r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
+    r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
+    r"|Killed$|PID \d{1,10} received SIG|Fatal signal \d| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
+    r"| {0,12}Exit Code: {1,12}\d"
+    r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
+    r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
+    r"|[^\s:]{1,200}: error while loading shared libraries: "
+    r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|.{0,200}file creation failed: \S{1,400}: file exists"
+)
+
+ROWS = (
+    *system.ROWS,
+    signature("shm.full", "cause", "shm-full",
+         r"[Ee]rror while creating shared memory segment(?: (?P<path>/dev/shm/\S{1,100}))?"
+         r"|No space left on device.{0,100}/dev/shm/|/dev/shm/.{0,100}No space left on device"
+         r"|might be caused by insufficient shared memory|out of shared memory\b.{0,60}\bshm"
+         r"|unable to (?:open|allocate) shared memory"),
+    signature("sandbox.families", "cause", "access-denied",
+         r"Address family not supported by protocol"),
+    signature("driver.old", "cause", "backend-unsupported",
+         r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
+         r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
+         r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)\b"),
+    signature("container.files", "cause", "gpu-absent",
+         r"file creation failed: (?P<path>\S{1,400}): file exists"),
+    signature("container.gpu", "cause", "gpu-absent",
+         r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
+         r"|dxcore initialization failed|error executing hook .{0,100}nvidia"
+         r"|invoking the NVIDIA Container Runtime Hook directly"
+         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
+         r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
+         r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"
+         r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
+         r"|executable file not found)|Insufficient nvidia\.com/gpu"
+         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
+         r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
+    signature("container.port", "cause", "port-busy",
+         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
+         r"|[Pp]orts are not available)"),
+    signature("container.denied", "cause", "access-denied",
+         r"permission denied while trying to connect to the [Dd]ocker"
+         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
+         r"|dial unix \S{1,100}docker\.sock: connect: permission denied"),
+    signature("container.network", "cause", "network",
+         r"Error response from daemon.{0,200}(?:TLS handshake timeout|i/o timeout|no such host"
+         r"|toomanyrequests|connection (?:refused|reset)|Client\.Timeout|context deadline "
+         r"exceeded)"),
+    signature("container.image", "cause", "bad-arguments",
+         r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
+         r"|pull access denied|no matching manifest|No such image"
+         r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
+    signature("container.options", "cause", "bad-arguments",
+         r"Error response from daemon.{0,200}(?:is already in use by container"
+         r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
+         r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
+         r"|[Rr]ange of CPUs|[Nn]o such container|cannot allocate shm)"),
+    signature("container.failed", "consequence", "unknown",
+         r"Error response from daemon: ?(?P<why>.{1,200})"
+         r"|OCI runtime (?:create )?(?:failed|error)"),
+    signature("nvml.argument", "cause", "gpu-absent",
+         r"NVMLError_(?:InvalidArgument|NotFound)\b"),
+    signature("nvml.unknown", "cause", "gpu-absent",
+         r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    signature("nvml.mismatch", "cause", "gpu-absent",
+         r"Failed to initialize NVML: Driver/library version mismatch"
+         r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+         r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
+         r"|^No devices were found"
+         r"|libnvidia-ml\.so in GDK package is a stub library"),
+    signature("unit.killed", "cause", "host-oom",
+         r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
+         r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),
+    signature("unit.program", "cause", "engine-unusable",
+         r"\.service: .{0,100}status=203/EXEC|\.service: Failed (?:to execute|at step EXEC)"),
+    signature("unit.user", "cause", "bad-arguments",
+         r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
+         r"|\.service: Failed to determine user credentials"),
+    signature("pod.probe", "cause", "engine-died",
+         r"[Cc]ontainer \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted"),
+    signature("pod.unready", "consequence", "engine-died",
+         r"\b(?P<probe>Startup|Liveness) probe failed: "),
+    signature("pod.ended", "consequence", "engine-died",
+         r"^ {0,12}Exit Code: {1,12}(?:(?P<silent>137)|13[249])$"),
+    signature("signal.instruction", "cause", "backend-unsupported",
+         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
+         r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"
+         r"|received SIGILL|Fatal signal \d{1,2} \(SIGILL"),
+    signature("signal.ended", "consequence", "engine-died",
+         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted(?: \(core|$)"
+         r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2}|$)))"
+         r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
+         r"(?:segmentation fault|abort|bus error|killed)"
+         r"|received SIG[A-Z]{2,5}\b|^Fatal signal \d"),
+    signature("unit.ended", "consequence", "engine-died",
+         r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
+         r"|exited, status=(?!0/|1/|2/)\d)"),
+    signature("host.library", "cause", "bad-arguments",
+         r": error while loading shared libraries: "
+         r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "
+         r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
+    signature("cache.fp8", "cause", "backend-unsupported",
+         r"fp8e4nv not supported in this architecture"),
+)  # fmt: skip
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))

@@ -1,0 +1,165 @@
+"""Log texts of kernel and driver for the host's own failures: Xid, lost cards, the OOM killer.
+
+They strike every engine alike, and an engine's own log repeats some of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.hit import Hit, cause, finding
+from caovand.engines.common.logs.signature import first, signature
+
+MAX_TEXT = 500  # characters kept of a line
+
+CARD_LOST = (
+    signature("xid.lost", "cause", "gpu-lost",
+         r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
+         r"(?P<xid>4[68]|54|6[24]|74|79|9[45]|109|110|119|120|136|14[03-9]|15[058]|16[79]"
+         r"|154(?=, GPU recovery action changed from .{1,40} to .{0,10}\((?:GPU|Node|OS|Drain))),"),
+    signature("gpu.lost", "cause", "gpu-lost",
+         r"fallen off the bus|GPU is lost|GSP (?:RPC )?[Tt]imeout|GPU marked for reset"
+         r"|GPU_IS_LOST|CUDA error: uncorrectable (?:ECC|NVLink) error"
+         r"|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE|cudaErrorECCUncorrectable"
+         r"|Unable to determine the device handle"),
+    signature("pcie.fatal", "cause", "gpu-lost",
+         r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"
+         r"(?:severity=)?Uncorrect(?:ed|able) \(Fatal\)"),
+)  # fmt: skip
+# A fault of the program on the card, and one that ended its work there, for whatever reason: an
+# assertion in a kernel is 43.
+XID_APP = signature("xid.app", "consequence", "illegal-access",
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31),")  # fmt: skip
+XID_STOPPED = signature("xid.stopped", "consequence", "launch-failure",
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): "
+    r"(?P<xid>8|11|25|32|39|4[0135]|69|7[0-256]|80),")  # fmt: skip
+OF_PROGRAM = (XID_APP, XID_STOPPED)
+CLEANUP = "45"
+"""The Xid that follows whatever ended a program, be it a kill from outside."""
+HOST_KILLED = signature("host.killed", "cause", "host-oom",
+    r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) "
+    r"(?:,UID \d{1,10}, )?\((?P<name>[^)]*)")  # fmt: skip
+NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
+    r"RmInitAdapter failed|NVRM: No NVIDIA (?:graphics adapter|GPU) found")  # fmt: skip
+ROWS = (*CARD_LOST, *OF_PROGRAM, HOST_KILLED, NOT_STARTED)
+# What a log tells of a machine that is not this one. Here, the inventory and the engine say it.
+_ELSEWHERE = (
+    signature("xid.previous", "cause", "gpu-lost",
+         r"NVRM: Xid .{0,120}caused by previous Xid (?P<xid>48|7[49]|9[45]|1[124]\d)\b"),
+    signature("driver.mismatch", "cause", "gpu-absent",
+         r"NVRM: API mismatch|nvidia: disagrees about version|nvidia: version magic"),
+    signature("driver.nouveau", "cause", "gpu-absent",
+         r"already bound to nouveau|driver such as: ?nouveau|NVRM: .{0,60}\bnouveau\b"),
+    signature("driver.unsupported", "cause", "gpu-absent",
+         r"NVRM: .{0,200}(?:requires? use of the NVIDIA open kernel|not supported by (?:the|open)"
+         r"|Legacy drivers|only ready for use on Data Center)"),
+    signature("driver.unsigned", "cause", "gpu-absent",
+         r"PKCS#7 signature not signed with a trusted key|Loading of (?:unsigned )?module .{0,60}"
+         r"(?:rejected|unavailable key)|module with unavailable key is rejected"
+         r"|Key was rejected by service|Required key not available|Lockdown: modprobe: unsigned"),
+    signature("driver.module", "cause", "gpu-absent",
+         r"Unable to load the kernel module 'nvidia|Module nvidia\S{0,20} not found in directory"
+         r"|could not insert '?nvidia|NVRM: (?:None of the NVIDIA devices were|NVIDIA init module "
+         r"failed|The NVIDIA probe routine failed|This PCI I/O region assigned)"
+         r"|nvidia: probe of \S{1,20} failed with error|insmod: ERROR: .{0,200}nvidia"),
+    signature("nvswitch.fatal", "cause", "gpu-lost",
+         r"SXid \(PCI:(?P<bus>[\da-fA-F:.]+)\): (?P<xid>\d{1,6}), Fatal"),
+    signature("pcie.link", "generic", "gpu-lost",
+         r"(?:AER|PCIe Bus Error): .{0,80}Uncorrect(?:ed|able) ?\(?(?:Fatal|Non-Fatal)"
+         r"|AER: can't recover|DPC: containment event"),
+    signature("amd.fault", "generic", "illegal-access",
+         r"\bamdgpu\b.{0,80}\[\w{0,10}hub\d?\].{0,40}page fault"),
+    signature("amd.reset", "generic", "gpu-lost",
+         r"amdgpu_job_timedout|\bamdgpu\b.{0,100}(?:ring \S{1,30} timeout|GPU reset|GPU hang)"
+         r"|MES failed to response|GPU reset begin"),
+    signature("intel.reset", "generic", "launch-failure",
+         r"(?:i915|xe) \S{1,20}: .{0,60}(?:GPU HANG|[Ee]ngine reset|Timedout job)"),
+    signature("host.oom", "generic", "host-oom",
+         r"invoked oom-killer|oom-kill:constraint=|[Mm]emory cgroup out of memory"
+         r"|\bout of memory: Kill|oom_reaper: reaped process|page allocation failure"),
+    signature("host.disk", "cause", "unknown",
+         r"blk_update_request: .{0,20}I/O error|Buffer I/O error on dev|print_req_error: I/O error"
+         r"|EXT4-fs error|XFS \(\S{1,40}\): .{0,60}(?:corruption|error)|BTRFS (?:error|critical)"
+         r"|nvme\S{0,20}: (?:I/O .{0,60}timeout|controller is down)"),
+    signature("host.machine", "cause", "engine-died",
+         r"mce: \[Hardware Error\]|Machine [Cc]heck|Kernel panic - not syncing"
+         r"|watchdog: BUG: soft lockup"),
+    signature("host.instruction", "cause", "backend-unsupported",
+         r"traps: (?P<name>\S{1,40})\[\d{1,10}\] trap invalid opcode"),
+    signature("host.segfault", "consequence", "engine-died",
+         r"(?:(?P<name>[\w.:-]{1,40})\[\d{1,10}\]: |^)segfault at [\da-f]"
+         r"|traps: (?P<trapped>\S{1,40})\["),
+    signature("xid.other", "consequence", "launch-failure",
+         r"NVRM: Xid \(PCI:(?P<bus>[\da-fA-F:.]+)\): "
+         r"(?P<xid>(?!63|9[23]|10[67]|121|141|15[2-4]|157|16[0-5])\d{1,3}),"),
+)  # fmt: skip
+
+# How a line of the kernel begins, also when an engine's log repeats it.
+KERNEL_LINE = re.compile(
+    r".{0,80}?(?:NVRM: |nvidia [\da-fA-F:.]{7,16}: |Out of memory: Kill(?:ed)? process"
+    r"|Memory cgroup out of memory: Kill(?:ed)? process)"
+)
+# More beginnings, which count only in a log that no engine wrote.
+_ANY_KERNEL_LINE = re.compile(
+    r".{0,80}?(?:NVRM: |\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
+    r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
+    r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
+    r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
+    r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG|traps: "
+    r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"
+    r"|EXT4-fs error|XFS \(|BTRFS |nvme\d|drmn\d: |SXid \()"
+)
+
+
+def is_of_kernel(line: str) -> bool:
+    """Whether a line outside engine logs comes from the kernel, a driver or its installer."""
+    return bool(_ANY_KERNEL_LINE.match(line))
+
+
+def find_in_machine(lines: Sequence[str]) -> Finding | None:
+    """Find a failure in a kernel's log of another machine, whose processes are unknown."""
+    found = find_in_kernel(lines, None)
+    if found is not None and found.signature not in (row.id for row in OF_PROGRAM):
+        return found
+    hits = []
+    for index, line in enumerate(lines):
+        taken = first(_ELSEWHERE, line)
+        if taken is not None and is_of_kernel(line):
+            hits.append(Hit(index, line, "", *taken))
+    named = [hit for hit in hits if hit.row.kind != "consequence"]
+    return cause(hits) or found or (finding((named or hits)[0]) if hits else None)
+
+
+_XID_PID = re.compile(r"\bpid='?(\d+)")
+
+
+def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Finding | None:
+    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log.
+
+    None stands for the processes of a machine that is not this one: any may be the engine's.
+    """
+    symptom: Finding | None = None
+    for number, line in enumerate(lines, 1):
+        found = first(ROWS, line) if KERNEL_LINE.match(line) else None
+        if found is None:
+            continue
+        row, captures = found
+        fault = Finding(row.failure, line.strip()[:MAX_TEXT], "", captures, row.id, number)
+        if row is HOST_KILLED and not _among(captures["pid"], pids):
+            continue
+        if row not in OF_PROGRAM:
+            return fault
+        if pids is not None and captures["xid"] == CLEANUP:
+            continue  # here, what ended it is seen
+        # Skip another program's fault on the same card. If no pid is named, the engine's log
+        # decides.
+        blamed = _XID_PID.search(line)
+        if symptom is None and (_among(blamed[1], pids) if blamed else pids is None):
+            symptom = fault
+    return symptom
+
+
+def _among(pid: str, pids: Collection[int] | None) -> bool:
+    return pids is None or int(pid) in pids

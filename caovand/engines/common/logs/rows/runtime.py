@@ -1,0 +1,58 @@
+"""What the runtimes of CUDA and HIP report through PyTorch: rows for engines made of it."""
+
+from __future__ import annotations
+
+from caovand.engines.common.logs.signature import signature
+
+ABSENT = (
+    r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
+    r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
+    r"|Unexpected error from cudaGetDeviceCount\(\)"
+    r"|CUDA driver version is insufficient|Error 80[34]: "
+    r"|NVIDIA driver on your system is too old|cudaErrorInsufficientDriver|CUDA_ERROR_NO_DEVICE"
+    r"|libcuda\.so\.1: (?:cannot open shared object|file too short)|No HIP GPUs are available"
+    r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
+    r"|Error 802: system not yet initialized|NVML/RM version mismatch"
+    r"|Device string must not be empty|CUDA driver initialization failed"
+    r"|Failed to detect NVIDIA driver version"
+    r"|No supported (?:GPU\(s\)|devices?|accelerators?) (?:was |were )?(?:detected|found)"
+    r"|NVMLError_(?:DriverNotLoaded|LibraryNotFound)\b|^RuntimeError: 0 active drivers \(\[\]\)"
+)
+NO_KERNEL = (
+    r"no kernel image is available for execution on the device"
+    r"|(?:CUDA|HIP) error: invalid device function|CUDA kernel \w{1,200} has no device code"
+    r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
+    r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
+    r"|\brequires (?:gfx\d\w{1,6}|[Ss][Mm]_?\d{2,3}[af]?)\b.{0,60}\bgot\b"
+    r"|Assertion [`'].{1,300}\bis only supported on \w{1,40}['\"]{0,2}' failed"
+    r"|[Nn]o compatible code objects? found|hipError(?:InvalidImage|NoBinaryForGpu)"
+    r"|Unknown GPU architecture: gfx|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)"
+)
+STREAM = (
+    r"(?:CUDA|HIP) error: operation (?:not permitted when stream is capturing"
+    r"|failed due to a previous error during capture)|cudaErrorStreamCapture\w+"
+)
+ROWS = (
+    signature("gpu.busy", "cause", "gpu-absent",
+         r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
+    signature("gpu.uuid", "cause", "bad-arguments",
+         r"invalid literal for int\(\) with base 10: '(?P<device>(?:MIG|GPU)-[\w/-]{4,80})"),
+    # Ascend's CANN
+    signature("npu.group", "cause", "collective-timeout",
+         r"call hccl api failed|\bHCCL (?:function )?error\b|\bHccl\w{1,40}\b.{0,80}(?:fail|error)"
+         r"|\bEI00\d\d\b"),
+    signature("npu.kernels", "cause", "engine-unusable",
+         r"\bopp_kernel\b|binary_info_config\.json|\bEZ1001\b"
+         r"|No module named 'torch_npu'|lib(?:ascend|hccl|opapi)\w{0,20}\.so.{0,20}: cannot open"),
+    signature("npu.absent", "cause", "gpu-absent",
+         r"\bdrvErr=|ascend_hal device count|aclrtSetDevice\b.{0,80}(?:fail|error)"
+         r"|\bdcmi\b.{0,60}fail"),
+    signature("npu.failed", "generic", "launch-failure",
+         r"call acl(?:nn\w{1,60}| api) failed|\bai ?core (?:exception|error|timeout)"
+         r"|\bvector core (?:exception|error|timeout)|\berror code is 507\d{3}\b"),
+    signature("gpu.peer", "cause", "collective-timeout",
+         r"peer access is not supported between these two devices"
+         r"|peer mapping resources exhausted|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+         r"|cudaErrorPeerAccessUnsupported"),
+)  # fmt: skip
+"""Codes that mean the same for every one of these engines."""

@@ -1,0 +1,108 @@
+"""What compilers and the dynamic loader miss, by the package that has it: rows for any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import signature
+
+_HEADER = (
+    r"(?:(?P<of_compiler>(?:stddef|stdarg|stdbool|stdint|float|limits|iso646|\w{0,10}mmintrin|"
+    r"immintrin|x86intrin|omp)\.h)"
+    r"|(?P<of_libc>(?:stdio|stdlib|string|errno|math|unistd|features|pthread|dlfcn|assert|ctype"
+    r"|(?:sys|bits|gnu|asm|linux)/\S{1,60})(?:\.h)?)"
+    r"|(?P<of_python>(?:Python|pyconfig)\.h)"
+    r"|(?P<of_cudnn>cudnn\w{0,30}\.h)|(?P<of_nccl>nccl\.h)"
+    r"|(?P<of_cuda>(?:cu(?:da|blas|sparse|solver|rand|fft|pti)|nv|driver_types|vector_types|crt/"
+    r"|thrust/|cub/|cooperative_groups)\S{0,60})"
+    r"|(?P<of_torch>(?:torch|ATen|c10)/\S{1,100})"
+    r"|(?P<of_cutlass>(?:cutlass|cute)/\S{1,100})"
+    r"|(?P<of_system>(?:numa|infiniband/verbs|zlib|openssl/\w{1,20})\.h)"
+    r"|(?P<of_cxx>[a-z_]{3,20}(?=['>\":\s]))"
+    r"|(?P<header>[^\s:'\">]{1,100}))"
+)
+_SYMBOL = (
+    r"(?:(?P<of_torch>_Z(?:T[ISV])?N?K?(?:2at|3c10|4c10d|5torch)\w{1,400})"
+    r"|(?P<of_nccl>p?nccl[A-Z]\w{1,60})"
+    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink|nvml)\w{1,80})"
+    r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
+    r"|(?P<symbol>\S{1,300}))"
+)
+ROWS = (
+    signature("build.no-card", "cause", "jit-toolchain",
+         r"compute_No CUDA devices found|CUDA_ARCHITECTURES is set to \"?native\"?, but no"),
+    signature("jit.header", "cause", "jit-toolchain",
+         rf"fatal error: ['\"<]?{_HEADER}['\">]?(?:: No such| ?file not found)"
+         rf"|Cannot open include file: '(?P<missing>[^']{{1,100}})'"),
+    signature("jit.assembler", "cause", "jit-toolchain",
+         r"ptxas fatal {0,4}: Value '(?P<target>[^']{1,40})' is not defined for option 'gpu-name'"),
+    signature("jit.feature", "cause", "backend-unsupported",
+         r"ptxas error {0,4}: Feature '(?P<feature>[^']{1,80})' (?:not supported on|requires) "),
+    signature("jit.compiler", "generic", "jit-toolchain",
+         r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
+         r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
+    signature("engine.loader", "cause", "bad-arguments",
+         r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
+         rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
+         r"|file too short|invalid ELF header|cannot allocate memory in static TLS"
+         r"|failed to map segment)"
+         r"|Could not load any common_ops library"
+         r"|'NoneType' object has no attribute "
+         r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
+         r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "build.no-card": (
+        "The build asks for the kernels of this machine's own card and sees none, as in `docker "
+        "build`: name the architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
+        "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
+    ),
+    "jit.header": (
+        "{of_compiler} is the C compiler's own header: the compiler that ran is incomplete, or its "
+        "folders are not found. Install gcc and g++ again, and let CC and CXX name them.",
+        "{of_libc} is the C library's header: install libc6-dev and linux-libc-dev.",
+        "{of_cxx} is a header of C++: install g++, of the same release as gcc.",
+        "{of_python} is Python's: install python3-dev (python3.X-dev for that Python).",
+        "{of_cudnn} is cuDNN's: install its development package, or nvidia-cudnn-cu12.",
+        "{of_nccl} is NCCL's: install libnccl-dev, or nvidia-nccl-cu12.",
+        "{of_cuda} is the CUDA toolkit's: install the whole toolkit that fits the driver and "
+        "PyTorch, and let CUDA_HOME name it.",
+        "{of_torch} is PyTorch's: build in the environment of the engine's own PyTorch.",
+        "{of_cutlass} is CUTLASS': fetch the source's submodules, or install the package again.",
+        "{of_system} is a system library's: install its development package.",
+        "A compiler ran and did not find {header}: install the package that has it.",
+        "A compiler ran and did not find {missing}: install the Windows SDK, and the CUDA toolkit "
+        "for its own headers.",
+    ),
+    "jit.assembler": (
+        "The assembler (ptxas) that ran is older than the card ({target}): let Triton use that of "
+        "a newer CUDA toolkit (TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
+        "release of PyTorch and Triton.",
+    ),
+    "jit.feature": (
+        "A kernel uses {feature}, which this card does not have: let the engine use other kernels "
+        "for that part (for experts --moe-backend), or install a newer release.",
+    ),
+    "jit.compiler": (
+        "A compiler ran and refuses the source ({why}): the source was written for another release "
+        "of the compiler, the CUDA toolkit or PyTorch. Take a build that fits the installed "
+        "PyTorch, or install the releases that its build asks for.",
+    ),
+    "engine.loader": (
+        "{library} was built for another PyTorch, which has {of_torch}.",
+        "{library} needs another release of NCCL ({of_nccl}): check LD_LIBRARY_PATH and "
+        "LD_PRELOAD for an older one.",
+        "{library} needs another release of CUDA's libraries ({of_cuda}): check LD_LIBRARY_PATH "
+        "for an older one.",
+        "{library} was built for another Python ({of_python}).",
+        "bitsandbytes did not find its CUDA library, and so has no {native}: install the release "
+        "of bitsandbytes that fits PyTorch's CUDA.",
+        "The package that has {operator} was built for another PyTorch.",
+        "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
+        "PyTorch or CUDA.",
+        "Install the engine again with its PyTorch and kernels of one release, in an environment "
+        "of its own.",
+    ),
+}
+"""Advice by row; a sentence about another owner is left out."""

@@ -1,0 +1,52 @@
+"""A text that an engine, a library or the kernel prints when something fails: one row a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from caovand.core.healing.failure import Failure
+
+MAX_LINE = 4000  # characters of a line that patterns see; a prompt may have a million
+
+# cause: the failure itself. generic: a cause that a more specific one nearby explains better.
+# consequence: proves a failure, but counts only if no cause is found. wrapper: announces that
+# something else failed. benign: looks like a failure but is harmless.
+Kind = Literal["cause", "generic", "consequence", "wrapper", "benign"]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One text: where it counts, its meaning, and the values read from it (named groups).
+
+    `by_phase` overrides `failure` in phases where the same text has another meaning.
+    """
+
+    id: str
+    kind: Kind
+    failure: Failure
+    pattern: re.Pattern[str]
+    by_phase: Mapping[str, Failure] = field(default_factory=dict)
+
+    def means(self, phase: str) -> Failure:
+        """The failure that this text means in a phase."""
+        return self.by_phase.get(phase, self.failure)
+
+
+def signature(
+    id: str, kind: Kind, failure: Failure, pattern: str, by_phase: Mapping[str, Failure] = {}
+) -> Signature:
+    """A row with its pattern compiled."""
+    return Signature(id, kind, failure, re.compile(pattern), by_phase)
+
+
+def first(rows: Iterable[Signature], message: str) -> tuple[Signature, Mapping[str, str]] | None:
+    """The first row that matches a message, and the values it reads."""
+    message = message[:MAX_LINE]
+    for row in rows:
+        found = row.pattern.search(message)
+        if found:
+            return row, {k: v for k, v in found.groupdict().items() if v is not None}
+    return None

@@ -1,0 +1,161 @@
+"""Strips what other tools add to an engine's line, and what pasting leaves behind.
+
+One table for `explain`, the daemon and every engine: a router that prints for its children,
+torchrun, docker compose, journald, kubectl, container runtimes, terminals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
+COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
+OWN_PROCESSES = r"APIServer|EngineCore|StageEngineCore|Worker(?!Dict)|VllmWorker|RayWorker"
+"""How vLLM calls its processes: their names stay, those of Ray's actors around it go."""
+_DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
+_UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
+_PREFIX = re.compile(
+    rf"(?:(?:\w{{3}}|\d{{1,2}}月) [ \d]\d \d\d:\d\d:\d\d|\[ {{0,12}}\d{{1,12}}\.\d{{1,9}}\]"
+    rf"|{_DAY}) {_UNIT}|\w{{3}} [ \d]\d \d\d:\d\d:\d\d [^\s:]{{1,100}} [a-z][\w.-]{{1,60}}: (?=\S)"
+    r"|\[[\w-]{1,40} std(?:out|err)\] "
+    r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
+    rf"|{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - "
+    rf"|{_DAY} (?:\| |std(?:out|err) [FP] )?"
+    rf"|\[{_DAY}\] (?=(?!SIG)[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"
+    r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
+    rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
+    r"|[\w.-]{1,100} [\w@.-]{1,100}\[\d{1,10}\]: (?=\S)"
+    r"|\d{1,4}: (?=[(\[A-Z]|ggml_|llama_|time=|level=)|\d{1,3}\|[\w.@-]{1,60} {1,40}\| "
+    r"|\[\w{1,60}\.py:\d{1,6}\] |\[\d{1,10}\] |\[rank\d{1,4}\]: ?(?=[IWEF]\d{4} )"
+    r"|\[rank\d{1,4}\]: |> (?=\S| {2,12}File )|[│|] "
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} {1,4}\d{1,10} "
+    r"\S{1,200}:\d{1,6}\] (?:\[\d{1,6}/\d{1,6}\] )?"
+    r"|[\w.-]{5,100} [\w.-]{1,60} (?=\(\w{1,40} pid=\d)"
+    rf"|\((?!{OWN_PROCESSES})[\w:.-]{{1,80}} pid=\d{{1,10}}(?:, ip=[\d.]{{1,45}})?\) ?"
+    r"|\"(?:message|msg|log)\": ?\"(?=\S)"
+    r"| {1,3}(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
+    r"|E (?=\w{1,60}: )| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
+    r"| {1,4}\|(?= {2,12}File )"
+)
+_LOGGER = re.compile(
+    r"\[?\d{4}-(?P<day>\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)[\d.,:+-]{0,20}Z?\]?(?:"
+    r" - (?P<a>vllm\.[\w.]{1,100}) - (?P<la>[A-Z]{4,8}) - "
+    r"| \| (?P<lb>[A-Z]{4,8}) {1,8}\| (?P<b>vllm\.[\w.]{1,100}):\w{1,60}:\d{1,6} - "
+    r"| ?\[(?P<c>vllm\.[\w.]{1,100})\] ?\[(?P<lc>[A-Z]{4,8})\] (?:- )?"
+    r"| ?\[?(?P<ld>[A-Z]{4,8})\]? {1,4}\[?(?P<d>vllm\.[\w.]{1,100})\]?:? (?:- )?)"
+    r"|(?P<le>DEBUG|INFO|WARNING|ERROR|CRITICAL):(?P<e>vllm\.[\w.]{1,100}): ?"
+)
+"""How Python's logging, Hydra and loguru name vLLM's loggers in formats of other programs."""
+_MARKUP = re.compile(r"</?(?:font|b|i|span|pre|code|details|summary)(?: [^<>]{0,200})?>")
+_REPEATED = re.compile(r" \[repeated \d{1,6}x across cluster\].{0,200}$")
+_LABEL = re.compile(r"\[[A-Za-z][\w .-]{1,40}\] |[A-Za-z][\w.-]{0,30} [\w .-]{1,30}(?::| \||>) ")
+_NO_LABEL = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|.{0,40}\b(?:[Ee]rror|[Ww]arning|[Ff]ailed|fatal)\b"
+)
+_MIN_LABELLED = 3
+"""Lines that another program labelled alike, and what an engine begins its own lines with."""
+_LOGGER_WITHIN = 60
+_MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
+_BORDER = " │|"
+_WIDTHS, _MIN_BROKEN = (60, 400), 3
+"""Columns of a terminal, and how many broken lines are more than a coincidence."""
+_BEGINS = re.compile(
+    r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
+    r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
+    r"|[\w.]{0,80}(?:Error|Exception)\b|\w{1,40}: |[-=+|]{3}"
+)
+"""How a line of its own begins; the rest of a broken one may begin with anything."""
+
+
+def unwrap(line: str) -> str:
+    """One line as the engine printed it."""
+    if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
+        line = _of_record(line)
+    for _ in range(_MOST):
+        if "vllm." in line[:_LOGGER_WITHIN] and (logged := _LOGGER.match(line)):
+            return _as_vllm_prints(logged) + line[logged.end() :]
+        prefix = _PREFIX.match(line)
+        if prefix is None:
+            break
+        if line[0] == "│":
+            line = line.rstrip(_BORDER)
+        line = line[prefix.end() :]
+    return _REPEATED.sub("", line) if "[repeated " in line else line
+
+
+def _as_vllm_prints(logged: re.Match[str]) -> str:
+    """The prefix that vLLM's own formatter puts before a line of this logger."""
+    found = {name: text for name, text in logged.groupdict().items() if text}
+    level = next(text for name, text in found.items() if name[0] == "l")
+    logger = next(text for name, text in found.items() if len(name) == 1)
+    at = f"{found.get('day', '00-00')} {found.get('time', '00:00:00')}"
+    return f"{level} {at} [{logger.rpartition('.')[2]}.py:0] "
+
+
+def without_label(text: str) -> str:
+    """Text whose every line has the same label of another program, without it."""
+    lines = text.split("\n")
+    printed = [line for line in lines if line.strip()]
+    label = _LABEL.match(printed[0]) if len(printed) >= _MIN_LABELLED else None
+    if label is None or _NO_LABEL.match(label[0]):
+        return text
+    if not all(line.startswith(label[0]) for line in printed):
+        return text
+    return "\n".join(line.removeprefix(label[0]) for line in lines)
+
+
+def join_wrapped(text: str) -> str:
+    """Text whose lines a terminal broke at its width, as tmux copies them, with whole lines.
+
+    The rest of a broken line becomes an empty one, so that every line keeps its number.
+    """
+    lines = text.split("\n")
+    width = max(map(len, lines), default=0)
+    if not _WIDTHS[0] <= width <= _WIDTHS[1]:
+        return text
+    broken = [
+        n for n, line in enumerate(lines[:-1])
+        if len(line) >= width - 1 and lines[n + 1] and not _BEGINS.match(lines[n + 1])
+    ]  # fmt: skip
+    if len(broken) < _MIN_BROKEN:
+        return text
+    for n in reversed(broken):
+        # A blank at the edge is not copied.
+        lines[n] += (" " if len(lines[n]) < width else "") + lines[n + 1]
+        lines[n + 1] = ""
+    return "\n".join(lines)
+
+
+def without_markup(text: str) -> str:
+    """Text without the tags of HTML that a terminal's or an editor's copy has around it."""
+    return _MARKUP.sub("", text) if "</" in text else text
+
+
+def one_text(line: str) -> Sequence[str]:
+    """A printed line as the only text in it, for engines that print one text a line."""
+    return (unwrap(line),)
+
+
+def without_colours(text: str) -> str:
+    """Text without escape sequences, also those that lost their first character."""
+    return COLOUR.sub("", text) if "[" in text else text
+
+
+def loads(line: str) -> Any:
+    """The value of a line of JSON; ValueError or RecursionError if it is not one.
+
+    JSON can escape half a surrogate pair, which cannot be printed: it becomes a question mark.
+    """
+    return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
+
+
+def _of_record(line: str) -> str:
+    try:
+        record = loads(line)
+        text = record["log"] if "log" in record else record["msg"] if "pid" in record else line
+        return without_colours(str(text)).rstrip("\r\n")
+    except (ValueError, KeyError, RecursionError):
+        return line

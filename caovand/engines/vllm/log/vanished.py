@@ -1,0 +1,25 @@
+"""Detects processes that vanished without a message, perhaps killed from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+SILENT = frozenset({"worker.died", "engine.exited", "engine.lost"})
+"""Rows that report that a process is gone, but not why; of a lost engine core vLLM 0.21 prints only
+the last one."""
+_OF_THE_CORE = SILENT - {"worker.died"}
+_REPORTED = "engine.dead"
+_CORE = "(EngineCore"
+
+
+def is_unexplained(
+    row: str, captures: Mapping[str, str], phase: str, rows: Collection[str], lines: Sequence[str]
+) -> bool:
+    """Whether nothing explains this row, neither another one of `rows` nor the status."""
+    if row not in SILENT or captures.get("code", "0").lstrip("0").isdecimal():
+        return False
+    if row in _OF_THE_CORE and _REPORTED in rows:
+        return False
+    # The end of a log alone does not show that the core printed nothing.
+    shown = phase == "serving" or row != "engine.lost"
+    return shown or any(line.startswith(_CORE) for line in lines)
