@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from caovand import HOME
@@ -25,7 +25,7 @@ PROGRAM = """
 import ctypes, resource, signal, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: must not outlive us
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is for the daemon
-home, module, memory, seconds = sys.argv[1:]
+home, memory, seconds, *modules = sys.argv[1:]
 for limit, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (
         resource.RLIMIT_CORE, 0):
     hard = resource.getrlimit(limit)[1]
@@ -34,7 +34,7 @@ for limit, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds),
     resource.setrlimit(limit, (max(most - (limit == resource.RLIMIT_CPU), 0), most))
 sys.path.append(home)
 import importlib
-parser = importlib.import_module(module)
+parser, *_ = map(importlib.import_module, modules)
 from caovand.adapters import reader
 reader.confine()
 parser.main()
@@ -47,16 +47,19 @@ def ask(
     lines: Iterable[str],
     limit_s: float,
     cpu_s: float | None = None,
+    needs: Sequence[str] = (),
 ) -> tuple[list[Any], str]:
     """The answers of `module.main()` to a request about lines, and why some are missing; blocking.
 
-    It reads the request and each line as one line of JSON from standard input, and prints one
-    answer a line. Answers that arrive within `limit_s` seconds count, and within `cpu_s` of CPU
+    It imports `needs`, too, before its confinement: these modules may lie anywhere. It reads the
+    request and each line as one line of JSON from standard input, and prints one answer a line.
+    Answers that arrive within `limit_s` seconds count, and within `cpu_s` of CPU
     time, which on a busy machine are fewer.
     """
     deadline = time.monotonic() + limit_s
     try:
-        process = _start(module, request, lines, limit_s if cpu_s is None else cpu_s)
+        cpu_s = limit_s if cpu_s is None else cpu_s
+        process = _start((module, *needs), request, lines, cpu_s)
     except OSError as problem:
         return [], f"cannot start a process: {problem.strerror}"
     assert process.stdout is not None
@@ -79,11 +82,11 @@ def ask(
 
 
 def _start(
-    module: str, request: Mapping[str, Any], lines: Iterable[str], cpu_s: float
+    modules: Sequence[str], request: Mapping[str, Any], lines: Iterable[str], cpu_s: float
 ) -> subprocess.Popen[bytes]:
     # Neither the current folder nor the environment decides which modules are imported.
-    words = [sys.executable, "-I", "-S", "-c", PROGRAM, HOME, module]
-    words += [str(MEMORY_BYTES), str(int(cpu_s) + 1)]
+    words = [sys.executable, "-I", "-S", "-c", PROGRAM, HOME]
+    words += [str(MEMORY_BYTES), str(int(cpu_s) + 1), *modules]
     needed = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
     # An unnamed file in memory instead of a pipe: neither side waits for the other to read.
     with open(os.memfd_create("request"), "w+b") as file:

@@ -134,7 +134,8 @@ class EngineUser:
     def _program(
         self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
     ) -> Program:
-        return Program(self, self.start(argv, env, stdio))
+        # In our process group, engines could signal that.
+        return Program(self, self.start(argv, env, stdio, session=True))
 
 
 @dataclass

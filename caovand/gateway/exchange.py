@@ -38,7 +38,9 @@ from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
 from caovand.gateway.desk import Desk, Refused, Ticket
 
-FIRST_COMMENT_S = 1.0
+FIRST_COMMENT_S = 10.0
+"""Until a waiting stream's head is sent, its client sees an error's status, and its library sends
+the request again where the gateway itself dies. Clients wait longer than this for a head."""
 COMMENT_S = 5.0
 MAX_FAULT_BYTES = 256 << 10
 SHORT_BYTES = 64 << 10

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from caovand.adapters import call_filter, launch
+from caovand.adapters import call_filter, engine_user, launch
 from caovand.adapters.confinement import Confinement, popen_arguments
+from caovand.adapters.engine_helper import in_memory
 
 KNOWN = platform.machine() in call_filter.MACHINES
 
@@ -44,6 +46,33 @@ def test_a_confined_process_has_no_way_to_gain_rights_or_trace() -> None:
         Confinement((), (), ()),
     )
     assert found == [[1] * 3, "1", "2"]
+
+
+def test_a_program_is_passed_the_spawner_as_a_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for user in (None, SimpleNamespace(spawner=17)):
+        monkeypatch.setattr(engine_user, "current", lambda user=user: user)
+        with popen_arguments(["true"], {}, Confinement((), (), ())) as started:
+            found.append(json.loads(started["stdin"].read())["keepers"])
+    assert found == [[], [17]]
+
+
+@pytest.mark.skipif(not KNOWN, reason="no system calls are known for this machine")
+def test_the_filter_of_a_program_knows_its_keepers() -> None:
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as keeper:
+        script = f"import os\ntry: os.sched_setaffinity({keeper.pid}, {{0}})\n"
+        script += "except PermissionError: print(json.dumps('refused'))"
+        words = [sys.executable, "-S", "-c", f"import json\n{script}"]
+        try:
+            with popen_arguments(words, {}, Confinement((), (), ())) as started:
+                launch = json.loads(started["stdin"].read())
+                with open(in_memory(json.dumps({**launch, "keepers": [keeper.pid]})), "rb") as text:
+                    done = subprocess.run(
+                        **{**started, "stdin": text}, capture_output=True, text=True, check=True
+                    )
+        finally:
+            keeper.kill()
+    assert json.loads(done.stdout) == "refused"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="files' modes keep other users from it")

@@ -143,7 +143,8 @@ def test_an_engine_of_its_own_user_is_as_fast_and_leaves_nothing(users: Users) -
         f"| {USER} / {ALONE} | {user / alone - 1:+.2%} | equal ones differ by {noise:.2%} |",
         flush=True,
     )
-    assert user >= alone * (1 - max(MAX_COST, 2 * noise))
+    assert noise <= MAX_COST, "equal ones differ by too much to tell: run it again"
+    assert user >= alone * (1 - MAX_COST)
 
 
 def spread(figures: dict[str, list[float]]) -> float:

@@ -1,4 +1,4 @@
-"""Fuzzed requests of `make bench-hostile`, a few: none is taken for two, none finds a bug."""
+"""A few fuzzed requests of `make bench-hostile`: none is read as two, none finds a bug."""
 
 from __future__ import annotations
 

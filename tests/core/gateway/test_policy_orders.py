@@ -130,6 +130,7 @@ class Shell(World):
                 self.sent.discard(number)
             self.take(Lost, number=number)
         elif number and what == "fault" and number in self.begun:
+            self.sent.discard(number)  # nothing more comes of it
             self.take(Faulted, number=number)
         elif number and number not in self.begun and what in ("fault", "refuse"):
             self.sent.discard(number)

@@ -166,6 +166,23 @@ def test_layers_whose_cache_would_be_in_host_memory_leave_only_their_experts_the
     assert crowded.value("n_cpu_moe") == 48
 
 
+def test_attention_stays_on_the_cards_where_that_is_hardly_slower() -> None:
+    """Prompts are read far faster so."""
+    large_experts = model(
+        32, 800, experts_mib=760, experts=8, experts_per_token=2, expert_size=14336
+    )
+    found = plan(machine(large_experts, 12288))
+    assert (found.value("gpu_layers"), 15 < found.value("n_cpu_moe") < 32) == (33, True)
+    assert "modelled 3." in found.settings["gpu_layers"].reason
+    assert found.value("ubatch_size") == 2048
+
+
+def test_prompts_are_kept_in_the_memory_that_weights_in_it_leave() -> None:
+    host = replace(HOST, ram_mib=32_768, available_mib=29_000)
+    whole, split = (plan(machine(MOE_30B, mib, host=host)) for mib in (24576, 8192))
+    assert whole.value("cache_ram") > split.value("cache_ram") > 0
+
+
 def test_experts_of_unknown_number_are_all_read() -> None:
     known, unknown = (
         ENGINE.planning.speed(plan(box), box)

@@ -253,7 +253,8 @@ def _on_cards(
         return {}
     placement = sized.placement
     filled = min(sized.load.filled, sized.load.context)
-    pace = f"modelled {1 / sized.seconds:.0f} tokens/s" if sized.seconds and generates else ""
+    tokens_s = 1 / sized.seconds if sized.seconds and generates else 0.0
+    pace = f"modelled {tokens_s:.{0 if tokens_s >= 10 else 1}f} tokens/s" if tokens_s else ""
     if pace and filled > sizing.FILLED["chat"]:
         pace += f" at {filled} tokens of context"
     where = "every layer fits on the cards" if sized.whole else "as many as the cards hold"
