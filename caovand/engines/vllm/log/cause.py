@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.hit import explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
-from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of
+from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of, packages
 from caovand.engines.vllm.log.component import (
     Hit,
     component_of,
@@ -167,6 +167,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
             family = None
         if family is not None and row is None:
             row, failure = family, family.means(hit.phase)
+            captures |= packages(hit.frames)
         elif family is not None and row is not None and family.id in BUILDING:
             failure = as_raised_by_reader(row).means(hit.phase)
     if row and row.id in _OPERATORS and hit.phase != "serving":
