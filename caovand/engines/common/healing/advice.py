@@ -87,7 +87,9 @@ def sentences(
     names = _named_options(finding)
     if any(name in text for name in names for text in texts):
         names = []
-    named = dict.fromkeys(match.group() for match in _NAMED.finditer(finding.text))
+    frame = finding.text.startswith("#")  # of a debugger, which names a library in each
+    found = () if frame else _NAMED.finditer(finding.text)
+    named = dict.fromkeys(match.group() for match in found)
     names += [name for name in named if name not in names and name not in " ".join(texts)]
     return [*texts, f"The line names {', '.join(names[:MAX_NAMED])}."] if names else texts
 

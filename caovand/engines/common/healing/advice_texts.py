@@ -28,13 +28,13 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "illegal-access": (
         "A kernel accessed invalid memory. Lowering memory shares does not help.",
-        "If the card is NVIDIA's, the kernel log of Linux may name the fault (Xid): journalctl -k "
+        "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
         "| grep -i xid",
         "If it began with a new release of the engine, install the older release.",
     ),
     "launch-failure": (
         "A kernel could not be launched.",
-        "If the card is NVIDIA's, the kernel log of Linux may name the fault (Xid): journalctl -k "
+        "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
         "| grep -i xid",
     ),
     "collective-timeout": ("The cards stopped exchanging data: check `nvidia-smi topo -m`.",),
@@ -136,8 +136,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "variables in every pod for each Service, named after it (a Service vllm makes "
         "VLLM_PORT): rename the Service, set enableServiceLinks: false in the pod, or set or unset "
         "{variable} yourself.",
-        "A variable holds {number}, where the engine expects a port. Kubernetes sets such variables "
-        "for each Service, named after it: rename the Service, or set enableServiceLinks: false.",
+        "A variable holds {number}, where the engine expects a port. Kubernetes sets such "
+        "variables for each Service, named after it: rename the Service, or set "
+        "enableServiceLinks: false.",
     ),
     "proxy.itself": (
         "The request of the server to itself ({itself}) went through the proxy {proxy}, which "
@@ -153,8 +154,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "host.library.other": (
         "{library} is loaded, which is not the release that the program was built for ({version} "
         "is not in it): a library of the machine is found before the program's own. Take its "
-        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove a link of that name, or install that "
-        "release; then start again.",
+        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove a link of that name, or "
+        "install that release; then start again.",
     ),
     "driver.old": (
         "The image asks for {condition}, which the host's driver does not meet: update the host's "

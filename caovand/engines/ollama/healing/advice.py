@@ -51,12 +51,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
     "ollama.runtime": (
-        "CUDA does not start ({state}), so Ollama serves on the processor. After suspend the "
-        "kernel module is left in a bad state: reload it (sudo rmmod nvidia_uvm && sudo modprobe "
-        "nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
-        "CUDA does not start ({state_of}), so Ollama serves on the processor. After suspend the "
-        "kernel module is left in a bad state: reload it (sudo rmmod nvidia_uvm && sudo modprobe "
-        "nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
+        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "CUDA does not start (code {state_of}), so Ollama serves on the processor. Usually the "
+        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
         "The driver is older than Ollama's CUDA library (code {old_of}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "

@@ -23,8 +23,6 @@ _FINGERPRINT = re.compile(
     r"|\[sgl_kernel\] CRITICAL|(?:Decode|Prefill) transfer failed for request"
     r"|[^ ]{1,80}[$#] (?:.{0,60} )?python3? -m sglang\.launch_server"
     r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
-    r"|.{0,200}(?:/sglang/(?:srt|multimodal_gen)/|\d{1,5}/(?:get_model_info|health_generate"
-    r"|get_server_info)\b)"
     r")"
 )
 

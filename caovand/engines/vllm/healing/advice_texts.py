@@ -272,6 +272,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.lost": (
         "The API server lost the engine core. What ended the core is not in this line: its own "
         "traceback is further up in the log, before the first line that names EngineDeadError.",
+        "A process of it ended with {fault}: start the same plan again first.",
     ),
     "backend.only": (
         "{feature} need {backend}, which is not in use here, or does not run on this card: name "

@@ -40,7 +40,14 @@ _RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 _OPERATORS = frozenset(
-    {"engine.broken", "engine.loader", "engine.import", "engine.absent", "args.uneven"}
+    {
+        "engine.broken",
+        "engine.loader",
+        "engine.cuda",
+        "engine.import",
+        "engine.absent",
+        "args.uneven",
+    }
 )
 
 # Only these rows explain those better; other generic rows yield to any cause.
@@ -50,6 +57,7 @@ _BETTER: Mapping[str, frozenset[str]] = {
         {
             "engine.broken",
             "engine.loader",
+            "engine.cuda",
             "engine.transformers",
             "engine.libc",
             "engine.package",

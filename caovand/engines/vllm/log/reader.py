@@ -23,7 +23,6 @@ _FINGERPRINT = re.compile(
     r"|(?:usage: )?[\w./-]{0,60}\bvllm\b[\w ./-]{0,60}: error: |vllm\.\w"
     r"|Exception in worker VllmWorker|The model's max seq len \(\d"
     r"|\{\"(?:levelname|asctime|timestamp)\": "
-    r"|.{0,200}/vllm/(?:v1|engine|entrypoints|model_executor|worker|executor|distributed)/"
     r")"
 )
 

@@ -62,7 +62,7 @@ ENDS = (
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|(?P<nameless>without))"
          r"|^libc\+\+abi: terminating (?:due to|with) uncaught exception(?: of type "
-         r"(?P<type>[\w:]{1,100}))?"),
+         r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
     # A debugger's or ggml's own backtrace, and how llamafile reports a signal
     signature("ggml.aborted", "consequence", "engine-died",
          r"^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"

@@ -139,7 +139,7 @@ ROWS = (
          r"^https?://(?P<proxy>[^\s\"]{1,100}) \"[A-Z]{3,7} https?://(?P<itself>(?:0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"
          r"[^\s\"]{0,200} HTTP/[\d.]{1,3}\" (?P<status>[45]\d\d)\b"),
-    signature("start.itself", "cause", "start-stall",
+    signature("start.itself", "generic", "start-stall",
          r"\b(?:did not|does not|could not|failed to|never) (?:become ready|respond|answer|connect"
          r"|be reached)\b.{0,60}https?://(?P<itself>(?:0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"),

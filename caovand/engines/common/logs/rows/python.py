@@ -87,7 +87,8 @@ ROWS = (
          r"No supported config format found in (?P<folder>\S{1,300})"),
     signature("model.tied", "cause", "model-missing",
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
-         r"|no module or parameter named '?(?P<parameter>(?:\w{1,60}\.){0,6}lm_head)\b"),
+         r"|no module or parameter named '?"
+         r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
     # The checkpoint is whole, but the engine's class for it has no such tensor
     signature("model.tensor", "cause", "model-missing",
          r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"

@@ -36,9 +36,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
     ),
     "nccl.network": (
-        "A rank could not connect to another one ({reason}): open the firewall and correct the "
-        "routes between the nodes, and name the network that joins them in NCCL_SOCKET_IFNAME and "
-        "GLOO_SOCKET_IFNAME.",
+        "A rank could not connect to the address in the line: {reason}.",
         "The ranks cannot reach each other: name the network's interface in NCCL_SOCKET_IFNAME and "
         "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),

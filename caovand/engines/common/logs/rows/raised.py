@@ -241,6 +241,10 @@ _PACKAGES = next(family for family in FAMILIES if family.row.id == "raised.packa
 ROWS: tuple[Signature, ...] = (*(family.row for family in FAMILIES), REFUSED_VALUE)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **{family.row.id: (family.advice,) for family in FAMILIES},
+    "raised.packages": (
+        _PACKAGES.advice,
+        "Install all packages of the engine's environment of the releases that it asks for.",
+    ),
     "raised.value": (
         "A value was refused: the line has the reason. Without the lines before it nobody can tell "
         "whether it is a setting, a file of the model, a request, or a package that does not fit.",
@@ -262,7 +266,8 @@ def packages(frames: Sequence[str]) -> Mapping[str, str]:
     """The package whose import failed, and the one that refused it, by the frames."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     found = [_PACKAGE.match(frame) for frame in (*imports[-1:], *frames[-1:])]
-    return dict(zip(("importing", "raising"), (one[1] for one in found if one), strict=False))
+    names = [one[1] for one in found if one]
+    return dict(zip(("importing", "raising"), names, strict=True)) if len(set(names)) > 1 else {}
 
 
 def family_of(frames: Sequence[str], text: str) -> Signature | None:

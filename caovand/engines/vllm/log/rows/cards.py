@@ -70,7 +70,8 @@ ROWS: tuple[Signature, ...] = (
          r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.only", "cause", "backend-unsupported",
          r"^\w{1,40}Error: (?:.{0,60}\b)?(?P<feature>[A-Za-z][\w-]{2,40}) (?:is|are) only "
-         r"supported (?:in|by|with) (?P<backend>(?:Flash|Triton|XFormers|TRTLLM|CUTLASS)\w{0,30}(?: \d)?)"),
+         r"supported (?:in|by|with) "
+         r"(?P<backend>(?:Flash|Triton|XFormers|TRTLLM|CUTLASS)\w{0,30}(?: \d)?)"),
     signature("backend.attention", "cause", "backend-unsupported",
          r"\w{0,20}Attention\w{0,10} (?:backend )?(?:does not|doesn't) (?:yet )?support"
          r"|No valid attention backend found for|Selected backend \S+ is not valid for this config"
