@@ -103,7 +103,7 @@ bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglan
 bad-arguments engine.transformers sglang sgl-project/sglang#14810
 bad-arguments engine.transformers vllm verl-project/verl#4337 PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501 baidu/vLLM-Kunlun#311
-bad-arguments env.service vllm vllm-project/vllm#34199 vllm-project/vllm#34199
+bad-arguments env.service vllm vllm-project/vllm#34199
 bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
