@@ -617,6 +617,13 @@ def test_a_client_whose_parents_proc_hides_is_not_the_engines(
     shown[30] = os.getpid()
     assert processes.descends(50)
 
+    def forbidden(pid: int, number: int) -> None:
+        assert (pid, number) == (60, 0)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert not processes.descends(60), "it is another user's"
+
 
 def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(
     engine: Engine, subreaper: None, innocent: subprocess.Popen[bytes]
