@@ -43,6 +43,7 @@ ENGINE = Engine(
     name="llamacpp",
     title="llama.cpp",
     prefers=_prefers,
+    caches=("huggingface", "llama.cpp"),
     writes=("--log-file", "--slot-save-path"),
     install=INSTALL,
     probe=PROBE,

@@ -36,6 +36,7 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
+    caches=("huggingface", "modelscope", "sglang", "torch", "torch_extensions"),
     writes=("--crash-dump-folder", "--download-dir", "--file-storage-path"),
     install=INSTALL,
     probe=PROBE,

@@ -103,6 +103,8 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
+    at_home=(".cache/tvm-ffi",),
+    caches=("huggingface", "modelscope", "torch", "torch_extensions", "vllm"),
     writes=("--download-dir", "--uds"),
     install=INSTALL,
     probe=PROBE,
