@@ -21,8 +21,8 @@ LIBRARIES = re.compile(
 """Whose caches an engine may write to: those of package managers hold other programs' code."""
 CACHES = re.compile(r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|_PROFILER_DIR$")
 FOLDERS = re.compile(
-    r"^(?:(?:HF|TORCH|TRITON)_HOME|\w+_MODELS|(?:RAY_)?TMPDIR|TE?MP|CUDA_MPS_\w+_DIRECTORY"
-    r"|CCACHE_DIR|XDG_(?:CONFIG|DATA)_HOME|VLLM_(?:CONFIG_ROOT|RPC_BASE_PATH|DEBUG_DUMP_PATH)"
+    r"^(?:(?:HF|TORCH|TRITON)_HOME|OLLAMA_MODELS|(?:RAY_)?TMPDIR|TE?MP|CUDA_MPS_\w+_DIRECTORY"
+    r"|CCACHE_DIR|VLLM_(?:CONFIG_ROOT|RPC_BASE_PATH|DEBUG_DUMP_PATH)"
     r"|FLASHINFER_(?:WORKSPACE_BASE|CUBIN_DIR)|TRITON_DUMP_DIR"
     r"|TORCH_(?:EXTENSIONS_DIR|TRACE|COMPILE_DEBUG_DIR))$"
 )
