@@ -81,14 +81,14 @@ def test_of_the_cache_at_home_it_writes_to_what_engines_keep_there(tmp_path: Pat
 
 
 CACHES = ("UV_CACHE_DIR", "PIP_CACHE_DIR", "NPM_CONFIG_CACHE", "MY_CACHE")
-FOLDERS = ("CAOVAN_MODELS", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+FOLDERS = ("CAOVAN_MODELS", "OLLAMA_MODELS", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
 @pytest.mark.parametrize("name", [*CACHES, *FOLDERS])
 def test_no_variable_of_other_programs_opens_a_folder(name: str, tmp_path: Path) -> None:
     """Models that others serve, units of a `systemd --user`, what a shell reads, programs."""
     assert written(tmp_path, {name: "/srv/theirs"}) == set()
-    assert written(tmp_path, {"OLLAMA_MODELS": "/srv/its"}) == {"/srv/its"}
+    assert written(tmp_path, {"ITS_MODELS": "/srv/its"}, folders=("ITS_MODELS",)) == {"/srv/its"}
 
 
 def test_of_the_settings_it_writes_to_vllms(tmp_path: Path) -> None:

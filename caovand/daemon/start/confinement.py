@@ -15,13 +15,13 @@ from caovand.core.engine.record import Engine
 
 LIBRARIES = re.compile(
     r"^(?:AMD_COMGR|CUDA|CUPY|CUTE_DSL|DATA_GYM|DEEP_GEMM|DG|FLASHINFER|FLASH_ATTENTION|FLYDSL|HELION"
-    r"|HF|HUGGINGFACE|LLAMA|LMCACHE|MIOPEN|MODELSCOPE|NUMBA|OUTLINES|PYTORCH|QUACK|SGL|SGLANG|TIKTOKEN"
+    r"|HF|HUGGINGFACE|LMCACHE|MIOPEN|MODELSCOPE|NUMBA|OUTLINES|PYTORCH|QUACK|TIKTOKEN"
     r"|TILELANG|TORCH|TORCHINDUCTOR|TRANSFORMERS|TRITON|TVM|VLLM|XGRAMMAR)_"
 )
 """Whose caches an engine may write to: those of package managers hold other programs' code."""
 CACHES = re.compile(r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|_PROFILER_DIR$")
 FOLDERS = re.compile(
-    r"^(?:(?:HF|TORCH|TRITON)_HOME|OLLAMA_MODELS|(?:RAY_)?TMPDIR|TE?MP|CUDA_MPS_\w+_DIRECTORY"
+    r"^(?:(?:HF|TORCH|TRITON)_HOME|(?:RAY_)?TMPDIR|TE?MP|CUDA_MPS_\w+_DIRECTORY"
     r"|CCACHE_DIR|VLLM_(?:CONFIG_ROOT|RPC_BASE_PATH|DEBUG_DUMP_PATH)"
     r"|FLASHINFER_(?:WORKSPACE_BASE|CUBIN_DIR)|TRITON_DUMP_DIR"
     r"|TORCH_(?:EXTENSIONS_DIR|TRACE|COMPILE_DEBUG_DIR))$"
@@ -30,9 +30,9 @@ FOLDERS = re.compile(
 OF_ALL = ("/tmp", "/var/tmp", "/dev/shm", PROC)
 AT_HOME = (".cupy", ".deep_gemm", ".nv", ".tilelang", ".triton")
 IN_CACHE = (
-    "comgr", "deep_gemm", "flashinfer", "huggingface", "llama.cpp", "lmcache", "miopen",
-    "modelscope", "numba", "nvidia", "outlines", "sgl_diffusion", "sglang", "tilelang", "torch",
-    "torch_extensions", "torch_inductor", "triton", "tvm-ffi", "vllm",
+    "comgr", "cuda-python", "cutile-python", "deep_gemm", "flashinfer", "huggingface", "lmcache",
+    "miopen", "modelscope", "numba", "nvidia", "outlines", "tilelang", "torch", "torch_extensions",
+    "torch_inductor", "triton", "tvm-ffi", "vllm",
 )  # fmt: skip
 IN_CONFIG = ("vllm",)
 """Where libraries write if no variable names a folder, at home and in ~/.cache and ~/.config or
@@ -79,7 +79,7 @@ def confinement(
     hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
     asked = _written(config.engine.extra_args, engine.writes)
-    named = _named(env, dict(config.engine.env))
+    named = _named(env, engine.folders, dict(config.engine.env))
     # In caovan's cache each library makes its own.
     usual = (path for path in _usual(engine, env) if places.cache not in Path(path).parents)
     writable = (str(places.cache), *named, *usual, *OF_ALL, *asked, *config.engine.writable)
@@ -115,11 +115,15 @@ def _written(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
             yield os.path.dirname(path) if name.endswith(("file", "uds")) else path
 
 
-def _named(env: Mapping[str, str], chosen: Collection[str]) -> Iterator[str]:
-    """The folders that variables name for the engine; `chosen` ones are set for it alone."""
+def _named(env: Mapping[str, str], own: Collection[str], chosen: Collection[str]) -> Iterator[str]:
+    """The folders that variables name: the engine's `own`, its libraries', caches in `chosen`.
+
+    Those that the configuration sets are chosen, for the engine alone.
+    """
     for name, value in env.items():
         cache = CACHES.search(name) and (LIBRARIES.match(name) or name in chosen)
-        if os.path.isabs(value) and name != "XDG_CACHE_HOME" and (cache or FOLDERS.match(name)):
+        written = name in own or cache or FOLDERS.match(name)
+        if written and name != "XDG_CACHE_HOME" and os.path.isabs(value):
             yield value
 
 

@@ -44,6 +44,7 @@ ENGINE = Engine(
     title="llama.cpp",
     prefers=_prefers,
     caches=("huggingface", "llama.cpp"),
+    folders=("LLAMA_CACHE",),
     writes=("--log-file", "--slot-save-path"),
     install=INSTALL,
     probe=PROBE,
