@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 
 from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
+from caovand.core.healing.answer import LEAD
 from caovand.core.healing.failure import Failure, Finding
+from caovand.core.secrets import hide
 from caovand.engines import registry
 from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
+from caovand.engines.common.logs.hit import MAX_TEXT
 from caovand.engines.common.logs.rows import (
     building,
     exits,
@@ -25,16 +28,26 @@ from caovand.engines.common.logs.rows import (
 )
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.logs.rows.python import ANY_PROGRAM
-from caovand.engines.common.logs.whole_log import lines_of, without_secrets
+from caovand.engines.common.logs.whole_log import HIDDEN, lines_of, without_secrets
 from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
 
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
 )
 """journald's unit, or a container's name, before a line."""
+_PARTS = re.compile(
+    r".{0,300}?(?:/(?P<vllm>vllm)/(?:v1|engine|entrypoints|model_executor|worker|executor"
+    r"|distributed)/|/(?P<sglang>sglang)/(?:srt|multimodal_gen)/"
+    r"|:\d{1,5}/(?P<route>get_model_info|health_generate|get_server_info)\b)"
+)
+"""Engines' own files and routes: they tell whose log it is where nothing else does."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 _DECIDED = 2
+_FLUSH = re.compile(r"\S")
+"""A line of its own, not one of a traceback's source."""
+MAX_LEAD = 5000
+"""Lines before the end of a process, or of the log, that may name its reason."""
 _ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
 _COMMON = frozenset(
     row.id
@@ -84,7 +97,36 @@ def starts() -> tuple[str, ...]:
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
-    return _cut_short(_whole(text), text)
+    return _with_lead(_cut_short(_whole(text), text), text)
+
+
+def _with_lead(
+    found: tuple[Writer, Explanation] | None, text: str
+) -> tuple[Writer, Explanation] | None:
+    """An explanation without a cause, with the nearest line that sounds like one."""
+    if found is None or found[1].reached == "serving":
+        return found
+    writer, explanation = found
+    finding = explanation.finding
+    if finding is not None and not _shows_an_end(writer.engine, finding):
+        return found
+    lines = lines_of(text)
+    end = finding.line - 1 if finding else len(lines)
+    lead = next((n for n in range(end - 1, max(end - MAX_LEAD, 0) - 1, -1)
+                 if _FLUSH.match(lines[n]) and is_alarming(lines[n])), None)  # fmt: skip
+    if lead is None:
+        return found
+    heard = hide(lines[lead].strip()[:MAX_TEXT], mark=HIDDEN)
+    if finding is None:
+        advice = f"Line {lead + 1} sounds like an error, but no known failure matches it: {heard}"
+        return writer, replace(explanation, advice=(*explanation.advice, advice))
+    captures = {**finding.captures, LEAD: f"line {lead + 1}: {heard}"}
+    return writer, replace(explanation, finding=replace(finding, captures=captures))
+
+
+def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:
+    kind = engine.log.kinds.get(finding.signature) if engine else None
+    return kind in ("consequence", "wrapper") and finding.failure != "unknown"
 
 
 def _cut_short(
@@ -156,7 +198,7 @@ def _certainty(found: tuple[Writer, Explanation] | None) -> int:
 def _explained(text: str) -> tuple[Writer, Explanation] | None:
     lines = lines_of(text)
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
-    counts = Counter(_written_by(engines, lines, text.split("\n")))
+    counts = Counter(_written_by(engines, lines, text.split("\n")) or _named_in(lines))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
         return Writer(engine.name, engine.title), engine.explain(text)
@@ -185,6 +227,11 @@ def _written_by(
         found += [unit[1] for unit in units if unit and unit[1] in engines]
     servers = {e.log.embeds: name for name, e in engines.items() if e.log.embeds and name in found}
     return [servers.get(name, name) for name in found]
+
+
+def _named_in(lines: Sequence[str]) -> list[str]:
+    parts = (_PARTS.match(line) for line in lines)
+    return ["vllm" if part["vllm"] else "sglang" for part in parts if part]
 
 
 def _of_kernel(lines: Sequence[str]) -> Explanation:

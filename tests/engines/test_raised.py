@@ -48,6 +48,11 @@ CASES = [
     ("transformers/models/auto/auto_factory.py:from", "AttributeError: x", "configuration"),
     ("sglang/srt/managers/template_manager.py:f", "TypeError: x", "template"),
     ("somebody/a.py:<module>", "RuntimeError: operator does not exist", "import"),
+    (
+        "transformers/integrations/a.py:<module> > kernels/a.py:__init__",
+        "ValueError: x",
+        "packages",
+    ),
 ]
 
 
@@ -56,7 +61,7 @@ def test_the_nearest_code_that_is_known_names_the_family(
     frame: str, text: str, family: str
 ) -> None:
     outer = f"{PACKAGES}vllm/entrypoints/llm.py:__init__"
-    row = family_of([outer, PACKAGES + frame], text)
+    row = family_of([outer, *(PACKAGES + one for one in frame.split(" > "))], text)
     assert row is not None
     assert row.id == f"raised.{family}"
     assert row.kind == "generic", "it is likely, never certain"

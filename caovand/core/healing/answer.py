@@ -32,6 +32,8 @@ Heals = Literal["yes", "waits", "no", "depends"]
 _FAILED = "the state is FAILED until you change something"
 _DEFAULTS = Plan("", {}, {}, device="cuda")
 """The plan assumed for a log that does not show the engine's arguments: its defaults."""
+LEAD = "lead"
+"""The name of a capture: a line before an end that sounds like its reason, but is not known."""
 MAX_STEPS = 3  # rungs that a forecast of the ladder names
 
 _SURE: Mapping[str, Certainty] = {
@@ -40,7 +42,7 @@ _SURE: Mapping[str, Certainty] = {
 _WHY: Mapping[Certainty, str] = {
     "certain": "the first line that names a cause; what fails after it follows from that",
     "likely": "the first line that fits, and no line near it explains the failure better",
-    "effect": "no line before it names a cause; it shows only how the engine ended",
+    "effect": "no line before it is known to name a cause; it shows only how the engine ended",
     "unknown": "the first failure reported, in words that no known cause matches",
 }
 
@@ -86,6 +88,8 @@ def answer(
     sure = _certainty(finding, kind)
     heals, how = _forecast(plan, finding, rules)
     why = _WHY[sure] if finding.line else "no single line: the log's course shows it"
+    if LEAD in finding.captures:
+        why = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
     changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
     return Answer(sure, why, changes, heals, how, tuple(resembles))
 

@@ -12,7 +12,7 @@ from typing import Any
 _SURE = {
     "certain": "certain",
     "likely": "likely",
-    "effect": "the effect is certain, the cause is not in the log",
+    "effect": "the effect is certain, its cause is not known",
     "unknown": "not known",
 }
 _HEALS = {"yes": "yes", "waits": "it waits", "no": "no", "depends": "it depends"}

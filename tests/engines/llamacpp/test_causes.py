@@ -22,7 +22,7 @@ from caovand.engines.llamacpp.log.signatures import BY_ID, SIGNATURES
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "llamacpp"
 CAUSED = [
-    ("assertion", "engine-died", "llama.assert", "load"),
+    ("assertion", "engine-died", "ggml.assertion", "load"),
     ("bad-hyperparameter", "model-missing", "llama.model.shape", "load"),
     ("bad-override", "bad-arguments", "llama.args.value", "resolve"),
     ("bad-value", "bad-arguments", "llama.args.value", "resolve"),

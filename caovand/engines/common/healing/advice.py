@@ -14,7 +14,7 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
+from caovand.engines.common.healing.advice_texts import GENERAL, RUNTIMES, SPECIAL, Sentences
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
 _ADVISES = re.compile(
@@ -25,7 +25,19 @@ _SETTING = re.compile(
     r"(?<![\w-])--[a-z][\w-]{2,40}|`[a-z]{1,30}(?:_[a-z]{1,30}){1,5}`"
     r"|\b[a-z]{1,30}(?:_[a-z]{1,30}){1,5}(?= ?[(=] ?\d)"
 )
+_NAMED = re.compile(
+    r"\b(?:VLLM|SGLANG|OLLAMA)_[A-Z][A-Z0-9_]{2,60}\b|\blib[\w+-]{1,60}\.so(?:\.\d{1,6}){0,3}\b"
+)
+"""Variables and libraries, which help to search whatever the failure is."""
 MAX_NAMED = 4
+DRIVEN_BY = "driven_by"
+"""The name of a capture: what drives the card, by other lines of the log."""
+_RUNTIMES: Mapping[str, re.Pattern[str]] = {
+    "Vulkan": re.compile(r"\bvk::|\bggml_vulkan\b|\bVulkan\d?\b|ErrorDeviceLost|DeviceLostError"),
+    "SYCL": re.compile(r"\bSYCL\b|\bggml_sycl\b|\b(?:UR_RESULT|PI)_ERROR_|CHECK_TRY_ERROR"),
+    "ROCm": re.compile(r"\bROCm\b|\bHIP error|\bhipError|\bHSA_STATUS|by GPU node"),
+    "Metal": re.compile(r"kIO\w{2,6}CommandBuffer|\bggml_metal\w"),
+}
 _UNSURE = (
     "That is what the line says; it came from code that was already running, so that another "
     "start or another kernel may do without the change."
@@ -63,15 +75,31 @@ def sentences(
     """Say what happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
     found = (
-        special.get(name) or SPECIAL.get(name) or general.get(failure) or GENERAL.get(failure, ())
+        special.get(name)
+        or SPECIAL.get(name)
+        or RUNTIMES.get((failure, runtime_of(finding)))
+        or general.get(failure)
+        or GENERAL.get(failure, ())
     )
     texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
     if failure == "unknown" and name in UNSURE_ROWS:
         texts.append(_UNSURE)
     names = _named_options(finding)
-    if not names or any(name in text for name in names for text in texts):
-        return texts
-    return [*texts, f"The line names {', '.join(names)}."]
+    if any(name in text for name in names for text in texts):
+        names = []
+    frame = finding.text.startswith("#")  # of a debugger, which names a library in each
+    found = () if frame else _NAMED.finditer(finding.text)
+    named = dict.fromkeys(match.group() for match in found)
+    names += [name for name in named if name not in names and name not in " ".join(texts)]
+    return [*texts, f"The line names {', '.join(names[:MAX_NAMED])}."] if names else texts
+
+
+def runtime_of(finding: Finding) -> str:
+    """What drives the card that failed, by the line or by others of its log: "" for CUDA."""
+    for runtime, pattern in _RUNTIMES.items():
+        if pattern.search(finding.text):
+            return runtime
+    return str(finding.captures.get(DRIVEN_BY, ""))
 
 
 def _named_options(finding: Finding) -> list[str]:

@@ -28,12 +28,14 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "illegal-access": (
         "A kernel accessed invalid memory. Lowering memory shares does not help.",
-        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+        "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
+        "| grep -i xid",
         "If it began with a new release of the engine, install the older release.",
     ),
     "launch-failure": (
         "A kernel could not be launched.",
-        "Check the kernel log for Xid lines: journalctl -k | grep -i xid",
+        "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
+        "| grep -i xid",
     ),
     "collective-timeout": ("The cards stopped exchanging data: check `nvidia-smi topo -m`.",),
     "gpu-lost": (
@@ -70,6 +72,34 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "the engine's issues for its words, and report the log.",
     ),
 }
+_CRASHED: tuple[Failure, ...] = ("illegal-access", "launch-failure", "gpu-lost")
+_OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
+    "Vulkan": (
+        "The card stopped working for Vulkan: its driver reset it, or the release "
+        "asks of it what it cannot do; these lines do not show which. Keep fewer layers on it "
+        "(--gpu-layers), update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer "
+        "release; the log of the kernel or of Windows names a reset.",
+    ),
+    "SYCL": (
+        "The SYCL backend, which drives Intel's cards, reported an error: its device, often the "
+        "processor's own graphics, or its driver does not do what was asked. Leave that device out "
+        "(--device), use the build for Vulkan or for the processor, or update Intel's driver and "
+        "oneAPI.",
+    ),
+    "ROCm": (
+        "A kernel failed on the AMD card: check that this build of ROCm supports it (rocminfo, "
+        "HSA_OVERRIDE_GFX_VERSION), update driver and ROCm, or use the build for Vulkan; "
+        "`journalctl -k | grep -i amdgpu` shows a reset.",
+    ),
+    "Metal": (
+        "Metal ended a computation: shorten the context, lower --ubatch-size, or keep fewer layers "
+        "on the card (--gpu-layers); then try another release.",
+    ),
+}
+RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+    (failure, runtime): texts for failure in _CRASHED for runtime, texts in _OF_RUNTIME.items()
+}
+"""Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **building.ADVICE,
     **exits.ADVICE,
@@ -101,7 +131,35 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "must put the host's there: build the image without the driver's packages (nvidia-*, "
         "libnvidia-*); install only the CUDA toolkit in it.",
     ),
+    "env.service": (
+        "{variable} holds {uri}, where the engine expects a number or a name. Kubernetes sets such "
+        "variables in every pod for each Service, named after it (a Service vllm makes "
+        "VLLM_PORT): rename the Service, set enableServiceLinks: false in the pod, or set or unset "
+        "{variable} yourself.",
+        "A variable holds {number}, where the engine expects a port. Kubernetes sets such "
+        "variables for each Service, named after it: rename the Service, or set "
+        "enableServiceLinks: false.",
+    ),
+    "proxy.itself": (
+        "The request of the server to itself ({itself}) went through the proxy {proxy}, which "
+        "answered {status}: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0 in its "
+        "environment, or unset http_proxy there.",
+    ),
+    "start.itself": (
+        "The server waited for itself at {itself} and did not reach it: the lines do not show why. "
+        "See whether an http_proxy is set without no_proxy=127.0.0.1,localhost,::1, whether IPv6 "
+        "works on this machine's loopback, name another --host (127.0.0.1), or do without the "
+        "warm-up request; if it is the release's own fault, another one helps.",
+    ),
+    "host.library.other": (
+        "{library} is loaded, which is not the release that the program was built for ({version} "
+        "is not in it): a library of the machine is found before the program's own. Take its "
+        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove a link of that name, or "
+        "install that release; then start again.",
+    ),
     "driver.old": (
+        "The image asks for {condition}, which the host's driver does not meet: update the host's "
+        "NVIDIA driver, or take an image made with an older CUDA.",
         "A library asks the driver for {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
@@ -251,6 +309,27 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "net.failed": (
         "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
         "in its unit). What is downloaded already is kept: try again.",
+    ),
+    "ggml.exception": (
+        "The program ended by a C++ exception that nothing caught ({exception}). That is a fault "
+        "of this release, and what led to it is not in these lines: try another release, and see "
+        "what the lines before show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended by a C++ exception that nothing caught ({type}). That is a fault of "
+        "this release, and what led to it is not in these lines: try another release, and see "
+        "what the lines before show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended itself {nameless} a reason in these lines: see the ones before, and try "
+        "another release.",
+    ),
+    "ggml.aborted": (
+        "The program aborted itself. The check or error that made it do so is printed before the "
+        "backtrace, and is not in these lines: explain the lines above, too, or try another "
+        "release.",
+    ),
+    "ggml.assertion": (
+        "A check in the program's own code failed. That is a fault of this release with this model "
+        "or these settings, not of the card: install a newer release (or an older one, if it "
+        "began with an update). Until then leave out what few use: several slots (-np, --parallel "
+        "1 instead), drafts, quantized caches, --flash-attn, a split over cards.",
     ),
     "ggml.operation": (
         "A backend has no implementation of an operation of this model: install a newer release "

@@ -16,7 +16,8 @@ access-denied sandbox.families vllm vllm-project/vllm#12474
 access-denied system.execute any vllm-project/vllm#15461
 access-denied system.user vllm HabanaAI/vllm-fork#929
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
-backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 zai-org/GLM-4#510
+backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 vllm-project/vllm#1284
+backend-unsupported backend.only vllm vllm-project/vllm#22325
 backend-unsupported backend.quantization vllm vllm-project/vllm#57713
 backend-unsupported cache.fp8 any vllm-project/vllm#15336
 backend-unsupported cache.fp8 sglang kvcache-ai/ktransformers#1978
@@ -24,6 +25,7 @@ backend-unsupported cache.fp8 vllm vllm-project/vllm#26431 1CatAI/1Cat-vLLM#27
 backend-unsupported cuda.arch any vllm-project/vllm#18995 ray-project/ray#52377
 backend-unsupported cuda.arch vllm vllm-project/vllm#32109 vllm-project/vllm#9419
 backend-unsupported driver.old any vllm-project/vllm#5635
+backend-unsupported driver.old host NVIDIA/nvidia-docker#543
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255 abetlen/llama-cpp-python#1064
 backend-unsupported driver.old sglang sgl-project/sglang#8131
 backend-unsupported engine.dtype any vllm-project/vllm#16608
@@ -31,7 +33,7 @@ backend-unsupported engine.dtype vllm intel/llm-scaler#636
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported family.metal ollama ollama/ollama#15835
 backend-unsupported feature.card any vllm-project/vllm#40851 yhfgyyf/vllm-deepseek-v4-sm89#90
-backend-unsupported feature.card vllm vllm-project/vllm#24109
+backend-unsupported feature.card vllm sasha0552/pascal-pkgs-ci#23 vllm-project/vllm#24109
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.operation llamacpp LostRuins/koboldcpp#1412
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.cpp#22729
@@ -82,12 +84,16 @@ bad-arguments args.value vllm intel/intel-xpu-backend-for-triton#7322
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
+bad-arguments engine.cuda any vllm-project/vllm#36099 kvcache-ai/ktransformers#1960
+bad-arguments engine.cuda sglang sgl-project/sglang#29646
+bad-arguments engine.cuda vllm zai-org/GLM-4#510 vllm-project/vllm#3387
 bad-arguments engine.import any flashinfer-ai/flashinfer#794 sgl-project/sglang#14398
 bad-arguments engine.import sglang sgl-project/sglang#945 sgl-project/sglang#9195
 bad-arguments engine.import vllm baidu/vLLM-Kunlun#386 llm-d/llm-d#661
-bad-arguments engine.loader any vllm-project/vllm#36099 vllm-project/vllm#3147
+bad-arguments engine.libc vllm vllm-project/vllm#5594
+bad-arguments engine.loader any vllm-project/vllm#3147 huggingface/open-r1#684
 bad-arguments engine.loader sglang sgl-project/sglang#13948
-bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#3387
+bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
 bad-arguments engine.mismatch llamacpp ggml-org/llama.cpp#14315
 bad-arguments engine.mismatch sglang sgl-project/sglang#565
@@ -97,6 +103,7 @@ bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglan
 bad-arguments engine.transformers sglang sgl-project/sglang#14810
 bad-arguments engine.transformers vllm verl-project/verl#4337 PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501 baidu/vLLM-Kunlun#311
+bad-arguments env.service vllm vllm-project/vllm#34199
 bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
@@ -113,6 +120,7 @@ bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
 bad-arguments host.library llamacpp fboulnois/llama-cpp-docker#8
 bad-arguments host.library ollama ollama/ollama#9069 ollama/ollama#7546
+bad-arguments host.library.other ollama ollama/ollama#3729
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
 bad-arguments llama.convert llamacpp ggml-org/llama.cpp#9927 ggml-org/llama.cpp#5142
@@ -143,9 +151,10 @@ bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-cont
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
-bad-arguments raised.configuration vllm vllm-project/vllm#34199
+bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments raised.connector vllm vllm-project/production-stack#582 vllm-project/vllm#15960
 bad-arguments raised.model vllm NVIDIA/nim-deploy#60
+bad-arguments raised.packages vllm odysseus-dev/odysseus#191
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
@@ -153,7 +162,7 @@ bad-arguments sglang.refused sglang sgl-project/sglang#23233
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828 vllm-project/vllm#6732
-collective-timeout nccl.network sglang sgl-project/sglang#5602
+collective-timeout nccl.network sglang sgl-project/sglang#5602 sgl-project/sglang#3820
 collective-timeout nccl.network vllm gpustack/gpustack#2125 vllm-project/vllm#5779
 collective-timeout npu.group any hiyouga/LlamaFactory#3839
 collective-timeout npu.group vllm vllm-project/vllm-ascend#397
@@ -187,9 +196,10 @@ engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89 Future-House/paper
 engine-died family.abort llamacpp ggml-org/llama.cpp#12956 ggml-org/llama.cpp#28753
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
-engine-died llama.assert any ggml-org/llama.cpp#21404
-engine-died llama.assert llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
-engine-died llama.terminate llamacpp ggml-org/llama.cpp#7221
+engine-died ggml.aborted ollama ollama/ollama#17080
+engine-died ggml.assertion any ggml-org/llama.cpp#21404
+engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
+engine-died ggml.exception llamacpp ggml-org/llama.cpp#7221 mozilla-ai/llamafile#785
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
@@ -222,26 +232,32 @@ gpu-absent container.gpu any cedricxie/apollo_perception_ros#20 docker/for-win#1
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/nvidia-driver#43
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
+gpu-absent driver.nouveau host mattshma/bigdata#133
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
 gpu-absent gpu.absent any haotian-liu/LLaVA#683 gpustack/gpustack#4678
 gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
+gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
 gpu-absent nvml.argument any vllm-project/vllm#9865
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#9938
+gpu-absent nvml.unknown ollama ollama/ollama#11373
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
+gpu-absent ollama.card.old ollama ollama/ollama#1992
 gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33 likelovewant/ollama-for-amd#56
 gpu-absent ollama.cuda.absent ollama ollama/ollama#7666 ollama/ollama#4492
 gpu-absent ollama.discovery ollama ollama/ollama#13308
 gpu-absent ollama.driver ollama ollama/ollama#8638 ollama/ollama#6840
 gpu-absent ollama.driver.context ollama ollama/ollama#6637 ollama/ollama#11812
+gpu-absent ollama.runtime ollama ollama/ollama#3497 ollama/ollama#6647
 gpu-absent sglang.absent sglang flashinfer-ai/flashinfer#2546
 gpu-lost amd.reset host ggml-org/llama.cpp#21724 freebsd/drm-kmod#387
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155 Bumblebee-Project/Bumblebee#554
 gpu-lost xid.lost host NVIDIA/open-gpu-kernel-modules#507 leptonai/gpud#46
 hang rpc.timeout vllm vllm-project/vllm#19668
 hang sglang.watchdog sglang sgl-project/sglang#3752
+hang step.timeout vllm vllm-project/vllm#5901
 host-oom ggml.context llamacpp ggml-org/whisper.cpp#1915
 host-oom host.killed host oobabooga/textgen#440 deepseek-ai/DeepSeek-VL2#90
 host-oom host.oom host AMD-AGI/GEAK#398
@@ -256,6 +272,7 @@ host-oom unit.killed llamacpp ggml-org/llama.cpp#20509
 host-oom unit.killed ollama ollama/ollama#11231
 illegal-access amd.fault host ROCm/legacy-rocm-build#6157
 illegal-access cuda.illegal any sgl-project/sglang#22987 sgl-project/mini-sglang#89
+illegal-access cuda.illegal sglang sgl-project/sglang#18785
 illegal-access cuda.illegal vllm zai-org/GLM-V#172
 illegal-access llama.cuda.illegal any sgl-project/sglang#37648
 illegal-access llama.cuda.illegal llamacpp turbo-tan/llama.cpp-tq3#11 ggml-org/llama.cpp#27749
@@ -276,6 +293,7 @@ jit-toolchain jit.cc vllm vllm-project/vllm#30441 aivrar/vllm-windows-build#6
 jit-toolchain jit.compiler any vllm-project/vllm#4201
 jit-toolchain jit.header any vllm-project/vllm#19656 theroyallab/tabbyAPI#456
 jit-toolchain jit.header sglang sgl-project/sglang#5389
+jit-toolchain jit.major vllm vllm-project/vllm#31740
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
@@ -332,8 +350,10 @@ model-missing model.json vllm vllm-project/vllm#26161
 model-missing model.missing any shuaijiang/Ke-Omni-R#4 waybarrios/vllm-mlx#86
 model-missing model.missing vllm open-webui/open-webui#10950 vllm-project/vllm-omni#2170
 model-missing model.tensor any vllm-project/vllm#12304 sgl-project/sglang#3604
-model-missing model.tensor sglang sgl-project/sglang#4598 sgl-project/sglang#577
+model-missing model.tensor sglang sgl-project/sglang#4598 sgl-project/sglang#10175
 model-missing model.tensor vllm vllm-project/llm-compressor#959 hiyouga/LlamaFactory#8254
+model-missing model.tied sglang sgl-project/sglang#577
+model-missing model.tied vllm vllm-project/vllm#14212 vllm-project/vllm#6758
 model-missing model.tokenizer any vllm-project/vllm#8995
 model-missing ollama.family.file ollama ollama/ollama#17279
 model-missing ollama.file ollama ollama/ollama#8245 ollama/ollama#13314
@@ -347,6 +367,7 @@ network hub.vocabulary any openai/harmony#46
 network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
+node-lost ray.address vllm eugr/spark-vllm-docker#227
 node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
 node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927 vllm-project/vllm#13909
@@ -357,9 +378,10 @@ port-busy port.busy vllm vllm-project/vllm#9763 vllm-project/vllm#7196
 sampler-oom oom.sampler vllm vllm-project/vllm#27508 vllm-project/vllm#17939
 shared-memory-limit sglang.smem sglang sgl-project/sglang#6001
 shm-full shm.full any microsoft/RepPoints#18
-shm-full shm.full vllm MiniMax-AI/MiniMax-01#42
+shm-full shm.full vllm MiniMax-AI/MiniMax-01#42 microsoft/WSL#12467
 start-stall llama.health llamacpp containers/ramalama#2570
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
+start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116
 vram-busy vram.busy vllm vllm-project/vllm#20305 vllm-project/vllm#25837
 """

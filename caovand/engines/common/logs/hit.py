@@ -9,7 +9,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.signature import Signature
 
 MAX_TEXT = 400  # characters kept of a line
-_EXPLAINED = 10
+_EXPLAINED = 20
 """How many lines after a generic cause may hold a better one."""
 
 

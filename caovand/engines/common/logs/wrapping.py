@@ -23,7 +23,7 @@ _PREFIX = re.compile(
     r"|\[[\w-]{1,40} std(?:out|err)\] "
     r"|[\w.@-]{1,100} {1,40}\| |\[pod/[\w./-]{1,300}\] "
     rf"|{_DAY} - [\w.]{{1,60}} - [A-Z]{{4,8}} - "
-    rf"|{_DAY} (?:\| |std(?:out|err) [FP] )?"
+    rf"|{_DAY} (?:[+-]\d\d:?\d\d (?:[A-Z]{{2,5}} )?)?(?:\| |std(?:out|err) [FP] )?"
     rf"|\[{_DAY}\] (?=(?!SIG)[A-Z]{{4,8}} |\(\w|Traceback| {{2}}File)"
     r"|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
     rf"|\[{_DAY}\] \[\w{{1,10}}\] \[[\w-]{{1,30}}\] (?:[\w.]{{1,20}}: )?"
@@ -65,9 +65,12 @@ _WIDTHS, _MIN_BROKEN = (60, 400), 3
 _BEGINS = re.compile(
     r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
     r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
-    r"|[\w.]{0,80}(?:Error|Exception)\b|\w{1,40}: |[-=+|]{3}"
+    r"|[\w.]{0,80}(?:Error|Exception)\b|(?:[A-Z]\w{0,40}|[a-z]{1,20}_\w{1,40}"
+    r"|error|warning|note|info|fatal|panic|main|docker|llama|ollama|vllm) {0,12}: |[-=+|]{3}"
 )
 """How a line of its own begins; the rest of a broken one may begin with anything."""
+_VALUES = re.compile(r" {12,60}(?:\w{1,30}=)?[\[{]{1,2}'")
+"""A list or mapping as Python prints it."""
 
 
 def unwrap(line: str) -> str:
@@ -112,6 +115,19 @@ def join_wrapped(text: str) -> str:
 
     The rest of a broken line becomes an empty one, so that every line keeps its number.
     """
+    return _join_at_width("\n".join(_with_values(text.split("\n"))))
+
+
+def _with_values(lines: list[str]) -> list[str]:
+    """Lines with the values of a message that stand alone on the next line, far indented."""
+    for n in range(len(lines) - 1, 0, -1):
+        if lines[n - 1] and _VALUES.match(lines[n]):
+            lines[n - 1] += f" {lines[n].strip()}"
+            lines[n] = ""
+    return lines
+
+
+def _join_at_width(text: str) -> str:
     lines = text.split("\n")
     width = max(map(len, lines), default=0)
     if not _WIDTHS[0] <= width <= _WIDTHS[1]:

@@ -51,6 +51,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
         " recommends).",
     ),
+    "llama.cards.unused": (
+        "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
+        "Either it was built without a backend for the card (build it with -DGGML_CUDA=ON, "
+        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or take such a package), or its backend finds none: "
+        "`llama-server --list-devices` shows what it sees.",
+    ),
     "llama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
         " file of fewer bits, or check with nvidia-smi what else uses the card.",

@@ -20,7 +20,8 @@ from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 NEAR = 40
 _ANNOUNCING = "llama.load"
 _CRASHES = frozenset({
-    "llama.assert", "llama.terminate", "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
+    "ggml.assertion", "ggml.exception", "ggml.aborted",
+    "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
     "unit.killed", "unit.ended", "signal.ended", "signal.instruction",

@@ -22,6 +22,9 @@ _FULL = re.compile(
     r"(?:srv +)?(?:decode|update_slots) ?: failed to (?:find (?:free space in the KV cache"
     r"|a memory slot)|decode the batch, n_batch = 1,)"
 )
+_NO_CARD = re.compile(
+    r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"
+)
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
@@ -31,10 +34,13 @@ def _rate(line: str) -> Sample | None:
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of the end, else that requests did not fit the cache, which ends no server."""
+    """The cause of the end, else what ends no server: no card is used, requests do not fit."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
+        if _NO_CARD.search(line[:MAX_TEXT]):
+            text = line.strip()[:MAX_TEXT]
+            return Finding("gpu-absent", text, "resolve", {}, "llama.cards.unused", number)
         if _FULL.match(line) or _FULL.match(line[line.find(" W ") + 3 :][:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             return Finding("kv-cache-short", text, "serving", {}, "llama.cache.full", number)

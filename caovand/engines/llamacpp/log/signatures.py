@@ -127,15 +127,13 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.download.denied", "cause", "access-denied", r"status(?: code)?: 40[13]\b"),
     *network.ROWS,
     # Ends
-    signature("llama.assert", "generic", "engine-died",
+    signature("ggml.assertion", "generic", "engine-died",
          r"^(?P<place>[\w./\\:~+-]{1,200}\.(?:cpp|c|cu|cuh|h|hpp):\d+): (?:GGML_ASSERT|fatal error|"
          r"GGML_ABORT|CUDA error)|^(?:GGML|LLAMA)_ASSERT(?:: (?P<path>\S{1,300}:\d{1,6}): |\()"
          r"|: Assertion [`'].{1,300}' failed|: failed assertion [`'].{1,300}"
          r"|^Assertion failed: .{1,200}, file (?P<source>.{1,200}), line \d"),
     *ggml_families.ROWS,
-    signature("llama.terminate", "consequence", "engine-died",
-         r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
-         r"|without)"),
+    *ggml.ENDS,
     signature("llama.request.image", "cause", "bad-arguments",
          r"not compiled for multimodal or the model projector|(?:image"
          r"|audio) input is not supported"

@@ -50,6 +50,29 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "card through, in a container let its runtime do so (--gpus all).",
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
+    "ollama.runtime": (
+        "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
+        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "CUDA does not start (code {state_of}), so Ollama serves on the processor. Usually the "
+        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
+        "The driver is older than Ollama's CUDA library (code {old_of}): update the driver.",
+        "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
+        "CUDA_VISIBLE_DEVICES.",
+        "CUDA sees no card (code {none_of}): run nvidia-smi as Ollama's user, and check "
+        "CUDA_VISIBLE_DEVICES.",
+        "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
+        "reboot.",
+        "CUDA does not start (code {code_of}), so Ollama serves on the processor: run nvidia-smi, "
+        "and reboot.",
+    ),
+    "ollama.card.old": (
+        "This release of Ollama takes the card to be too old (compute capability {capability}), "
+        "and serves on the processor. Releases differ in this: install a newer one (most take 5.0 "
+        "and above), or use another card.",
+    ),
     "ollama.discovery": (
         "Ollama found no card that its libraries can use, so it serves on the processor: run "
         "nvidia-smi; update the driver, or install another release of Ollama.",

@@ -22,7 +22,7 @@ NEAR = 40
 _DRIVER = "ollama.driver"
 """The signature of a server without its cards, which serves on the processor anyway."""
 _REFUSED = "ollama.card.refused"
-_OF_DISCOVERY = ("ollama.discovery", _REFUSED)
+_OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app")
 """Signatures that are evidence at any level but debug."""
@@ -40,7 +40,9 @@ _RAW = re.compile(
     r"|created by \S|github\.com/ollama/|cuda driver library "
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
-_OLD = re.compile(r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu )")
+_OLD = re.compile(
+    r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu |.{0,60}\btoo old\b)|cudaSetDevice err: \d"
+)
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """At least one library can use a card, even if others cannot."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")

@@ -64,6 +64,13 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
+    signature("ollama.runtime", "generic", "gpu-absent",
+         r"(?:cudart|cuda|nvcuda|nvml)\w{0,10} (?:vram )?init failure: (?:(?P<state>999|3|46|802"
+         r"|304)|(?P<old>35)|(?P<none>100)|(?P<code>\d{1,4}))\b"
+         r"|cudaSetDevice err: (?:(?P<state_of>999|3|46|802|304)|(?P<old_of>35)|(?P<none_of>100)"
+         r"|(?P<code_of>\d{1,4}))\b"),
+    signature("ollama.card.old", "generic", "gpu-absent",
+         r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
     signature("ollama.discovery", "generic", "gpu-absent", r"failure during .{0,20}GPU discovery"),
     # A card is there, and the server says why it does not use it
     signature("ollama.card.refused", "generic", "gpu-absent",
@@ -157,6 +164,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
+    *ggml.ENDS,
     signature("ollama.crash", "consequence", "engine-died",
          r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
          r"|goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\(|created by \S{1,200} in goroutine \d"

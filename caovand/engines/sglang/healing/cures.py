@@ -37,6 +37,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": ("attention",),
     "driver.old": (),
+    "start.itself": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
-from caovand.engines.common.logs.rows.raised import BUILDING, family_of
+from caovand.engines.common.logs.rows.raised import BUILDING, family_of, packages
 from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
@@ -26,6 +26,7 @@ _REPORTS = re.compile(
     r"Exit code: -?\d|Initialization failed\.|"
     r"(?:\w{1,40} )?[Ww]atchdog timeout \(|Capture cuda graph failed|"
     r"max_total_tokens=\d{1,12} is larger than the profiled value -|"
+    r"Server warmup failed|https?://\S{1,100} \"[A-Z]{3,7} https?://|"
     r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception|"
     r"(?:Decode|Prefill) transfer failed for request|Failed to send kv chunk"
 )
@@ -134,7 +135,7 @@ def find_cause(
         row = first(SIGNATURES, message)
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
-                row = (trace.row_of(message) or row[0], row[1])
+                row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase

@@ -33,6 +33,8 @@ _WHERE: Mapping[str, str] = {
     "weights": "The weights do not fit config.json, or this release cannot read them: check that "
     "both are of the same model and revision, then try a newer release of the engine.",
 }
+_SAY_MORE = frozenset({"model.tied", "model.tensor"})
+"""Texts that name what in the checkpoint does not fit."""
 
 
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
@@ -48,7 +50,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     advice = [] if refused else sentences(finding, known, SPECIAL, GENERAL)
     advice += _settings_passed(finding, plan) if plan else []
     advice += of_ladder(finding, HEALING, _way, plan)
-    if where and finding.failure != "plugin-error":
+    if where and finding.failure != "plugin-error" and finding.signature not in _SAY_MORE:
         advice.insert(0, where)
     if finding.failure == "start-stall" and _host_is_short(figures):
         advice.insert(

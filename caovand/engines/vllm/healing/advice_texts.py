@@ -256,6 +256,37 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
         "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
     ),
+    "ray.address": (
+        "Ray has no node with the address {address} that has a free card: where a machine has "
+        "several networks, a node joins Ray under another address than the one vLLM asks for. "
+        "Compare with `ray list nodes`, then start Ray on that node with --node-ip-address="
+        "{address}, or set VLLM_HOST_IP on each node to the address that Ray lists.",
+    ),
+    "step.timeout": (
+        "A step did not end within VLLM_ENGINE_ITERATION_TIMEOUT_S (60 s unless set), and the "
+        "engine gave up; these lines do not show why. A worker may hang or have died, the cards "
+        "may have stopped exchanging data (NCCL_P2P_DISABLE=1 and --disable-custom-all-reduce tell "
+        "whether that is it), or the step is that slow: then raise the variable. The lines of the "
+        "workers before this one say more.",
+    ),
+    "engine.lost": (
+        "The API server lost the engine core. What ended the core is not in this line: its own "
+        "traceback is further up in the log, before the first line that names EngineDeadError.",
+        "A process of it ended with {fault}: start the same plan again first.",
+    ),
+    "backend.only": (
+        "{feature} need {backend}, which is not in use here, or does not run on this card: name "
+        "another attention backend that has them (--attention-backend TRITON_ATTN; before 0.11 the "
+        "variable VLLM_ATTENTION_BACKEND, for gpt-oss TRITON_ATTN_VLLM_V1), or install a newer "
+        "release.",
+    ),
+    "jit.major": (
+        "FlashInfer has this kernel for compute capabilities that begin with {majors} only, and "
+        "found none of these to build for: the card is another one (nvidia-smi "
+        "--query-gpu=compute_cap), or FLASHINFER_CUDA_ARCH_LIST leaves it out. Let the engine use "
+        "another backend for that part (the traceback names it), or install a release of "
+        "FlashInfer and of the engine that knows the card.",
+    ),
     "ray.resources": (
         "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "
         "node names as many cards as on the head, and that nothing else uses this Ray.",

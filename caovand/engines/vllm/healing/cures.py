@@ -101,6 +101,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
+    "jit.major": ("sampler-plain", "experts", "attention"),
+    "backend.only": ("attention",),
 }
 
 # A client's request ends the engine, whatever the plan is.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.hit import explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
-from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of
+from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of, packages
 from caovand.engines.vllm.log.component import (
     Hit,
     component_of,
@@ -40,7 +40,14 @@ _RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 # Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 _OPERATORS = frozenset(
-    {"engine.broken", "engine.loader", "engine.import", "engine.absent", "args.uneven"}
+    {
+        "engine.broken",
+        "engine.loader",
+        "engine.cuda",
+        "engine.import",
+        "engine.absent",
+        "args.uneven",
+    }
 )
 
 # Only these rows explain those better; other generic rows yield to any cause.
@@ -50,6 +57,7 @@ _BETTER: Mapping[str, frozenset[str]] = {
         {
             "engine.broken",
             "engine.loader",
+            "engine.cuda",
             "engine.transformers",
             "engine.libc",
             "engine.package",
@@ -167,6 +175,7 @@ def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
             family = None
         if family is not None and row is None:
             row, failure = family, family.means(hit.phase)
+            captures |= packages(hit.frames)
         elif family is not None and row is not None and family.id in BUILDING:
             failure = as_raised_by_reader(row).means(hit.phase)
     if row and row.id in _OPERATORS and hit.phase != "serving":

@@ -12,7 +12,7 @@ _RAW = re.compile(
     r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
     r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API (?:failed|returns)"
-    r"|libc\+\+abi: terminating"
+    r"|libc\+\+abi: terminating|error: Uncaught SIG|#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?\w"
     r"|(?:Memory access fault|HW Exception) by GPU|\"?hipErrorNoBinaryForGpu|get_\w{1,60}: "
     r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "
     r"|(?:unable|failed) to allocate (?:\w{2,20} )?buffer|cudaMalloc failed: "
@@ -57,6 +57,19 @@ ROWS = (
          r"|\[(?:create_node|graph_compute)\] (?:invalid|failed)"
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
+ENDS = (
+    signature("ggml.exception", "consequence", "engine-died",
+         r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
+         r"|(?P<nameless>without))"
+         r"|^libc\+\+abi: terminating (?:due to|with) uncaught exception(?: of type "
+         r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
+    # A debugger's or ggml's own backtrace, and how llamafile reports a signal
+    signature("ggml.aborted", "consequence", "engine-died",
+         r"^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
+         r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
+         r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
+)  # fmt: skip
+"""A program that ended itself: what it says before is the reason, this is not."""
 FILE = (
     signature("llama.file.cut", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"

@@ -27,9 +27,11 @@ _RAW = re.compile(
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
+    r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
+    r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
 
 ROWS = (
@@ -44,7 +46,8 @@ ROWS = (
     signature("driver.old", "cause", "backend-unsupported",
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
          r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
-         r"|nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)\b"),
+         r"|nvidia-container-cli: requirement error: "
+         r"(?:unsatisfied condition: (?P<condition>[^\\\"]{1,60}[\w.]))?"),
     signature("container.files", "cause", "gpu-absent",
          r"file creation failed: (?P<path>\S{1,400}): file exists"),
     signature("container.gpu", "cause", "gpu-absent",
@@ -122,6 +125,24 @@ ROWS = (
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "
          r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
+    # A library of the machine is found before the one that the program brings
+    signature("host.library.other", "cause", "bad-arguments",
+         r"(?P<library>[^\s:]{1,300}\.so[\w.]{0,20}): version [`']"
+         r"(?P<version>(?!(?:GLIBC|GLIBCXX|CXXABI)_)[^'`\s]{1,80})' not found"),
+    # Kubernetes names variables after a Service, which programs read as settings of their own
+    signature("env.service", "cause", "bad-arguments",
+         r"\b(?P<variable>[A-Z][A-Z0-9]{1,30}(?:_[A-Z0-9]{1,30}){1,5})\b.{0,40}['\"= ]"
+         r"(?P<uri>tcp://[\w.:-]{3,80})"
+         r"|invalid literal for int\(\) with base 10: '(?P<number>tcp://[\w.:-]{3,80})'"),
+    # A client behind a proxy asks for a whole address, not for a path
+    signature("proxy.itself", "cause", "bad-arguments",
+         r"^https?://(?P<proxy>[^\s\"]{1,100}) \"[A-Z]{3,7} https?://(?P<itself>(?:0\.0\.0\.0"
+         r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"
+         r"[^\s\"]{0,200} HTTP/[\d.]{1,3}\" (?P<status>[45]\d\d)\b"),
+    signature("start.itself", "generic", "start-stall",
+         r"\b(?:did not|does not|could not|failed to|never) (?:become ready|respond|answer|connect"
+         r"|be reached)\b.{0,60}https?://(?P<itself>(?:0\.0\.0\.0"
+         r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"),
     signature("cache.fp8", "cause", "backend-unsupported",
          r"fp8e4nv not supported in this architecture"),
 )  # fmt: skip

@@ -10,7 +10,11 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import runtime
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
-_FRAME = re.compile(r'\s*File "([^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_FRAME = re.compile(
+    r'(?:\s*File "|(?=[\w.~/-]{3,300}\.py", line \d))([^"]+)", line (?P<line>\d+)'
+    r"(?:, in (?P<function>\S+))?"
+)
+"""Of the first frame of an excerpt the beginning may be cut off."""
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 MAX_REST = 3
@@ -81,9 +85,14 @@ ROWS = (
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
          r"No supported config format found in (?P<folder>\S{1,300})"),
+    signature("model.tied", "cause", "model-missing",
+         r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
+         r"|no module or parameter named '?"
+         r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
     # The checkpoint is whole, but the engine's class for it has no such tensor
     signature("model.tensor", "cause", "model-missing",
-         r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
+         r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
+         r"(?:scale|absmax|zero|g_idx|qweight|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
          r"|There is no module or parameter named '?(?P<parameter>[\w.]{1,200})"
@@ -114,7 +123,8 @@ ROWS = (
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
-         r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}failed"
+         r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
+         r"(?:failed|returned \d{1,3} ?\((?P<reason>[^)]{1,60})\))"
          r"|The client socket has (?:timed out|failed to connect)|Gloo connect\w{1,20} failed"
          r"|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]|\bmonitoredBarrier\b"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"

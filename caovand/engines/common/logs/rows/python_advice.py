@@ -36,6 +36,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
     ),
     "nccl.network": (
+        "A rank could not connect to the address in the line: {reason}.",
         "The ranks cannot reach each other: name the network's interface in NCCL_SOCKET_IFNAME and "
         "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),
@@ -109,15 +110,21 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
+    "model.tied": (
+        "The checkpoint has an output layer of its own (lm_head), and this release's code for the "
+        "model has none, because config.json ties it to the embeddings (tie_word_embeddings): "
+        "install a newer release, which skips it, or save the checkpoint again without it.",
+    ),
     "model.tensor": (
         "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
-        "know: its quantization is not supported for this architecture, config.json belongs to "
-        "another checkpoint, or the release is too old.",
+        "know: the release is too old for it, or config.json belongs to another checkpoint.",
+        "{scale} is part of a quantization, which this release may not support for this "
+        "architecture: try another quantization of the model.",
         "The checkpoint has {parameter}, which this release's code for the model does not know: "
         "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
         "too old.",
         "The files are readable, so fetching them again does not help: check that config.json and "
-        "the weights are of one model, and try a newer release or another quantization.",
+        "the weights are of one model, and try a newer release.",
     ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request asks what it "

@@ -65,6 +65,17 @@ FAMILIES: tuple[Family, ...] = (
         nearest=True,
     ),
     _family(
+        "packages", "bad-arguments",
+        r"(?:^|/)(?:transformers|kernels|tokenizers|accelerate|diffusers|peft|huggingface_hub"
+        r"|torchvision|torchaudio|torchao|triton|xformers|flash_attn|bitsandbytes|compressed_tensors"
+        r"|gradio|numba|scipy|sklearn|pandas)/[^:]{0,200}:<module>$",
+        _ANY,
+        "The package {importing} cannot be imported: the installed {raising} refuses what it asks "
+        "for. Their releases do not fit each other: install the release of {raising} that "
+        "{importing} was made for, or the engine again with all its packages in an environment of "
+        "its own.",
+    ),
+    _family(
         "toolchain", "jit-toolchain",
         r"/(?:flashinfer/jit/|flashinfer_jit|deep_gemm/jit|tilelang/(?:jit|contrib|cache)/|tvm_ffi/cpp"
         r"|triton/runtime/build\.py|torch/utils/cpp_extension\.py|sglang/jit_kernel/utils)",
@@ -208,10 +219,9 @@ FAMILIES: tuple[Family, ...] = (
         r"|mistral_common/|tokenizers/|tiktoken/|sentencepiece/|pydantic/)"
         r"|:create_engine_config$",
         rf"{REFUSES.pattern}|{_CONFIGURED}",
-        "The engine's arguments, the model's configuration or its tokenizer were refused before "
-        "anything was loaded: the line has the reason, and starting again cannot help. If it "
-        "names nothing that you set, the release of Transformers or of the engine does not fit "
-        "the model.",
+        "Code that reads the engine's arguments and environment, or the model's configuration and "
+        "tokenizer, gave up: the line has its reason, and another start ends the same way. Which "
+        "of them is at fault, or whether a release of a package is, the line alone tells.",
     ),
     _family(
         "template", "bad-arguments",
@@ -227,11 +237,17 @@ REFUSED_VALUE = signature(
     r"ValueError: (?!.{0,200}\b(?:leak|corrupt|bug|unexpected|internal))(?:\S{1,100} ){2}", UNSURE,
 )  # fmt: skip
 """A sentence about a value, without a frame that shows which code it is from."""
+_PACKAGES = next(family for family in FAMILIES if family.row.id == "raised.packages")
 ROWS: tuple[Signature, ...] = (*(family.row for family in FAMILIES), REFUSED_VALUE)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **{family.row.id: (family.advice,) for family in FAMILIES},
+    "raised.packages": (
+        _PACKAGES.advice,
+        "Install all packages of the engine's environment of the releases that it asks for.",
+    ),
     "raised.value": (
-        "A setting, the model's files or a request is refused: the line has the engine's reason.",
+        "A value was refused: the line has the reason. Without the lines before it nobody can tell "
+        "whether it is a setting, a file of the model, a request, or a package that does not fit.",
     ),
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
@@ -241,6 +257,17 @@ _ENTRY = re.compile(
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
 )
 """Code around the part that is cut out of an excerpt."""
+
+
+_PACKAGE = re.compile(r"(?:^|.*/(?:site|dist)-packages/|.*?/)([a-z]\w{1,40})/[^:]{1,200}:\S*$")
+
+
+def packages(frames: Sequence[str]) -> Mapping[str, str]:
+    """The package whose import failed, and the one that refused it, by the frames."""
+    imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
+    found = [_PACKAGE.match(frame) for frame in (*imports[-1:], *frames[-1:])]
+    names = [one[1] for one in found if one]
+    return dict(zip(("importing", "raising"), names, strict=True)) if len(set(names)) > 1 else {}
 
 
 def family_of(frames: Sequence[str], text: str) -> Signature | None:

@@ -42,15 +42,21 @@ ROWS = (
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
+    # These libraries are numbered as CUDA is
+    signature("engine.cuda", "cause", "bad-arguments",
+         r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
+         r"(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: cannot open shared object file", SERVED),
     signature("engine.loader", "cause", "bad-arguments",
          r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
          r"|file too short|invalid ELF header|cannot allocate memory in static TLS"
          r"|failed to map segment)"
-         r"|Could not load any common_ops library"
          r"|'NoneType' object has no attribute "
          r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
          r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
+    # The reasons are in the lines after it
+    signature("engine.kernels", "generic", "bad-arguments",
+         r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "build.no-card": (
@@ -88,6 +94,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A compiler ran and refuses the source ({why}): the source was written for another release "
         "of the compiler, the CUDA toolkit or PyTorch. Take a build that fits the installed "
         "PyTorch, or install the releases that its build asks for.",
+    ),
+    "engine.cuda": (
+        "{library} is a library of CUDA {major}, and is not there: a package was built for CUDA "
+        "{major}, and the environment has the libraries of another release, or none. Install the "
+        "package's build for the CUDA that PyTorch has here (torch.version.cuda), or PyTorch and "
+        "engine for CUDA {major}; the package nvidia-cuda-nvrtc-cu{major} or "
+        "nvidia-cuda-runtime-cu{major} brings the library alone.",
+    ),
+    "engine.kernels": (
+        "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "
+        "loader's reason. Install the engine again with its PyTorch and kernels of one release, in "
+        "an environment of its own.",
     ),
     "engine.loader": (
         "{library} was built for another PyTorch, which has {of_torch}.",

@@ -52,11 +52,12 @@ ROWS: tuple[Signature, ...] = (
     signature("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
     *toolchain.ROWS,
+    signature("jit.major", "generic", "jit-toolchain",
+         r"No supported CUDA architectures found for major versions \[(?P<majors>[\d, ]{1,40})\]"),
     signature("jit.toolkit", "cause", "jit-toolchain",
          r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
          r"'(?!compute_No )(?P<arch>[\w']{1,40})"
-         r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"
-         r"|No supported CUDA architectures found for major versions"),
+         r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"),
     signature("jit.nvcc", "generic", "jit-toolchain",
          python.BUILD + r"|libcuda\.so cannot found"),
     signature("jit.refused", "cause", "backend-unsupported",
@@ -67,6 +68,10 @@ ROWS: tuple[Signature, ...] = (
          python.COMPILER),
     signature("jit.link", "cause", "jit-toolchain",
          r"\bcannot find -l(?P<library>\w{1,40})"),
+    signature("backend.only", "cause", "backend-unsupported",
+         r"^\w{1,40}Error: (?:.{0,60}\b)?(?P<feature>[A-Za-z][\w-]{2,40}) (?:is|are) only "
+         r"supported (?:in|by|with) "
+         r"(?P<backend>(?:Flash|Triton|XFormers|TRTLLM|CUTLASS)\w{0,30}(?: \d)?)"),
     signature("backend.attention", "cause", "backend-unsupported",
          r"\w{0,20}Attention\w{0,10} (?:backend )?(?:does not|doesn't) (?:yet )?support"
          r"|No valid attention backend found for|Selected backend \S+ is not valid for this config"

@@ -18,6 +18,9 @@ ROWS: tuple[Signature, ...] = (
          r"^RayNodeError: (?P<fact>cannot join .*|vLLM cannot start: .*)"),
     signature("ray.gcs", "generic", "node-lost",
          r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
+    signature("ray.address", "cause", "node-lost",
+         r"No available node types can fulfill resource request.{0,60}"
+         r"'node:(?P<address>[\da-fA-F.:]{3,45})'"),
     signature("ray.resources", "cause", "node-lost",
          r"Cannot provide a placement group|Ray does not allocate any GPUs on the driver node"
          r"|^ValueError: Current node has no GPU available"
@@ -60,6 +63,8 @@ ROWS: tuple[Signature, ...] = (
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
          r"|^Failed: Cuda error \S{1,200}/custom_all_red"),
+    # The engine loop before the V1 engine
+    signature("step.timeout", "consequence", "hang", r"^Engine iteration timed out"),
     signature("rpc.timeout", "consequence", "hang",
          r"RPC call to (?P<call>\w+) timed out|^TimeoutError at \S{1,100}shm_broadcast\.py:"),
     signature("start.timeout", "consequence", "start-stall",
