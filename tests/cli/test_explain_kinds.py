@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from caovand.cli.main import main
+from caovand.engines.common.logs.wrapping import join_wrapped
 from caovand.engines.writer import explain_log
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"
@@ -95,3 +96,90 @@ def test_a_page_claims_no_version_of_nobody(
     file.write_text(text)
     assert main(["explain", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("12:07 | x /opt/vllm/v1/engine/core.py went wrong", "vllm"),
+        ("12:07 | x /opt/sglang/srt/server.py went wrong", "sglang"),
+        ('http://10.0.0.2:3138 "GET http://0.0.0.0:25600/get_model_info HTTP/1.1" 403 3', "sglang"),
+    ],
+)
+def test_files_and_routes_of_an_engine_show_whose_log_it_is(text: str, name: str) -> None:
+    found = explain_log(text)
+    assert found is not None
+    assert found[0].name == name
+
+
+ABORTED = "#1  0x00007735c815572d in ggml_abort () from /opt/libggml-base.so.0"
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("", "no line before it is known to name a cause"),
+        ("ollama: something that could not be done", "a cause may be in line 1: ollama: something"),
+    ],
+)
+def test_an_end_without_a_known_cause_names_the_line_that_sounds_like_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, why: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text(f"{before}\nggml_load: x\n{ABORTED}\n")
+    assert main(["explain", str(file)]) == 0
+    assert why in capsys.readouterr().out
+
+
+def test_where_nothing_is_known_the_last_alarming_line_is_named() -> None:
+    found = explain_log(
+        "ggml_load: x\nggml_load: the frobnicator failed, token=hf_abcdefghijklmnop"
+    )
+    assert found is not None
+    assert found[1].finding is None
+    assert found[1].advice[0].startswith("Line 2 sounds like an error")
+    assert "hf_abcdefghijklmnop" not in found[1].advice[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "runtime"),
+    [
+        (
+            "ggml_vulkan: Found 1 Vulkan devices:\nllama_x: error: vk::Queue: ErrorDeviceLost",
+            "Vulkan",
+        ),
+        ("SYCL error: CHECK_TRY_ERROR(x): Exception caught in this line of code.", "SYCL"),
+        ("ggml_cuda_init: found 1 ROCm devices:\nROCm error: unspecified launch failure", "AMD"),
+        ("ggml_cuda_init: found 1 CUDA devices:\nCUDA error: unspecified launch failure", "Xid"),
+    ],
+)
+def test_advice_about_a_crashed_card_is_for_what_drives_it(lines: str, runtime: str) -> None:
+    found = explain_log(lines)
+    assert found is not None
+    advice = " ".join(found[1].advice)
+    assert runtime in advice
+    assert ("Xid" in advice) == (runtime == "Xid")
+
+
+def test_a_variable_or_library_in_the_line_is_named() -> None:
+    line = "ERROR 11-20 09:00:00 [x.py:1] ValueError: VLLM_FROBNICATE is broken, see libfrob.so.3"
+    found = explain_log(line)
+    assert found is not None
+    assert "The line names VLLM_FROBNICATE, libfrob.so.3." in found[1].advice
+
+
+def test_values_alone_on_the_next_line_belong_to_the_message() -> None:
+    text = f"(EngineCore pid=7) [autoscaler] Error: x\n{' ' * 20}{{'GPU': 1.0}}\nend"
+    assert join_wrapped(text).split("\n")[:2] == [
+        "(EngineCore pid=7) [autoscaler] Error: x {'GPU': 1.0}", "",
+    ]  # fmt: skip
+
+
+def test_a_word_broken_at_the_edge_is_joined() -> None:
+    full = [
+        "a" * 100,
+        "b" * 100,
+        "c" * 100,
+        "nvidia-container-cli: unsatisfied condi".rjust(100, "d"),
+    ]
+    assert "unsatisfied condition: cuda" in join_wrapped("\n".join([*full, "tion: cuda >= 9.0"]))

@@ -6,7 +6,7 @@ The settings to change come from the ladder's tables, in its order and words.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from caovand.core.healing.answer import suspects
@@ -32,6 +32,10 @@ _NAMED = re.compile(
 MAX_NAMED = 4
 DRIVEN_BY = "driven_by"
 """The name of a capture: what drives the card, by other lines of the log."""
+_FOUND = re.compile(
+    r".{0,60}?(?:(?P<vulkan>ggml_vulkan: Found [1-9])|found [1-9]\d? (?P<name>ROCm|CUDA|SYCL) dev"
+    r"|using device (?P<device>Vulkan|SYCL|ROCm|CUDA)\d)"
+)
 _RUNTIMES: Mapping[str, re.Pattern[str]] = {
     "Vulkan": re.compile(r"\bvk::|\bggml_vulkan\b|\bVulkan\d?\b|ErrorDeviceLost|DeviceLostError"),
     "SYCL": re.compile(r"\bSYCL\b|\bggml_sycl\b|\b(?:UR_RESULT|PI)_ERROR_|CHECK_TRY_ERROR"),
@@ -92,6 +96,13 @@ def sentences(
     named = dict.fromkeys(match.group() for match in found)
     names += [name for name in named if name not in names and name not in " ".join(texts)]
     return [*texts, f"The line names {', '.join(names[:MAX_NAMED])}."] if names else texts
+
+
+def driven_by(lines: Sequence[str]) -> str:
+    """What drives the cards that ggml found, by its log: "" for CUDA or if unknown."""
+    names = [found[found.lastgroup or 0] for line in lines if (found := _FOUND.match(line[:200]))]
+    names = ["Vulkan" if name.startswith("ggml_vulkan") else name for name in names]
+    return names[0] if names and "CUDA" not in names else ""
 
 
 def runtime_of(finding: Finding) -> str:

@@ -88,7 +88,7 @@ _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
     ),
     "ROCm": (
         "A kernel failed on the AMD card: check that this build of ROCm supports it (rocminfo, "
-        "HSA_OVERRIDE_GFX_VERSION), update driver and ROCm, or use the build for Vulkan; "
+        "HSA_OVERRIDE_GFX_VERSION), update driver and ROCm, or use another backend's build; "
         "`journalctl -k | grep -i amdgpu` shows a reset.",
     ),
     "Metal": (
@@ -311,12 +311,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "in its unit). What is downloaded already is kept: try again.",
     ),
     "ggml.exception": (
-        "The program ended by a C++ exception that nothing caught ({exception}). That is a fault "
-        "of this release, and what led to it is not in these lines: try another release, and see "
-        "what the lines before show (a context shift: use a longer --ctx-size or shorter prompts).",
-        "The program ended by a C++ exception that nothing caught ({type}). That is a fault of "
-        "this release, and what led to it is not in these lines: try another release, and see "
-        "what the lines before show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended by a C++ exception that nothing caught ({exception}): a fault of this "
+        "release, or a case that it does not handle. What led to it is not in this line; a line "
+        "that begins with what() has its text. Try another release, and see what the lines before "
+        "show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended by a C++ exception that nothing caught ({type}): a fault of this "
+        "release, or a case that it does not handle. What led to it is not in this line; a line "
+        "that begins with what() has its text. Try another release, and see what the lines before "
+        "show (a context shift: use a longer --ctx-size or shorter prompts).",
         "The program ended itself {nameless} a reason in these lines: see the ones before, and try "
         "another release.",
     ),
