@@ -17,7 +17,7 @@ import socket
 import sys
 from typing import Any
 
-PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_DUMPABLE = 1, 15, 4
 OURS = "caovand."
 CALLED = (
     "engine_access",
@@ -39,12 +39,16 @@ def main() -> None:
     # No engine may look into or change this process, though it has the same user.
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    link = socket.socket(fileno=0)
+    link, us = socket.socket(fileno=0), os.getpid()
     while True:
         data, descriptors, _, _ = socket.recv_fds(link, 16, 2)
         if not data:
             return
         if len(descriptors) == 2 and os.fork() == 0:
+            # One that hangs, or that an engine has stopped, must not outlive us.
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != us:
+                os._exit(0)
             _answer(*descriptors)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -23,6 +24,8 @@ ANSWER_S = 10.0
 MARGIN_S = 2.0
 """A call has ended by then; what has not answered was stopped."""
 END_S = 5.0
+LOOP_S = 0.5
+"""How long a call keeps an event loop, which is not to wait for a program that was stopped."""
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
 
@@ -37,14 +40,22 @@ class Helper:
         self._name, self._start = name, start
         self._lock = threading.Lock()
         self._running: tuple[socket.socket, Program] | None = None
+        self._owed: tuple[Any, float] | None = None
+        """The answer that an event loop did not wait for any longer, and since when."""
 
     def call(self, name: str, args: Sequence[Any], limit_s: float) -> Any:
-        """Call a function by its name; raises OSError, also where it takes too long."""
-        request = json.dumps([name, args, limit_s])
-        try:
-            data = self._called(request, limit_s + MARGIN_S)
-        except TimeoutError:
-            data = self._called(request, ANSWER_S - MARGIN_S)
+        """Call a function by its name; raises OSError, also where it takes too long.
+
+        On an event loop, that is LOOP_S.
+        """
+        if _is_on_loop():
+            data = self._called_briefly(json.dumps([name, args, LOOP_S]))
+        else:
+            request = json.dumps([name, args, limit_s])
+            try:
+                data = self._called(request, limit_s + MARGIN_S)
+            except TimeoutError:
+                data = self._called(request, ANSWER_S - MARGIN_S)
         try:
             answer: dict[str, Any] = dict(json.loads(data))
         except (ValueError, TypeError, RecursionError):
@@ -58,63 +69,119 @@ class Helper:
     def close(self) -> None:
         """End it."""
         with self._lock:
-            self._end()
+            self._end(END_S)
 
     def _called(self, text: str, limit_s: float) -> bytes:
         """The answer to one request; TimeoutError ends the program that did not give it."""
-        read_end, write_end = os.pipe()
-        with open(read_end, "rb", buffering=0) as answers:
-            try:
-                with open(in_memory(text), "rb") as request:
-                    asked = self._send([request.fileno(), write_end])
-            finally:
-                os.close(write_end)
+        with self._lock:
+            answers, asked = self._asked(text, ANSWER_S)
+        with answers:
             try:
                 return _read(answers, time.monotonic() + limit_s)
             except TimeoutError:
                 with self._lock:
                     if self._running is asked:  # before Linux 6.12, an engine may have stopped it
-                        self._end()
+                        self._end(END_S)
                 raise
 
-    def _send(self, descriptors: Sequence[int]) -> tuple[socket.socket, Program]:
+    def _called_briefly(self, text: str) -> bytes:
+        """The answer to one request within LOOP_S; the program may owe it for ANSWER_S.
+
+        It may be starting. Until it has answered, further calls fail at once.
+        """
+        deadline = time.monotonic() + LOOP_S
+        if not self._lock.acquire(timeout=LOOP_S):
+            raise TimeoutError("it is busy")
+        try:
+            if self._owed is not None:
+                answers, since = self._owed
+                if _is_readable(answers, 0.0):
+                    self._settle()
+                elif time.monotonic() < since + ANSWER_S:
+                    raise TimeoutError("it owes an answer")
+                else:
+                    self._end(LOOP_S)
+            answers, _ = self._asked(text, LOOP_S)
+        finally:
+            self._lock.release()
+        try:
+            data = _read(answers, deadline)
+        except TimeoutError:
+            self._owed = answers, time.monotonic()
+            raise
+        answers.close()
+        return data
+
+    def _asked(self, text: str, limit_s: float) -> tuple[Any, tuple[socket.socket, Program]]:
+        """Send a request; where its answer comes, and who is to answer."""
+        read_end, write_end = os.pipe()
+        answers = open(read_end, "rb", buffering=0)  # noqa: SIM115
+        try:
+            with open(in_memory(text), "rb") as request:
+                return answers, self._send([request.fileno(), write_end], limit_s)
+        except BaseException:
+            answers.close()
+            raise
+        finally:
+            os.close(write_end)
+
+    def _send(self, descriptors: Sequence[int], limit_s: float) -> tuple[socket.socket, Program]:
         """Send a request to the program, to a new one if there is none; return it."""
-        with self._lock:
-            if self._running is not None:
-                with contextlib.suppress(OSError):
-                    socket.send_fds(self._running[0], [b"call"], descriptors)
-                    return self._running
-                self._end()  # before Linux 6.12, an engine may have ended it
-            self._running = self._begun()
-            socket.send_fds(self._running[0], [b"call"], descriptors)
-            return self._running
+        if self._running is not None:
+            with contextlib.suppress(OSError):
+                self._running[0].settimeout(limit_s)  # a stopped one's buffer fills
+                socket.send_fds(self._running[0], [b"call"], descriptors)
+                return self._running
+            self._end(min(END_S, limit_s))  # before Linux 6.12, an engine may have ended it
+        self._running = self._begun()
+        socket.send_fds(self._running[0], [b"call"], descriptors)
+        return self._running
 
     def _begun(self) -> tuple[socket.socket, Program]:
         """Start the program; the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(ANSWER_S)  # a stopped one's buffer fills
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         with theirs, open(os.devnull, "r+b") as nothing:
             words = [sys.executable, "-I", "-S", str(PROGRAM), HOME]
             return ours, self._start(words, env, [theirs.fileno(), *[nothing.fileno()] * 2])
 
-    def _end(self) -> None:
+    def _end(self, limit_s: float) -> None:
+        self._settle()
         if self._running is not None:
             link, program = self._running
             self._running = None
             link.close()
             with contextlib.suppress(OSError, TimeoutExpired):
                 program.kill()
-                program.wait(END_S)
+                program.wait(limit_s)
+
+    def _settle(self) -> None:
+        if self._owed is not None:
+            self._owed[0].close()
+            self._owed = None
+
+
+def _is_on_loop() -> bool:
+    """Whether this thread has an event loop that waits for us."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _is_readable(answers: Any, limit_s: float) -> bool:
+    """Whether there is something to read, or the end, within this time."""
+    poll = select.poll()
+    poll.register(answers, select.POLLIN)
+    return bool(poll.poll(max(limit_s, 0.0) * 1000))
 
 
 def _read(answers: Any, deadline: float) -> bytes:
     """Read until the other end is closed; raises TimeoutError if that takes longer."""
-    poll = select.poll()
-    poll.register(answers, select.POLLIN)
     parts: list[bytes] = []
     while sum(map(len, parts)) <= MAX_ANSWER:
-        if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+        if not _is_readable(answers, deadline - time.monotonic()):
             break
         part = answers.read(READ_BYTES)
         if not part:

@@ -156,8 +156,10 @@ def _alternatives(
 
 
 def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[CheckResult]:
-    yield confinement_check(config.engine.confine, launch.landlock_abi())
-    if "engine_user" in (daemon := status.get("daemon", {})):
+    daemon = status.get("daemon", {})
+    user = daemon.get("engine_user", "")
+    yield confinement_check(config.engine.confine, launch.landlock_abi(), user)
+    if "engine_user" in daemon:
         yield user_check(daemon["engine_user"], daemon["own_user"])
     if config.engine.confine:
         for file in readable_keys(config):
@@ -168,8 +170,11 @@ def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[Chec
         yield from server_checks(kind, section.listen, status.get(kind.name))
 
 
-def confinement_check(confine: bool, abi: int) -> CheckResult:
-    """What keeps an engine from caovan, with the version `abi` of the kernel's Landlock."""
+def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
+    """What keeps an engine from caovan, with the version `abi` of the kernel's Landlock.
+
+    `user` is the engines' own, if the running daemon has one.
+    """
     group = "confinement"
     if not confine:
         text = "[engine] confine is off: the engine can do all that caovan's own user can"
@@ -178,10 +183,13 @@ def confinement_check(confine: bool, abi: int) -> CheckResult:
         text = "this kernel has no usable Landlock: the engine can read caovan's keys and end it"
         remedy = "use Linux 5.19 or newer with landlock among its security modules (`lsm=`)"
         return CheckResult(group, "WARN", text, remedy)
-    text = f"Landlock (version {abi}) keeps the engine from caovan's files, keys and processes"
-    if abi < launch.SCOPE_ABI:
-        text += "; before Linux 6.12 it can end the page and the gateway, which come back"
-    return CheckResult(group, "PASS", text)
+    kept = f"Landlock (version {abi}) keeps the engine from caovan's files, keys and"
+    if abi >= launch.SCOPE_ABI or user:
+        return CheckResult(group, "PASS", f"{kept} processes")
+    text = f"{kept} memory, but before Linux 6.12 an engine that runs as the daemon's user can end"
+    text += " the daemon by the id of one of its threads, and the page and the gateway"
+    remedy = f"run engines as a user of their own ({engine_user.NAME}), or use Linux 6.12 or newer"
+    return CheckResult(group, "WARN", text, remedy)
 
 
 def user_check(user: str, why_none: str) -> CheckResult:

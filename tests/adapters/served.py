@@ -47,9 +47,12 @@ Handler = Callable[[Request], Coroutine[Any, Any, Reply]]
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, handler: Handler = echo, group: str | None = None
+    folder: Path,
+    handler: Handler = echo,
+    group: str | None = None,
+    admits: Callable[[str, int], bool] = lambda name, pid: True,
 ) -> AsyncIterator[Control]:
-    served = Control(folder, group, handler)
+    served = Control(folder, group, handler, admits)
     served.start()
     try:
         yield served

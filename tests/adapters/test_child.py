@@ -258,10 +258,17 @@ def test_a_second_stop_cuts_the_grace_short(engine: Engine) -> None:
     run(test)
 
 
+def finding(look: Callable[[], tuple[Process, ...]]) -> Callable[[], Any]:
+    async def find() -> tuple[Process, ...]:
+        return look()
+
+    return find
+
+
 def sweep(*looks: tuple[Process, ...], limit_s: float = 60.0) -> tuple[Process, ...]:
     """What is left of what was seen at each look; nothing at all later ones."""
     seen = iter(looks)
-    return asyncio.run(sweeper.sweep(lambda: next(seen, ()), limit_s))
+    return asyncio.run(sweeper.sweep(finding(lambda: next(seen, ())), limit_s))
 
 
 def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +282,7 @@ def test_one_look_that_finds_nothing_proves_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_cgroup_says_it_holds_is_waited_for_and_named() -> None:
     kills: list[bool] = []
-    left = asyncio.run(sweeper.sweep(tuple, 0.1, lambda: kills.append(True), lambda: True))
+    left = asyncio.run(sweeper.sweep(finding(tuple), 0.1, lambda: kills.append(True), lambda: True))
     assert left == (sweeper.UNSEEN,)
     assert kills
 
@@ -286,7 +293,7 @@ def test_what_may_not_be_signalled_is_killed_by_its_cgroup(
     """Such as another user's processes without the spawner, which may signal them."""
     monkeypatch.setattr(processes, "send", lambda process, number: False)
     lives = [Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker")]
-    assert asyncio.run(sweeper.sweep(lambda: tuple(lives), 60.0, lives.clear)) == ()
+    assert asyncio.run(sweeper.sweep(finding(lambda: tuple(lives)), 60.0, lives.clear)) == ()
 
 
 def test_a_command_line_that_cannot_be_read_holds_nothing_up(
@@ -302,7 +309,7 @@ def test_a_command_line_that_cannot_be_read_holds_nothing_up(
     async def test() -> None:
         ticking = asyncio.ensure_future(soon(lambda: ticks.append(1), math.inf))
         looks = iter([(Process(1 << 23, 1, 1, 1, 0, "VLLM::Worker"),)])
-        assert await sweeper.sweep(lambda: next(looks, ()), 60.0) == ()
+        assert await sweeper.sweep(finding(lambda: next(looks, ())), 60.0) == ()
         ticking.cancel()
         hangs.set()
 
@@ -327,7 +334,7 @@ def test_what_outlives_kill_is_named(engine: Engine, monkeypatch: pytest.MonkeyP
     stuck = Process(7, 1, 1, 1, 0, "VLLM::EngineCore")
 
     async def test() -> None:
-        left = await sweeper.sweep(lambda: (stuck,), 0.05)
+        left = await sweeper.sweep(finding(lambda: (stuck,)), 0.05)
         assert child.for_people(left) == "VLLM::EngineCore (pid 7)"
 
     monkeypatch.setattr(processes, "send", lambda process, number: None)
@@ -616,6 +623,13 @@ def test_a_client_whose_parents_proc_hides_is_not_the_engines(
     assert processes.descends(60), "who is gone may have been one"
     shown[30] = os.getpid()
     assert processes.descends(50)
+
+    def forbidden(pid: int, number: int) -> None:
+        assert (pid, number) == (60, 0)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert not processes.descends(60), "it is another user's"
 
 
 def test_whatever_an_engine_starts_descends_from_us_and_nobody_else_does(

@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from caovand.adapters import engine_user
 from caovand.adapters.engine import evidence
+from caovand.adapters.files import trust
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.system import processes
 from caovand.core.healing.failure import Finding
@@ -52,28 +55,61 @@ def script(folder: Path, text: str) -> str:
     return str(folder / "python")
 
 
-def test_a_py_spy_beside_the_engines_python_is_asked(tmp_path: Path) -> None:
-    python = script(tmp_path, '#!/bin/sh\necho "seen $1 $4"\n')
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of our own Python."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    return tmp_path
+
+
+def test_a_py_spy_beside_our_own_python_is_asked(ours: Path) -> None:
+    python = script(ours, '#!/bin/sh\necho "seen $1 $4"\n')
     assert f"seen dump {os.getpid()}" in evidence.stacks([me()], python, 30.0)
 
 
-def test_a_py_spy_that_hangs_costs_no_more_than_the_limit(tmp_path: Path) -> None:
-    python = script(tmp_path, f"#!{sys.executable}\nimport signal\nsignal.pause()\n")
+def test_what_an_engine_may_have_written_is_run_as_the_engines_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    python = script(tmp_path, "#!/bin/sh\n")
+    tmp_path.chmod(0o777)  # root's tests own it
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert evidence.find_py_spy(python) is None
+    monkeypatch.setattr(trust.os, "geteuid", lambda: 12345)
+    assert evidence.find_py_spy("/nonexistent/python") is None
+    monkeypatch.setattr(engine_user, "_own", engine_user._Own(Mock()))
+    assert evidence.find_py_spy(python) == str(tmp_path / "py-spy")
+    assert evidence.find_py_spy("/nonexistent/python") == str(tmp_path / "py-spy")
+
+
+def test_a_program_of_root_is_no_link_to_what_others_can_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, "#!/bin/sh\n")
+    assert trust.root_program("sh", {"PATH": "/usr/bin"}) == "/usr/bin/sh"
+    monkeypatch.setattr(trust.shutil, "which", lambda *_, **__: str(tmp_path / "link"))
+    (tmp_path / "link").symlink_to(tmp_path / "py-spy")
+    (tmp_path / "py-spy").chmod(0o777)
+    assert trust.root_program("py-spy", {"PATH": "/usr/bin"}) is None
+
+
+def test_a_py_spy_that_hangs_costs_no_more_than_the_limit(ours: Path) -> None:
+    python = script(ours, "#!/bin/sh\nexec sleep 600\n")
     begun = time.monotonic()
     text = evidence.stacks([me(), me()], python, 0.3)
     assert time.monotonic() - begun < 60
     assert "(no time left)" in text
 
 
-def test_why_py_spy_saw_nothing_stands_beside_the_kernels_view(tmp_path: Path) -> None:
-    python = script(tmp_path, "#!/bin/sh\necho Permission Denied >&2\nexit 1\n")
+def test_why_py_spy_saw_nothing_stands_beside_the_kernels_view(ours: Path) -> None:
+    python = script(ours, "#!/bin/sh\necho Permission Denied >&2\nexit 1\n")
     text = evidence.stacks([me()], python, 30.0)
     assert "(py-spy: Permission Denied)" in text
     assert "waits in" in text
 
 
-def test_of_a_py_spy_without_end_only_so_much_is_kept(tmp_path: Path) -> None:
-    python = script(tmp_path, "#!/bin/sh\nyes '    deep (down.py:1)' | head -n 100000\n")
+def test_of_a_py_spy_without_end_only_so_much_is_kept(ours: Path) -> None:
+    python = script(ours, "#!/bin/sh\nyes '    deep (down.py:1)' | head -n 100000\n")
     assert len(evidence.stacks([me()], python, 30.0)) < evidence.MAX_SPIED + 1000
 
 

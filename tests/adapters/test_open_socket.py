@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import grp
 import json
 import os
 import socket
@@ -265,6 +266,66 @@ def test_a_wait_goes_on_for_who_only_ended_its_sending(
             frame = wire.encode_request(Request("wait", {}, "1")) + b"\n"
             assert wire.decode_reply(await say(folder / "status", frame, end=True)).ok
 
+    run(test)
+
+
+# -- who ---
+
+
+ADMITTED = """
+import os, socket, sys
+folder, gid = sys.argv[1], int(sys.argv[2])
+line = b'{"v":1,"id":"1","op":"status","args":{}}\\n'
+zeromq = b"\\xff" + bytes(8) + b"\\x7f"
+many = list(range(100000, 100300))
+for who, uid, own, groups in (
+    ("stranger", 65534, 65534, many), ("member", 65534, 65534, [*many, gid]),
+    ("newgrp", 65534, gid, []), ("root", 0, 0, []),
+):
+    if os.fork():
+        os.wait()
+        continue
+    os.setgroups(groups); os.setgid(own); os.setuid(uid)
+    got = []
+    for name in ("control", "events", "page", "gateway", "status"):
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(f"{folder}/{name}")
+            try:
+                link.sendall(zeromq if name == "events" else line)
+                got += [name] if link.recv(1) else []
+            except OSError:
+                pass
+    print(who, *got, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("group", ["daemon", None])
+@pytest.mark.parametrize("descends", [False, True])
+def test_whom_a_socket_admits_does_not_depend_on_its_mode(
+    folder: Path, group: str | None, descends: bool
+) -> None:
+    """An engine of our user can change the mode, and one of root become any user."""
+    folder.chmod(0o755)
+
+    async def test() -> None:
+        async with serving(folder, group=group, admits=lambda name, pid: not descends):
+            for name in ("control", "events", "page", "gateway"):
+                (folder / name).chmod(0o666)
+            words = (sys.executable, "-I", "-S", "-c", ADMITTED, str(folder), str(gid))
+            client = await asyncio.create_subprocess_exec(*words, stdout=-1)
+            output, _ = await asyncio.wait_for(client.communicate(), LIMIT_S)
+        admitted = {who: got for who, *got in map(str.split, output.decode().splitlines())}
+        may = [] if descends else ["control", "events"]
+        assert admitted == {
+            "stranger": ["status"],
+            "member": [*(may if group else []), "status"],
+            "newgrp": [*(may if group else []), "status"],
+            "root": [*may, *([] if descends else ["page", "gateway"]), "status"],
+        }
+
+    gid = grp.getgrnam("daemon").gr_gid
     run(test)
 
 

@@ -861,18 +861,19 @@ def test_root_reads_no_file_of_another_because_a_daemon_names_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("confine", "abi", "verdict", "words"),
+    ("confine", "abi", "user", "verdict", "words"),
     [
-        (True, 7, "PASS", "files, keys and processes"),
-        (True, 4, "PASS", "before Linux 6.12 it can end the page"),
-        (True, 1, "WARN", "no usable Landlock"),
-        (False, 7, "WARN", "confine is off"),
+        (True, 7, "", "PASS", "files, keys and processes"),
+        (True, 4, "", "WARN", "before Linux 6.12 an engine that runs as the daemon's user can end"),
+        (True, 4, "caovan-engine", "PASS", "files, keys and processes"),
+        (True, 1, "", "WARN", "no usable Landlock"),
+        (False, 7, "", "WARN", "confine is off"),
     ],
 )
 def test_the_doctor_names_what_keeps_the_engine_from_caovan(
-    confine: bool, abi: int, verdict: str, words: str
+    confine: bool, abi: int, user: str, verdict: str, words: str
 ) -> None:
-    found = doctor.confinement_check(confine, abi)
+    found = doctor.confinement_check(confine, abi, user)
     assert (found.group, found.verdict) == ("confinement", verdict)
     assert words in found.text
 

@@ -34,7 +34,9 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         "TMPDIR": "/srv/tmp", "CUDA_HOME": "/usr/local/cuda", "PATH": "/usr/bin",
         "VLLM_CACHE_ROOT": "relative", "TORCH_EXTENSIONS_DIR": "/srv/ext",
     }  # fmt: skip
-    engine = replace(ENGINE, at_home=(".tabby",), writes=("--download-dir", "--uds"))
+    engine = replace(
+        ENGINE, at_home=(".tabby",), caches=("hub",), writes=("--download-dir", "--uds")
+    )
     found = confinement(engine, config, places, "/opt/engine/bin/python", env)
     assert found is not None
     assert set(found.hidden) == {
@@ -43,7 +45,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     }
     assert "/opt/engine" in found.readable
     asked = {
-        *(str(tmp_path / name) for name in ("cache", ".cache", ".tabby", ".triton")),
+        *(str(tmp_path / name) for name in ("cache", ".cache/hub", ".tabby", ".triton")),
         "/srv/hf",
         "/srv/fi",
         "/srv/tmp",
@@ -52,11 +54,58 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         "/srv/run",
     }
     assert set(found.writable) == asked | {"/srv/loras", "/tmp", "/var/tmp", "/dev/shm", "/proc"}
-    named = confinement(
-        engine, config, places, "/opt/engine/bin/python", {**env, "XDG_CACHE_HOME": "/srv/xdg"}
-    )
-    assert named is not None
-    assert set(named.writable) == set(found.writable) - {str(tmp_path / ".cache")} | {"/srv/xdg"}
+
+
+def written(tmp_path: Path, env: dict[str, str], **engine: tuple[str, ...]) -> set[str]:
+    """The folders that an engine may write to with these variables, but those of all."""
+    places = Directories(*[tmp_path / name for name in ("run", "state", "cache", "log")])
+    env = {"HOME": str(tmp_path), **env}
+    found = confinement(replace(ENGINE, **engine), Config(), places, "/opt/e/bin/python", env)
+    assert found is not None
+    return {*found.writable} - {str(places.cache), "/tmp", "/var/tmp", "/dev/shm", "/proc"}
+
+
+def test_of_the_cache_at_home_it_writes_to_what_engines_keep_there(tmp_path: Path) -> None:
+    """uv links installed programs to files in its cache: whoever writes there, writes programs."""
+    for name in ("uv", "pip", "go-build", "ccache", "torch", "flashinfer", "xdg/uv", "xdg/torch"):
+        (tmp_path / ".cache" / name).mkdir(parents=True)
+    home = {str(tmp_path / ".cache" / name) for name in ("torch", "flashinfer")}
+    assert written(tmp_path, {}, caches=("hub",)) == home | {str(tmp_path / ".cache/hub")}
+    xdg = tmp_path / ".cache/xdg"
+    env = {"XDG_CACHE_HOME": str(xdg)}
+    named = written(tmp_path, env, caches=("hub",))
+    assert named == home | {str(xdg / name) for name in ("hub", "torch")}
+    # A service's, whose folder that is: each library makes its own.
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path / "cache")}
+    assert written(tmp_path, env, caches=("hub",), at_home=(".tabby",)) == set()
+
+
+CACHES = ("UV_CACHE_DIR", "PIP_CACHE_DIR", "NPM_CONFIG_CACHE", "MY_CACHE")
+FOLDERS = ("CAOVAN_MODELS", "OLLAMA_MODELS", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+
+@pytest.mark.parametrize("name", [*CACHES, *FOLDERS])
+def test_no_variable_of_other_programs_opens_a_folder(name: str, tmp_path: Path) -> None:
+    """Models that others serve, units of a `systemd --user`, what a shell reads, programs."""
+    assert written(tmp_path, {name: "/srv/theirs"}) == set()
+    assert written(tmp_path, {"ITS_MODELS": "/srv/its"}, folders=("ITS_MODELS",)) == {"/srv/its"}
+
+
+def test_of_the_settings_it_writes_to_vllms(tmp_path: Path) -> None:
+    for name in ("vllm", "systemd"):
+        (tmp_path / "settings" / name).mkdir(parents=True)
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "settings")}
+    assert written(tmp_path, env) == {str(tmp_path / "settings/vllm")}
+
+
+def test_a_variable_of_the_configurations_names_the_engines_cache(tmp_path: Path) -> None:
+    config = Config()
+    config = replace(config, engine=replace(config.engine, env=(("MY_CACHE", "/srv/mine"),)))
+    places = Directories(*[tmp_path / name for name in ("run", "state", "cache", "log")])
+    env = dict(config.engine.env)
+    found = confinement(ENGINE, config, places, "/opt/e/bin/python", env)
+    assert found is not None
+    assert "/srv/mine" in found.writable
 
 
 def test_one_folder_for_all_is_the_engines_too_and_nothing_is_confined_where_that_is_off(

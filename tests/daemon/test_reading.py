@@ -124,7 +124,7 @@ def test_the_report_is_kept_where_only_a_file_was_too_much(
 ) -> None:
     whole = reading.confined.ask
     monkeypatch.setattr(
-        reading.confined, "ask", lambda *words: (whole(*words)[0][:2], "it took too long")
+        reading.confined, "ask", lambda *a, **b: (whole(*a, **b)[0][:2], "it took too long")
     )
     told, kept = record(tmp_path)
     assert told[0][1].endswith("it took too long")

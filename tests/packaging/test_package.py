@@ -175,11 +175,14 @@ def test_what_an_engine_linked_into_the_cache_stays_whose_it_is(tmp_path: Path, 
     cache, state = tmp_path / "cache", tmp_path / "state"
     for folder in (cache / "plan/deep", state / "slots", tmp_path / "bin"):
         folder.mkdir(parents=True)
-    kept = (state / "secret", state / "slots/mode", state, state / "slots", cache / "at-the-top")
+    kept = {state / "secret", state / "slots/mode", state, state / "slots", cache / "at-the-top"}
     for file in (state / "secret", state / "slots/mode", cache / "at-the-top"):
         file.touch()
     (cache / "plan/deep/kernel").touch()
-    os.link(state / "secret", cache / "plan/linked")
+    os.mkfifo(state / "pipe")
+    for name in ("secret", "pipe"):
+        os.link(state / name, cache / f"plan/linked-{name}")
+        kept |= {state / name, cache / f"plan/linked-{name}"}
     (cache / "plan/link").symlink_to(state / "secret")
     (cache / "plan/folder").symlink_to(state)
     own = pwd.getpwnam("bin").pw_uid
@@ -193,11 +196,14 @@ def test_what_an_engine_linked_into_the_cache_stays_whose_it_is(tmp_path: Path, 
     commands = {"systemctl": "echo cap_setuid", "find": f'{find} "$@"; exit 1'}
     assert run_with(commands, tmp_path / "bin", script, "a.service").returncode == 0
     printed = capfd.readouterr().err
-    inode = (state / "secret").stat().st_ino
-    assert f"caovan: inode {inode} stays the file of bin: other hard links lead to it" in printed
+    for name in ("secret", "pipe"):
+        inode = (state / name).stat().st_ino
+        assert (
+            f"caovan: inode {inode} stays the file of bin: other hard links lead to it" in printed
+        )
     assert f"not everything in {cache} could be made" in printed
     users = {place: place.lstat().st_uid for place in (*kept, cache, *cache.rglob("*"))}
-    assert {place for place, uid in users.items() if uid == own} == {*kept, cache / "plan/linked"}
+    assert {place for place, uid in users.items() if uid == own} == kept
     assert {*users.values()} == {own, pwd.getpwnam("daemon").pw_uid}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import errno
 import os
 import resource
 import socket
@@ -28,6 +30,7 @@ EXHAUSTED_S = 1.0  # until the next try where the process has no descriptor left
 # Kept for the engine's pipes, probes and the daemon's files.
 SPARE_DESCRIPTORS = 64
 _UCRED = struct.Struct("iII")  # pid, uid, gid
+_SO_PEERGROUPS = 59  # which Python has no name for
 
 Serve = Callable[[socket.socket], Awaitable[None]]
 Who = Callable[[socket.socket], Hashable]
@@ -179,11 +182,26 @@ def peer_uid(link: socket.socket) -> int:
     return peer(link)[1]
 
 
-def peer(link: socket.socket) -> tuple[int, int]:
-    """The process at the other end of a connected Unix socket, and its user."""
+def peer(link: socket.socket) -> tuple[int, int, int]:
+    """The process at the other end of a connected Unix socket, its user and its group."""
     found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, _ = _UCRED.unpack(found)
-    return pid, uid
+    pid, uid, gid = _UCRED.unpack(found)
+    return pid, uid, gid
+
+
+def peer_groups(link: socket.socket) -> set[int]:
+    """The supplementary groups of the process at the other end of a connected Unix socket."""
+    # socket.getsockopt() has no room for more than 256 of them.
+    libc = ctypes.CDLL(None, use_errno=True)
+    found, size = (ctypes.c_uint * 0)(), ctypes.c_uint(0)
+    while libc.getsockopt(
+        link.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, found, ctypes.byref(size)
+    ):
+        number = ctypes.get_errno()
+        if number != errno.ERANGE:  # a kernel without it, as gVisor's
+            return set()
+        found = (ctypes.c_uint * (size.value // ctypes.sizeof(ctypes.c_uint)))()
+    return set(found)
 
 
 def spare_descriptors() -> int:

@@ -187,8 +187,12 @@ class Child:
 
     async def kill(self, limit_s: float) -> tuple[Process, ...]:
         """KILL all its processes, as far as we may; return what is left after `limit_s`."""
+
+        async def find() -> tuple[Process, ...]:
+            return self._see()
+
         populated = partial(processes.is_populated, self.cgroup)
-        return await sweep(self._see, limit_s, self._kill_unseen, populated)
+        return await sweep(find, limit_s, self._kill_unseen, populated)
 
     @staticmethod
     async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:

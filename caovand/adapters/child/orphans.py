@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +13,7 @@ from caovand.adapters.child.engines import Engines
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.files import state_file
 from caovand.adapters.system import processes
+from caovand.core import limits
 from caovand.core.facts import ledger as ledgers
 from caovand.core.facts.ledger import MARK, Ledger, Marks
 from caovand.core.facts.ownership import Process
@@ -73,19 +75,23 @@ async def end_orphans(
     `engines` are those whose processes are left alone.
     """
 
+    async def find() -> tuple[Process, ...]:
+        if engine_user.current() is not None:  # who may take its time, or was stopped
+            try:
+                return await asyncio.to_thread(orphans, ledger, groups, engines)
+            except RuntimeError as problem:
+                if not limits.limit_reached(problem):
+                    raise
+        return orphans(ledger, groups, engines)
+
     def kill_unseen() -> None:
         for group in groups:
             processes.kill_group(group)
 
-    found = orphans(ledger, groups, engines)
+    found = await find()
     if found and before_kill is not None:
         await before_kill([process.pid for process in found])
-    left = await sweep(
-        lambda: orphans(ledger, groups, engines),
-        KILL_S,
-        kill_unseen,
-        lambda: any(map(processes.is_populated, groups)),
-    )
+    left = await sweep(find, KILL_S, kill_unseen, lambda: any(map(processes.is_populated, groups)))
     if not left:
         forget(ledger)
     return found, left

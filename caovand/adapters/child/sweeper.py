@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from caovand.adapters.system import processes
@@ -20,7 +20,7 @@ UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
 
 
 async def sweep(
-    find: Callable[[], tuple[Process, ...]],
+    find: Callable[[], Awaitable[tuple[Process, ...]]],
     limit_s: float,
     kill_unseen: Callable[[], None] = lambda: None,
     hides: Callable[[], bool] = lambda: False,
@@ -38,7 +38,7 @@ async def sweep(
     trackers: dict[tuple[int, int], bool] = {}
     quiet = rounds = 0
     while True:
-        found = find()
+        found = await find()
         left = tuple(process for process in found if not process.zombie)
         hidden = not left and hides()
         quiet = 0 if found or hidden else quiet + 1

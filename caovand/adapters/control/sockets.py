@@ -21,6 +21,7 @@ from caovand.adapters.admission.door import (
     Door,
     check_length,
     peer,
+    peer_groups,
     peer_uid,
     spare_descriptors,
     unix_listener,
@@ -55,9 +56,10 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Control:
-    """Serves `handler` on the sockets in `folder`; members of `group` may steer, else only we.
+    """Serves `handler` on the sockets in `folder`; root, we and members of `group` may steer.
 
-    Each socket but `status` has a name, for which `admits` may refuse a process.
+    What a socket admits does not depend on its mode, which an engine of our user may change. Each
+    but `status` has a name, for which `admits` may refuse a process.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
-                        partial(client_uid, name),
+                        partial(client_uid, name, gid),
                         max_connections=links,
                         max_per_peer=max(links // 2, 1),
                         is_favoured=lambda uid: uid in (0, os.geteuid()),
@@ -118,7 +120,7 @@ class Control:
                     Door(
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
-                        partial(client_uid, name),
+                        partial(client_uid, name, None),
                         max_connections=SERVER_LINKS,
                         max_per_peer=SERVER_LINKS,
                     )
@@ -236,10 +238,13 @@ def _followed(most_bytes: int, _link: object) -> Messages:
     return Messages(most_bytes)
 
 
-def _client_uid(admits: Callable[[str, int], bool], name: str, link: socket.socket) -> int:
-    pid, uid = peer(link)
-    # An engine has our user, and cannot get another's rights.
-    if uid == os.getuid() and not admits(name, pid):
+def _client_uid(
+    admits: Callable[[str, int], bool], name: str, group: int | None, link: socket.socket
+) -> int:
+    pid, uid, gid = peer(link)
+    may = uid in (0, os.geteuid()) or (group is not None and group in {gid, *peer_groups(link)})
+    # Root's engine may have become any user.
+    if not may or not admits(name, pid):
         raise PermissionError(f"process {pid} may only read the status")
     return uid
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.engine_user import as_engine
+from caovand.adapters.engine_user import as_engine, current
 from caovand.adapters.files import trust
 from caovand.core.facts.ownership import Process
 
@@ -69,10 +69,17 @@ def stacks_of(spy: str, pid: int, limit_s: float) -> list[str]:
 
 
 def find_py_spy(engine_python: str) -> str | None:
-    """py-spy from the engine's environment, from ours, or on PATH."""
-    places = (Path(python).parent / "py-spy" for python in (engine_python, sys.executable))
+    """py-spy from the engine's environment, from ours, or on PATH.
+
+    Without an engine's user it would run as our own, unconfined: then only what no engine, nor an
+    installer of its packages, can have put there.
+    """
+    own_user = current() is not None
+    pythons = (engine_python, sys.executable) if own_user else (sys.executable,)
+    places = (Path(python).parent / "py-spy" for python in pythons)
     found = (str(path) for path in places if os.access(path, os.X_OK))
-    return next(found, None) or trust.program("py-spy", os.environ)
+    on_path = trust.program if own_user else trust.root_program
+    return next(found, None) or on_path("py-spy", os.environ)
 
 
 def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:

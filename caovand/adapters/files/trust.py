@@ -150,6 +150,13 @@ def program(name: str, environ: Mapping[str, str]) -> str | None:
     return shutil.which(name, path=os.pathsep.join(_search_path(environ)) or os.devnull)
 
 
+def root_program(name: str, environ: Mapping[str, str]) -> str | None:
+    """Find a program in PATH that root alone can change, whoever we are."""
+    folders = filter(_is_ours, _search_path(environ))
+    found = shutil.which(name, path=os.pathsep.join(folders) or os.devnull)
+    return found if found and find_doubt(Path(found)) is None else None
+
+
 def _search_path(environ: Mapping[str, str]) -> Iterator[str]:
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         if os.path.isabs(folder) and (os.geteuid() != 0 or _is_ours(folder)):

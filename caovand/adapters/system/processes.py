@@ -236,8 +236,9 @@ def descends(pid: int) -> bool:
     """Whether we, or what we started, may have started this process.
 
     Orphans of our children become our children, whatever they do. A process that is gone, or whose
-    parents keep ending, counts as one. Where /proc hides the processes of others (`hidepid`), a
-    parent that stays hidden is another user's, which nothing that we start can become.
+    parents keep ending, counts as one. Where /proc hides the processes of others (`hidepid`), one
+    that stays hidden, or has such a parent, is another user's, which nothing that we start can
+    become.
     """
     us = os.getpid()
     for _ in range(LOOKS):
@@ -245,6 +246,8 @@ def descends(pid: int) -> bool:
         below: int | None = None
         while at > 1 and at != us and (process := read(at)) is not None:
             at, below = process.parent, at
+        if below is None and at > 1 and at != us and _is_anothers(pid):
+            return False
         if below is not None and at not in (0, 1, us):
             again = read(below)
             if again is not None and again.parent == at and read(at) is None:
@@ -254,6 +257,15 @@ def descends(pid: int) -> bool:
         if at <= 1:
             return False
     return True
+
+
+def _is_anothers(pid: int) -> bool:
+    """Whether a process exists that we may not signal."""
+    try:
+        os.kill(pid, 0)
+    except OSError as problem:
+        return isinstance(problem, PermissionError)
+    return False
 
 
 def send(process: Process, number: signal.Signals) -> bool:

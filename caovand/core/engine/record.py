@@ -252,6 +252,10 @@ class Engine:
     """The models that it keeps under names, None if [model] path is a file or folder."""
     at_home: tuple[str, ...] = ()
     """Folders in its user's HOME that it writes to, whatever its variables name."""
+    caches: tuple[str, ...] = ()
+    """Folders that it writes to in XDG_CACHE_HOME, by default ~/.cache."""
+    folders: tuple[str, ...] = ()
+    """Variables of its own that name a folder which it writes to."""
     dependents: re.Pattern[str]
     """Matches the beginning of a command line that only its server or caovan starts: a process
     that has outlived both is an orphan."""

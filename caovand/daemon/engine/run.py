@@ -44,7 +44,7 @@ from caovand.daemon.shared import Shared, now
 from caovand.daemon.stale_files import StaleFileCleaner
 from caovand.daemon.start import inspection
 from caovand.daemon.start.all_reduce import check_all_reduce
-from caovand.daemon.start.confinement import CUDA_CACHE, confinement
+from caovand.daemon.start.confinement import OWN_CACHES, confinement
 from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.tasks import Task, cancel
 
@@ -228,7 +228,8 @@ class EngineRun:
         env = inherited_environ(self._shared.environ, python)
         if self._stale.folder is not None:
             env["TMPDIR"] = str(self._stale.folder)
-        env.setdefault(CUDA_CACHE, f"{self._cache}/cuda")
+        for variable, name in OWN_CACHES.items():
+            env.setdefault(variable, f"{self._cache}/{name}")
         if user := engine_user.current():
             env.update(USER=user.name, LOGNAME=user.name)
         env.update(planned)

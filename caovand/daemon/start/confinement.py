@@ -13,19 +13,31 @@ from caovand.adapters.launch import PROC
 from caovand.core.config.schema import Config
 from caovand.core.engine.record import Engine
 
-CACHES = re.compile(
-    r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|^(?:HF|TORCH|TRITON)_HOME$|_MODELS$"
-    r"|^(?:RAY_)?TMPDIR$|^TE?MP$|_PROFILER_DIR$|^CUDA_MPS_\w+_DIRECTORY$|^CCACHE_DIR$"
-    r"|^XDG_(?:CONFIG|DATA)_HOME$|^VLLM_(?:CONFIG_ROOT|RPC_BASE_PATH|DEBUG_DUMP_PATH)$"
-    r"|^FLASHINFER_(?:WORKSPACE_BASE|CUBIN_DIR)$|^TRITON_DUMP_DIR$"
-    r"|^TORCH_(?:EXTENSIONS_DIR|TRACE|COMPILE_DEBUG_DIR)$"
+LIBRARIES = re.compile(
+    r"^(?:AMD_COMGR|CUDA|CUPY|CUTE_DSL|DATA_GYM|DEEP_GEMM|DG|FLASHINFER|FLASH_ATTENTION|FLYDSL|HELION"
+    r"|HF|HUGGINGFACE|LMCACHE|MIOPEN|MODELSCOPE|NUMBA|OUTLINES|PYTORCH|QUACK|TIKTOKEN"
+    r"|TILELANG|TORCH|TORCHINDUCTOR|TRANSFORMERS|TRITON|TVM|VLLM|XGRAMMAR)_"
 )
-"""Variables of engines and their libraries that name a folder to write to."""
+"""Whose caches an engine may write to: those of package managers hold other programs' code."""
+CACHES = re.compile(r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|_PROFILER_DIR$")
+FOLDERS = re.compile(
+    r"^(?:(?:HF|TORCH|TRITON)_HOME|(?:RAY_)?TMPDIR|TE?MP|CUDA_MPS_\w+_DIRECTORY"
+    r"|CCACHE_DIR|VLLM_(?:CONFIG_ROOT|RPC_BASE_PATH|DEBUG_DUMP_PATH)"
+    r"|FLASHINFER_(?:WORKSPACE_BASE|CUBIN_DIR)|TRITON_DUMP_DIR"
+    r"|TORCH_(?:EXTENSIONS_DIR|TRACE|COMPILE_DEBUG_DIR))$"
+)
+"""Other variables of engines and their libraries that name a folder to write to."""
 OF_ALL = ("/tmp", "/var/tmp", "/dev/shm", PROC)
-AT_HOME = (".ccache", ".config/vllm", ".cupy", ".deep_gemm", ".nv", ".tilelang", ".triton")
-"""Where libraries write if no variable names a folder; none is made but the usual one, unless
-XDG_CACHE_HOME names another."""
-USUAL = ".cache"
+AT_HOME = (".cupy", ".deep_gemm", ".nv", ".tilelang", ".triton")
+IN_CACHE = (
+    "comgr", "cuda-python", "cutile-python", "deep_gemm", "flashinfer", "huggingface", "lmcache",
+    "miopen", "modelscope", "numba", "nvidia", "outlines", "tilelang", "torch", "torch_extensions",
+    "torch_inductor", "triton", "tvm-ffi", "vllm",
+)  # fmt: skip
+IN_CONFIG = ("vllm",)
+"""Where libraries write if no variable names a folder, at home and in ~/.cache and ~/.config or
+what XDG_CACHE_HOME and XDG_CONFIG_HOME name; only the engine's own are made. All of ~/.cache would
+be too much: uv links installed programs to it."""
 PRIVATE = (
     ".aws", ".azure", ".bash_history", ".boto", ".config/containers", ".config/gcloud",
     ".config/gh", ".config/git/credentials", ".config/rclone", ".docker", ".git-credentials",
@@ -34,7 +46,9 @@ PRIVATE = (
     ".zsh_history",
 )  # fmt: skip
 """What its user keeps at home for other programs than engines; a store's keys go into variables."""
-CUDA_CACHE = "CUDA_CACHE_PATH"
+OWN_CACHES = {"CUDA_CACHE_PATH": "cuda", "CCACHE_DIR": "ccache"}
+"""Variables that lead to folders of caovan's cache, if nobody set them: builds of other programs
+take objects from ccache's usual one."""
 REPLACED = Path("/etc")
 """Where files that an engine reads are replaced while it runs, such as resolv.conf. To hide one
 file there is to hide all that come later, which only a cluster's key is worth."""
@@ -64,12 +78,11 @@ def confinement(
     others = (config.cluster.key_file, *keys, *_at_home(env, PRIVATE))
     hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
-    elsewhere = os.path.isabs(env.get("XDG_CACHE_HOME", ""))
-    own = tuple(_at_home(env, engine.at_home if elsewhere else (USUAL, *engine.at_home)))
-    common = filter(os.path.isdir, _at_home(env, (USUAL, *AT_HOME)))
     asked = _written(config.engine.extra_args, engine.writes)
-    named = (value for name, value in env.items() if CACHES.search(name) and os.path.isabs(value))
-    writable = (str(places.cache), *named, *own, *common, *OF_ALL, *asked, *config.engine.writable)
+    named = _named(env, engine.folders, dict(config.engine.env))
+    # In caovan's cache each library makes its own.
+    usual = (path for path in _usual(engine, env) if places.cache not in Path(path).parents)
+    writable = (str(places.cache), *named, *usual, *OF_ALL, *asked, *config.engine.writable)
     return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
 
 
@@ -100,6 +113,37 @@ def _written(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
         path = value if equals else following
         if name in options and os.path.isabs(path):
             yield os.path.dirname(path) if name.endswith(("file", "uds")) else path
+
+
+def _named(env: Mapping[str, str], own: Collection[str], chosen: Collection[str]) -> Iterator[str]:
+    """The folders that variables name: the engine's `own`, its libraries', caches in `chosen`.
+
+    Those that the configuration sets are chosen, for the engine alone.
+    """
+    for name, value in env.items():
+        cache = CACHES.search(name) and (LIBRARIES.match(name) or name in chosen)
+        written = name in own or cache or FOLDERS.match(name)
+        if written and name != "XDG_CACHE_HOME" and os.path.isabs(value):
+            yield value
+
+
+def _usual(engine: Engine, env: Mapping[str, str]) -> Iterator[str]:
+    """Where the engine and its libraries write if no variable names a folder."""
+    caches, settings = _xdg(env, "CACHE"), _xdg(env, "CONFIG")
+    yield from (os.path.join(folder, name) for folder in caches[:1] for name in engine.caches)
+    yield from _at_home(env, engine.at_home)
+    libraries = (
+        *_at_home(env, AT_HOME),
+        *(os.path.join(folder, name) for folder in caches for name in IN_CACHE),
+        *(os.path.join(folder, name) for folder in settings for name in IN_CONFIG),
+    )
+    yield from filter(os.path.isdir, libraries)
+
+
+def _xdg(env: Mapping[str, str], kind: str) -> list[str]:
+    """The folder that XDG_`kind`_HOME names, and the usual one: not all libraries ask for it."""
+    named = env.get(f"XDG_{kind}_HOME", "")
+    return [*filter(os.path.isabs, (named,)), *_at_home(env, (f".{kind.lower()}",))]
 
 
 def _at_home(env: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:

@@ -43,6 +43,7 @@ ENGINE = Engine(
     name="ollama",
     title="Ollama",
     at_home=(".ollama",),
+    folders=("OLLAMA_MODELS",),
     install=INSTALL,
     probe=PROBE,
     planning=Planning(

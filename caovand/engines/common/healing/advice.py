@@ -92,8 +92,8 @@ def sentences(
     if any(name in text for name in names for text in texts):
         names = []
     frame = finding.text.startswith("#")  # of a debugger, which names a library in each
-    found = () if frame else _NAMED.finditer(finding.text)
-    named = dict.fromkeys(match.group() for match in found)
+    matches = () if frame else _NAMED.finditer(finding.text)
+    named = dict.fromkeys(match.group() for match in matches)
     names += [name for name in named if name not in names and name not in " ".join(texts)]
     return [*texts, f"The line names {', '.join(names[:MAX_NAMED])}."] if names else texts
 

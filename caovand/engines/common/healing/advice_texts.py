@@ -154,8 +154,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "host.library.other": (
         "{library} is loaded, which is not the release that the program was built for ({version} "
         "is not in it): a library of the machine is found before the program's own. Take its "
-        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove a link of that name, or "
-        "install that release; then start again.",
+        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove links to it, or install that "
+        "release; then start again.",
     ),
     "driver.old": (
         "The image asks for {condition}, which the host's driver does not meet: update the host's "

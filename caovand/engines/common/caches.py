@@ -1,0 +1,7 @@
+"""Folders of caches that PyTorch, and what engines use with it, create in ~/.cache."""
+
+from __future__ import annotations
+
+OF_PYTORCH = (
+    "cutile-python", "huggingface", "modelscope", "numba", "torch", "torch_extensions",
+)  # fmt: skip
