@@ -127,7 +127,7 @@ ROWS = (
          r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
     # A library of the machine is found before the one that the program brings
     signature("host.library.other", "cause", "bad-arguments",
-         r"(?P<library>[^\s:]{1,300}\.so[\w.]{0,20}): version [`']"
+         r"(?:^|: )(?P<library>[^\s:]{1,300}\.so[\w.]{0,20}): version [`']"
          r"(?P<version>(?!(?:GLIBC|GLIBCXX|CXXABI)_)[^'`\s]{1,80})' not found"),
     # Kubernetes names variables after a Service, which programs read as settings of their own
     signature("env.service", "cause", "bad-arguments",

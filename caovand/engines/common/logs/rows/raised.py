@@ -259,15 +259,19 @@ _ENTRY = re.compile(
 """Code around the part that is cut out of an excerpt."""
 
 
-_PACKAGE = re.compile(r"(?:^|.*/(?:site|dist)-packages/|.*?/)([a-z]\w{1,40})/[^:]{1,200}:\S*$")
-
-
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
     """The package whose import failed, and the one that refused it, by the frames."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
-    found = [_PACKAGE.match(frame) for frame in (*imports[-1:], *frames[-1:])]
-    names = [one[1] for one in found if one]
-    return dict(zip(("importing", "raising"), names, strict=True)) if len(set(names)) > 1 else {}
+    if not imports:
+        return {}
+    importing, raising = _package(imports[-1]), _package(frames[-1])
+    known = importing and raising and importing != raising
+    return {"importing": importing, "raising": raising} if known else {}
+
+
+def _package(frame: str) -> str:
+    """The package that a frame's file belongs to; "" of a file outside of packages."""
+    return frame.rpartition("-packages/")[2].partition("/")[0]
 
 
 def family_of(frames: Sequence[str], text: str) -> Signature | None:
