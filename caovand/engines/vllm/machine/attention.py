@@ -177,6 +177,25 @@ def triton_refuses(kind: str, engine: EngineInfo) -> bool:
     return is_plain_fp8(kind) and (newer or kind != "fp8_e5m2")
 
 
+SHARED_ON_TURING = 65_536
+"""Bytes of shared memory that a block may use on SM75. From SM80 on there are 101,376 or more."""
+TRITON_PROMPT_SHARED = {("half", 512): 98_304, ("float32", 256): 81_920, ("float32", 512): 98_304}
+"""Bytes of it that Triton's attention needs to read a prompt (in tiles of 32 keys), by the type it
+computes in and the width of a head: those over the limit of SM75. Compiled for SM75 with Triton 3.6
+from vLLM 0.21 and 0.33, which agree; 256 in half needs 49,152, 128 in float32 40,960."""
+
+
+def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
+    """The width of a head whose prompts Triton's attention cannot read on SM75, and the bytes of
+    shared memory that it needs; zeros if there is none."""
+    kind = "float32" if dtype in ("float32", "float") else "half"
+    for width in (model.head_dim, model.global_head_dim):
+        padded = 1 << max(width - 1, 0).bit_length()
+        if needed := TRITON_PROMPT_SHARED.get((kind, padded), 0):
+            return width, needed
+    return 0, 0
+
+
 def is_plain_fp8(kind: str) -> bool:
     """Whether a cache of this type has one scale at most, as FlashInfer's attention reads it."""
     return kind.startswith("fp8") and not kind.endswith("per_token_head")
