@@ -166,6 +166,14 @@ def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
     return images_attend_both_ways(model) or (sinks and not with_sinks)
 
 
+def cuts_latent_graphs(model: ModelCard, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether attention over compressed key-value pairs (MLA) is Triton's of an early release,
+    which is not captured and reads drafts as prompts. The others are for SM90 and SM100."""
+    early = bool(model.latent) and engine.release < releases.LATENT_IN_WHOLE_GRAPHS
+    others = {HOPPER[0], BLACKWELL[0]}
+    return early and any(gpu.compute_capability[0] not in others for gpu in gpus)
+
+
 def backend_in(config: Any) -> str:
     """The attention that --attention-config names; empty if it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
