@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.plan import Unplannable
 from caovand.engines.vllm.checkup import checkup
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.test_offline_verbs import GOOD
@@ -28,7 +29,7 @@ TWO, THREE = inventory(), inventory(gpus=turing(3))
 LATER = inventory(engine=replace(CUDA, version="0.33.0", flashinfer="0.7.2"))
 GEMMA = replace(
     QWEN_27B_AWQ, model_type="gemma3_text", linear=None, layer_types=("full_attention",) * 8,
-    vision=False, mtp_layers=0, quantization=None, group_size=0, head_dim=256,
+    vision=False, mtp_layers=0, quantization=None, group_size=0, head_dim=128,
 )  # fmt: skip
 ON_TURING = inventory(GEMMA)
 HEADLESS = inventory(replace(QWEN_27B_AWQ, mtp_layers=0))
@@ -78,6 +79,11 @@ CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", 
         (CHOICES, "--kv-cache-dtype fp7", "use one of auto, fp8"),
         (TWO, "--max-num-seqs 64 --max-num-batched-tokens 32", "use --max-num-seqs 32 or less"),
         (TWO, "--no-enable-chunked-prefill", "chunked prefill is off; use"),
+        (
+            inventory(replace(GEMMA, head_dim=256)),
+            "--attention-backend TRITON_ATTN",
+            "of 256 in float32: GPU 0 is SM75, where Triton's attention has 65536 bytes",
+        ),
         (HEADLESS, f"--speculative-config {MTP}", "the model has no MTP head; leave"),
     ],
 )
@@ -200,6 +206,33 @@ def test_turing_gets_an_attention_that_serves_the_model(
     assert said in found.settings["attention_backend"].reason
     assert (found.value("kv_cache_dtype") == "fp8") is (backend == "FLASHINFER")
     assert not any("cannot use" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (replace(GEMMA, head_dim=256), "heads of 256 in float32: GPU 0 is SM75, .* needs 81920: "),
+        (
+            replace(GEMMA, model_type="gemma4_text", global_head_dim=512),
+            "heads of 512 in half: .* 65536 bytes .* needs 98304: .*; use its GGUF with",
+        ),
+        (replace(GEMMA, model_type="gemma3n", head_dim=320), "heads of 320 in half: .* 98304"),
+    ],
+)
+def test_heads_too_wide_for_tritons_attention_on_turing_are_refused(
+    model: ModelCard, said: str
+) -> None:
+    with pytest.raises(Unplannable, match=said):
+        plan(inventory(model))
+    assert not any("shared memory" in text for text in plan(inventory(model, A100)).warnings)
+
+
+def test_a_type_that_takes_half_the_room_is_the_remedy() -> None:
+    wide = inventory(replace(GEMMA, model_type="llama", head_dim=256))
+    with pytest.raises(Unplannable, match="use --dtype half, or its GGUF with"):
+        plan(wide, policy={"dtype": "float32"})
+    words = ["--dtype", "float32", "--attention-backend", "TRITON_ATTN"]
+    assert forecast(plan(wide, engine={"extra_args": words}), wide).fits is False
 
 
 def test_heads_of_unknown_width_are_no_conflict() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ DENSE, FEW, DEEPSEEK = (
         (DENSE, "h100", {"engine": {"extra_args": ["--max-num-seqs", "4"]}}, 3, "mode auto"),
         (FEW, "a100-80g", {}, 1, "23 % slower to 27 % faster"),
         (DEEPSEEK, "h100-x8", {}, 1, "publishers"),
+        (DEEPSEEK, "a100-80g-x8", {}, 0, "verifies drafts as it reads prompts in TRITON_MLA"),
+        (DEEPSEEK, "a100-80g-x8", {"policy": {"mtp": 1}}, 1, "[policy] mtp is 1"),
     ],
 )  # fmt: skip
 def test_the_depth_and_its_evidence(
@@ -39,6 +42,16 @@ def test_the_depth_and_its_evidence(
     found = plan(box_with(box, card), **sections)
     assert found.mtp == depth
     assert why in found.settings["speculative_config"].reason
+
+
+def test_early_latent_attention_of_triton_stays_outside_the_graphs() -> None:
+    machine = box_with("a100-80g-x8", DEEPSEEK)
+    cut = plan(machine).settings["compilation_config"]
+    assert cut.value["cudagraph_mode"] == "PIECEWISE"
+    assert "TRITON_MLA" in cut.reason
+    later = plan(replace(machine, engine=replace(machine.engine, version="0.33.0")))
+    assert later.value("compilation_config")["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert later.mtp == 1
 
 
 def test_active_parameters_are_those_that_a_token_meets() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.vllm.memory.candidate import MIB, Candidate, reserve_mib, utilization
+from caovand.engines.vllm.memory.candidate import MIB, Candidate, reserve, reserve_mib, utilization
 from caovand.engines.vllm.memory.estimate import (
     estimate,
     kv_bytes,
@@ -15,6 +15,7 @@ from caovand.engines.vllm.memory.estimate import (
     room_for_context,
     spare_tokens,
 )
+from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import weights_bytes
 from tests.boxes.models import model
 from tests.core.machines import (
@@ -160,6 +161,17 @@ def test_the_published_elastic_kv_point_comes_out() -> None:
 def test_the_reserve_grows_with_everything_it_is_for(more: dict[str, int]) -> None:
     candidate = Candidate(262144, 2, 8192, 0, tensor_parallel=2, mtp=4)
     assert reserve_mib(replace(candidate, **more)) > reserve_mib(candidate)  # type: ignore[arg-type]
+
+
+def test_sampling_is_reserved_by_the_vocabulary_and_not_for_what_samples_nothing() -> None:
+    def reserved(model: ModelCard) -> float:
+        asked = candidate_of({"max_num_seqs": 256}, inventory(model, A100), A100, {})
+        return reserve(asked).sampling
+
+    small = replace(LLAMA_70B_AWQ, vocab_size=32_000)
+    assert reserved(QWEN_27B_AWQ) == 256 * 8
+    assert reserved(small) == pytest.approx(256 * 8 * 32_000 / 248_320)
+    assert reserved(replace(small, task="score")) == 0
 
 
 def test_the_longest_context_leaves_room_for_the_forecasts_own_error() -> None:

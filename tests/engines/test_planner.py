@@ -23,6 +23,8 @@ from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import choose_gpus, freest
 from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.sizing.pace import step_cost
+from tests.boxes.machines import box_with
+from tests.boxes.models import model
 from tests.core.machines import (
     A100,
     ABSENT,
@@ -407,6 +409,17 @@ def test_an_offloaded_model_gets_what_context_costs_little() -> None:
     assert found.value("compilation_config") is None
     assert 30 < found.value("cpu_offload_gb") < 40
     assert found.value("max_model_len") > 8000
+
+
+def test_prompts_of_an_offloaded_model_are_read_in_few_steps() -> None:
+    """Every one of them reads nearly all experts that are in host memory."""
+    machine = box_with("3060-12g", model("gpt-oss-20b"))
+    found = plan(machine)
+    assert found.value("cpu_offload_gb") > 4
+    assert found.value("max_num_batched_tokens") >= 2048
+    assert "from host memory" in found.settings["max_num_batched_tokens"].reason
+    asked = plan(machine, policy={"max_num_batched_tokens": 1024})
+    assert asked.value("max_num_batched_tokens") == 1024
 
 
 def test_what_fits_without_drafting_is_not_offloaded() -> None:

@@ -70,6 +70,9 @@ RAY_HAS_TOKENS = (2, 52)
 code of whoever reaches their ports."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
+LATENT_IN_WHOLE_GRAPHS = (0, 32)
+"""TRITON_MLA is captured whole, and verifies drafts as it decodes. By their sources 0.21 does
+neither and 0.32 both; releases between were not checked."""
 DELTA_NET_NOT_BY_NVCC = (0, 22)
 """FlashInfer's Gated DeltaNet for Hopper need not be compiled by nvcc: 0.21's is, 0.33's is not."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))

@@ -166,6 +166,14 @@ def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
     return images_attend_both_ways(model) or (sinks and not with_sinks)
 
 
+def cuts_latent_graphs(model: ModelCard, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether attention over compressed key-value pairs (MLA) is Triton's of an early release,
+    which is not captured and reads drafts as prompts. The others are for SM90 and SM100."""
+    early = bool(model.latent) and engine.release < releases.LATENT_IN_WHOLE_GRAPHS
+    others = {HOPPER[0], BLACKWELL[0]}
+    return early and any(gpu.compute_capability[0] not in others for gpu in gpus)
+
+
 def backend_in(config: Any) -> str:
     """The attention that --attention-config names; empty if it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
@@ -175,6 +183,25 @@ def triton_refuses(kind: str, engine: EngineInfo) -> bool:
     """Whether Triton's attention keeps no cache of this type on cards before SM89."""
     newer = engine.release >= releases.TRITON_REFUSES_FP8
     return is_plain_fp8(kind) and (newer or kind != "fp8_e5m2")
+
+
+SHARED_ON_TURING = 65_536
+"""Bytes of shared memory that a block may use on SM75. From SM80 on there are 101,376 or more."""
+TRITON_PROMPT_SHARED = {("half", 512): 98_304, ("float32", 256): 81_920, ("float32", 512): 98_304}
+"""Bytes of it that Triton's attention needs to read a prompt (in tiles of 32 keys), by the type it
+computes in and the width of a head: those over the limit of SM75. Compiled for SM75 with Triton 3.6
+from vLLM 0.21 and 0.33, which agree; 256 in half needs 49,152, 128 in float32 40,960."""
+
+
+def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
+    """The width of a head whose prompts Triton's attention cannot read on SM75, and the bytes of
+    shared memory that it needs; zeros if there is none."""
+    kind = "float32" if dtype in ("float32", "float") else "half"
+    for width in (model.head_dim, model.global_head_dim):
+        padded = 1 << max(width - 1, 0).bit_length()
+        if needed := TRITON_PROMPT_SHARED.get((kind, padded), 0):
+            return width, needed
+    return 0, 0
 
 
 def is_plain_fp8(kind: str) -> bool:

@@ -27,9 +27,11 @@ vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB mo
 hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
 """
 LARGE_CARD_MIB = 70 * 1024
+SAMPLED_WORDS = 248_320
 SEQUENCE_MIB, MANY_SEQUENCES, LATER_SEQUENCE_MIB = 8, 256, 2
-"""What a sequence may take that is not profiled: penalties count every word of the vocabulary, and
-log-probabilities are sorted. Of more than so many sequences few ask for that at once."""
+"""What a sequence may take of so many words that is not profiled, about eight copies of its
+logits: penalties count every word, and log-probabilities are sorted. Of more than so many sequences
+few ask for that at once."""
 FLASHINFER_MIB = 394
 """FlashInfer's workspace."""
 ADAPTER_RANK = 16
@@ -125,7 +127,8 @@ class Candidate:
 
     vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
     start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
-    size of the cache, from the forecast of what steps hold once all is compiled.
+    size of the cache, from the forecast of what steps hold once all is compiled. `sampled_words` is
+    the vocabulary, 0 if nothing is sampled.
     """
 
     context: int
@@ -163,6 +166,7 @@ class Candidate:
     cold: bool = False
     in_bytes: bool = False
     adapters: Adapters = NO_ADAPTERS
+    sampled_words: int = SAMPLED_WORDS
 
     @property
     def drafting(self) -> bool:
@@ -218,8 +222,8 @@ def reserve(candidate: Candidate, context: int | None = None, total_mib: float =
     """The reserve, which grows with everything that grows.
 
     The driver's and the context's own, what long prompts gather and plan beyond the profiled
-    step, drafting buffers, transients of large batches, collectives, a little a sequence, and what
-    vLLM takes without counting it.
+    step, drafting buffers, transients of large batches, collectives, the words of each sequence,
+    and what vLLM takes without counting it.
     `context` replaces the candidate's; the fixed part is less on a small card. Caovan's attention
     gathers nothing: it reads the cache in place, and took its scratch memory before.
     """
@@ -230,10 +234,16 @@ def reserve(candidate: Candidate, context: int | None = None, total_mib: float =
         candidate.mtp * 128,
         candidate.batch_tokens * 48 / 1024,
         256 * log2(candidate.tensor_parallel),
-        min(candidate.sequences, MANY_SEQUENCES) * SEQUENCE_MIB
-        + max(candidate.sequences - MANY_SEQUENCES, 0) * LATER_SEQUENCE_MIB,
+        _sampling_mib(candidate),
         candidate.unmeasured_mib,
     )
+
+
+def _sampling_mib(candidate: Candidate) -> float:
+    """What all sequences may take while they are sampled."""
+    many = min(candidate.sequences, MANY_SEQUENCES)
+    mib = many * SEQUENCE_MIB + (candidate.sequences - many) * LATER_SEQUENCE_MIB
+    return mib * candidate.sampled_words / SAMPLED_WORDS
 
 
 def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan, looks_up
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
@@ -34,6 +35,7 @@ from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, serving,
 from caovand.engines.vllm.memory import steps
 from caovand.engines.vllm.memory.candidate import (
     GIB,
+    SAMPLED_WORDS,
     Candidate,
     adapters_of,
     adapters_unknown,
@@ -103,6 +105,7 @@ def candidate_of(
         hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
         flashinfer=attended_by_flashinfer(values, inventory, gpus),
         sm75_attention=attended_by_sm75(values, inventory, gpus, env),
+        sampled_words=0 if model.task in POOLING else model.vocab_size or SAMPLED_WORDS,
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         version=engine.release,
         kv_bytes=kv_bytes_set(values, env, engine.build),

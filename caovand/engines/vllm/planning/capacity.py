@@ -10,7 +10,12 @@ from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.planning.fit import UNKNOWN_LIMIT, max_model_len_on_cpu
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.sizing.pace import WORKLOADS
-from caovand.engines.vllm.sizing.search import PASSAGE, USUAL_SEQUENCES, requests_held
+from caovand.engines.vllm.sizing.search import (
+    LEAN_BATCH,
+    PASSAGE,
+    USUAL_SEQUENCES,
+    requests_held,
+)
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp
 
 
@@ -142,8 +147,9 @@ def max_num_batched_tokens(partial: PartialPlan) -> Setting | None:
         return user(typed, "[policy] max_num_batched_tokens")
     if partial.choice is None:
         return None
+    size = partial.choice.candidate.batch_tokens
+    if partial.choice.offloaded and size > LEAN_BATCH:
+        return policy(size, "each step of a prompt reads weights from host memory")
     if "batch" in partial.choice.spared:
-        return policy(
-            partial.choice.candidate.batch_tokens, "memory is short: a smaller step needs less"
-        )
-    return policy(partial.choice.candidate.batch_tokens, "large steps read long prompts fastest")
+        return policy(size, "memory is short: a smaller step needs less")
+    return policy(size, "large steps read long prompts fastest")

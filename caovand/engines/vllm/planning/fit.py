@@ -9,7 +9,7 @@ from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine.attention import attended_by_flashinfer
+from caovand.engines.vllm.machine.attention import attended_by_flashinfer, cuts_latent_graphs
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.machine.ranks import stages
@@ -38,6 +38,7 @@ def graphs_for(partial: PartialPlan) -> str:
     if partial.task == "transcription":
         return "FULL_DECODE_ONLY"
     old = any(gpu.compute_capability < AMPERE for gpu in partial.cards)
+    old = old or cuts_latent_graphs(partial.model, partial.engine, partial.cards)
     cut = partial.task in POOLING or old or not partial.cards or cuts_graphs(partial)
     return "PIECEWISE" if cut else "FULL_AND_PIECEWISE"
 

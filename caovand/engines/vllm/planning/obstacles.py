@@ -15,9 +15,12 @@ from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import (
+    SHARED_ON_TURING,
+    attends_as_encoder,
     backend_in,
     ends_in_half,
     flashinfer_refusal,
+    triton_lacks_shared,
     triton_refuses,
 )
 from caovand.engines.vllm.machine.capabilities import (
@@ -25,6 +28,7 @@ from caovand.engines.vllm.machine.capabilities import (
     AMPERE,
     EXCLUSIVE,
     MIN_CAPABILITY,
+    WITHOUT_HALF,
     lacks_bfloat16,
     method,
     oldest_without,
@@ -188,6 +192,32 @@ def attention(scene: PlanOnCards) -> Iterator[Problem]:
     if own and backend and backend != own:
         cannot = f"keep the cache in {kind} with {backend}"
         yield Problem(cannot, f"only {own} does", "leave the backend out")
+
+
+def shared_memory(scene: PlanOnCards) -> Iterator[Problem]:
+    """Heads too wide for Triton's attention on Turing: the first prompt would end the engine."""
+    plan, model, old = scene.plan, scene.inventory.model, scene.first(AMPERE)
+    backend = str(plan.value("attention_backend") or backend_in(plan.value("attention_config")))
+    if not old or backend.upper() not in ("", "TRITON_ATTN"):
+        return
+    if model.latent or attends_as_encoder(model):
+        return
+    dtype = str(plan.value("dtype") or model.dtype).removeprefix("torch.")
+    width, needed = triton_lacks_shared(model, dtype)
+    if not needed:
+        return
+    if not backend and not flashinfer_refusal(
+        model, scene.inventory.engine, dtype, "CAOVAN_KERNELS" not in plan.env, plan.env
+    ):
+        return  # vLLM takes FlashInfer's by itself
+    half = model.model_type not in WITHOUT_HALF and not triton_lacks_shared(model, "half")[1]
+    gguf = 'its GGUF with [engine] kind = "llamacpp"'
+    yield Problem(
+        f"read prompts with heads of {width} in {dtype}",
+        f"{old}, where Triton's attention has {SHARED_ON_TURING} bytes of shared memory a block and"
+        f" needs {needed}: the first prompt would end the engine",
+        f"use --dtype half, or {gguf}" if half else f"use {gguf}, or a card of SM80 or newer",
+    )
 
 
 def cache_type(scene: PlanOnCards) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Unplannable
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.ranks import stages
-from caovand.engines.vllm.memory.settings import gpus_of
+from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import (
     Case,
@@ -25,6 +25,7 @@ from caovand.engines.vllm.planning.advice import (
     settings_to_lift,
 )
 from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
 from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
@@ -43,6 +44,21 @@ def refuse_gguf(model: ModelCard) -> None:
         ' kind = "llamacpp", or download a 4-bit safetensors checkpoint, such as'
         f" {name}-AWQ or {name}-GPTQ-Int4"
     )
+
+
+def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
+    """Raise Unplannable if the first prompt would end the engine, whatever the memory.
+
+    What the operator passes stands: a vLLM of theirs may have other tiles.
+    """
+    if {"attention_backend", "attention_config", "dtype"} & set(plan.verbatim):
+        return
+    scene = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
+    for problem in shared_memory(scene):
+        raise Unplannable(
+            f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start it"
+            " all the same"
+        )
 
 
 SHORT = 8192
@@ -73,6 +89,7 @@ def make_plan(
     request = Request(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
     plan = request.write(chosen)
+    refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
     case = Case(request, plan, memory)
     warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *cost_of_others(case)]

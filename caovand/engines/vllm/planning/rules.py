@@ -14,7 +14,7 @@ from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine.attention import NO_NVCC
+from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.memory.candidate import reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
@@ -213,6 +213,8 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     if typed:
         return user(config, f"[policy] cuda_graphs is {typed}{smaller}")
     reason = "attention stays outside the graphs, where drafting and long prompts are safe"
+    if cuts_latent_graphs(partial.model, partial.engine, partial.cards):
+        reason = f"vLLM {partial.engine.version} captures no TRITON_MLA, the attention for MLA here"
     if config["cudagraph_mode"] != "PIECEWISE":
         reason = "whole decode steps run without the host; mixed ones keep attention outside"
     return policy(config, f"{reason}{smaller}")

@@ -13,6 +13,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
+from caovand.engines.vllm.machine.attention import cuts_latent_graphs
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import drafts_refused
 from caovand.engines.vllm.sizing.pace import WORKLOADS, active_parameters
@@ -42,6 +43,12 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
 
 def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     """The depth that published results favour if the policy is free to choose, and the reason."""
+    if cuts_latent_graphs(partial.model, partial.engine, partial.cards):
+        newer = releases.name(releases.LATENT_IN_WHOLE_GRAPHS)
+        return 0, (
+            f"vLLM {partial.engine.version} verifies drafts as it reads prompts in"
+            f" TRITON_MLA, the only attention for MLA on these cards; {newer} does not"
+        )
     flag = count(partial.verbatim.get("max_num_seqs")) or 0
     if flag >= MANY_USERS:
         why = f"--max-num-seqs {flag} is for many users, whose throughput drafts may lower"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from math import ceil
 
 from caovand.core.facts.inventory import Gpu, ModelCard
@@ -50,6 +51,9 @@ MIN_SERVICE = 4096
 """If no candidate holds this much, host memory is worth a try: prompts are longer."""
 OFFLOADED_SEQUENCES = (8, 4, 2, 1)
 """Sequences that are weighed where weights leave the cards."""
+OFFLOADED_BATCHES = (4096, 2048, 1024, LEAN_BATCH)
+"""Steps that are weighed there: each reads from host memory what its tokens need, of experts nearly
+all from some 500 on, so prompts take a bus's time a step; memory for larger ones moves weights."""
 OFFLOAD_MARGIN_GIB = 0.25
 
 
@@ -174,11 +178,12 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
             continue  # no image is worth that
         pace = Pace(model, base, gpus, space.workload, space.nodes)
         eager = base.eager or space.graphs in ("none", "open")
-        for count in (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES:
-            least_batch = max(whole_blocks(LEAN_BATCH, base, model), count)
+        steps = (space.batch_tokens,) if space.batch_tokens else OFFLOADED_BATCHES
+        counts = (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES
+        for count, step in product(counts, steps):
             small = base.but(
                 sequences=count,
-                batch_tokens=space.batch_tokens or least_batch,
+                batch_tokens=space.batch_tokens or max(whole_blocks(step, base, model), count),
                 eager=eager,
                 cold=not eager,
             )
@@ -194,7 +199,8 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     if not found:
         return None
     score, number, moved = min(found, key=lambda scored: scored[:2])
-    spared = frozenset({"sequences", "batch"})
+    smaller = not space.batch_tokens and moved.batch_tokens < OFFLOADED_BATCHES[0]
+    spared = frozenset({"sequences", *(["batch"] if smaller else [])})
     return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)
 
 
