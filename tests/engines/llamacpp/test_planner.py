@@ -195,7 +195,7 @@ def test_experts_of_unknown_number_are_all_read() -> None:
 
 @pytest.mark.parametrize(
     ("workload", "mib", "slots"),
-    [("batch", 81920, 32), ("batch", 28672, 16), ("batch", 8192, 4), ("chat", 81920, 8),
+    [("batch", 81920, 32), ("batch", 28672, 19), ("batch", 8192, 4), ("chat", 81920, 8),
      ("chat", 24576, 2), ("long", 81920, 4)],
 )  # fmt: skip
 def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots: int) -> None:
@@ -206,6 +206,18 @@ def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots
     enough = 8192 if workload == "batch" else 32768
     assert found.value("max_model_len") >= enough
     assert plan(inventory, policy={"workload": workload, "max_num_seqs": 1}).value("parallel") == 1
+
+
+@pytest.mark.parametrize(
+    ("mib", "slots", "cache"), [(10240, 6, "q8_0"), (14336, 8, "q8_0"), (20480, 12, "f16")]
+)
+def test_a_batch_fills_the_card_with_eight_bits_where_half_precision_holds_few(
+    mib: int, slots: int, cache: str
+) -> None:
+    inventory = machine(QWEN_8B, mib)
+    found = plan(inventory, policy={"workload": "batch"})
+    assert (found.value("parallel"), found.value("cache_type_k")) == (slots, cache)
+    assert found.value("max_model_len") >= 8192
 
 
 def test_a_batch_has_no_more_slots_than_are_computed_while_weights_are_read() -> None:

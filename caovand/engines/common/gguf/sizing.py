@@ -30,7 +30,7 @@ NEARLY = 1.1
 """A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
 FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the
-requests."""
+requests; how many times more requests of a batch are worth bits of the cache."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card, but for a workload that needs more."""
 READING_S = 3600

@@ -21,8 +21,8 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
-KEPT_CONTEXT = 0.9
-"""The part of a context that steps of more tokens at once must leave."""
+KEPT_CONTEXT, KEPT_SEQUENCES = 0.9, 0.85
+"""The part of a context, and of the sequences, that steps of more tokens at once must leave."""
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 
@@ -86,7 +86,7 @@ def _worth_its_buffers(
     """Why the load with a larger step is better than the one of today; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
     enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
-    if not (larger.fits and larger.load.slots == sized.load.slots):
+    if not (larger.fits and larger.load.slots >= KEPT_SEQUENCES * sized.load.slots):
         return ""
     if sized.placement.experts_in_ram:
         quick = larger.seconds <= sized.seconds * sizing.NEARLY
@@ -194,7 +194,8 @@ def _settings_of_load(
         kind = Setting(
             load.keys,
             "policy",
-            "a half-precision cache would push layers off the cards, or leave a short context",
+            "a half-precision cache would push layers off the cards, leave a short context, or have"
+            " room for far fewer sequences",
         )
         kinds = (kind, kind)
     return slots, kinds
