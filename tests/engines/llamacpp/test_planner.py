@@ -208,6 +208,12 @@ def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots
     assert plan(inventory, policy={"workload": workload, "max_num_seqs": 1}).value("parallel") == 1
 
 
+def test_two_users_are_worth_a_little_of_a_sufficient_context() -> None:
+    found = plan(machine(QWEN_8B, 8064))
+    assert (found.value("parallel"), found.value("cache_type_k")) == (2, "q8_0")
+    assert 16384 / 1.1 <= found.value("max_model_len") < 16384
+
+
 @pytest.mark.parametrize(
     ("mib", "slots", "cache"), [(10240, 6, "q8_0"), (14336, 8, "q8_0"), (20480, 12, "f16")]
 )
