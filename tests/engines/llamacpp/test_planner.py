@@ -183,6 +183,20 @@ def test_prompts_are_kept_in_the_memory_that_weights_in_it_leave() -> None:
     assert whole.value("cache_ram") > split.value("cache_ram") > 0
 
 
+def test_threads_are_spread_over_numa_nodes_where_a_processor_reads_weights() -> None:
+    host = replace(HOST, numa_nodes=2)
+    processor, split, whole = (machine(MOE_30B, *mib, host=host) for mib in ((), (8192,), (24576,)))
+    assert [plan(box).value("numa") for box in (processor, split)] == ["distribute"] * 2
+    assert "2 NUMA nodes" in plan(processor).settings["numa"].reason
+    assert "numa" not in {**plan(whole).settings, **plan(machine(MOE_30B)).settings}
+    assert of(argv(plan(processor), processor), "--numa") == "distribute"
+    typed = plan(processor, engine={"extra_args": ["--numa", "isolate"]})
+    assert of(argv(typed, processor), "--numa") == "isolate"
+    assert argv(typed, processor).count("--numa") == 1
+    lacking = replace(processor, engine=replace(processor.engine, flags=frozenset({"--threads"})))
+    assert plan(lacking).value("numa") is None
+
+
 def test_experts_of_unknown_number_are_all_read() -> None:
     known, unknown = (
         ENGINE.planning.speed(plan(box), box)

@@ -76,6 +76,7 @@ def settings(
         "cache_type_v": kinds[1],
         "load_mode": _load_mode(sized, gpus),
         "cache_ram": _cache_ram(inventory, gpus, sized),
+        **_numa(inventory, gpus, sized),
         **_on_cards(sized, gpus, generates=texts.task_of(inventory.model, verbatim) == "generate"),
     }
 
@@ -287,6 +288,18 @@ def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoa
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
     reason = "MiB for prompts seen before: an eighth of the host memory that the weights leave"
     return Setting(spare, "policy", reason)
+
+
+def _numa(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> dict[str, Setting]:
+    """How threads that read weights in host memory are spread over its nodes."""
+    nodes = inventory.host.numa_nodes
+    if nodes < 2 or (gpus and sized.whole):
+        return {}
+    reason = (
+        f"threads on all {nodes} NUMA nodes: each stays on one, and mapped weights are read into"
+        " the memory of the node that uses them first"
+    )
+    return {"numa": Setting("distribute", "policy", reason)}
 
 
 def _load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:
