@@ -183,6 +183,20 @@ def test_prompts_are_kept_in_the_memory_that_weights_in_it_leave() -> None:
     assert whole.value("cache_ram") > split.value("cache_ram") > 0
 
 
+def test_threads_are_spread_over_numa_nodes_where_a_processor_reads_weights() -> None:
+    host = replace(HOST, numa_nodes=2)
+    processor, split, whole = (machine(MOE_30B, *mib, host=host) for mib in ((), (8192,), (24576,)))
+    assert [plan(box).value("numa") for box in (processor, split)] == ["distribute"] * 2
+    assert "2 NUMA nodes" in plan(processor).settings["numa"].reason
+    assert "numa" not in {**plan(whole).settings, **plan(machine(MOE_30B)).settings}
+    assert of(argv(plan(processor), processor), "--numa") == "distribute"
+    typed = plan(processor, engine={"extra_args": ["--numa", "isolate"]})
+    assert of(argv(typed, processor), "--numa") == "isolate"
+    assert argv(typed, processor).count("--numa") == 1
+    lacking = replace(processor, engine=replace(processor.engine, flags=frozenset({"--threads"})))
+    assert plan(lacking).value("numa") is None
+
+
 def test_experts_of_unknown_number_are_all_read() -> None:
     known, unknown = (
         ENGINE.planning.speed(plan(box), box)
@@ -195,7 +209,7 @@ def test_experts_of_unknown_number_are_all_read() -> None:
 
 @pytest.mark.parametrize(
     ("workload", "mib", "slots"),
-    [("batch", 81920, 32), ("batch", 28672, 16), ("batch", 8192, 4), ("chat", 81920, 8),
+    [("batch", 81920, 32), ("batch", 28672, 19), ("batch", 8192, 4), ("chat", 81920, 8),
      ("chat", 24576, 2), ("long", 81920, 4)],
 )  # fmt: skip
 def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots: int) -> None:
@@ -206,6 +220,24 @@ def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots
     enough = 8192 if workload == "batch" else 32768
     assert found.value("max_model_len") >= enough
     assert plan(inventory, policy={"workload": workload, "max_num_seqs": 1}).value("parallel") == 1
+
+
+def test_two_users_are_worth_a_little_of_a_sufficient_context() -> None:
+    found = plan(machine(QWEN_8B, 8064))
+    assert (found.value("parallel"), found.value("cache_type_k")) == (2, "q8_0")
+    assert 16384 / 1.1 <= found.value("max_model_len") < 16384
+
+
+@pytest.mark.parametrize(
+    ("mib", "slots", "cache"), [(10240, 6, "q8_0"), (14336, 8, "q8_0"), (20480, 12, "f16")]
+)
+def test_a_batch_fills_the_card_with_eight_bits_where_half_precision_holds_few(
+    mib: int, slots: int, cache: str
+) -> None:
+    inventory = machine(QWEN_8B, mib)
+    found = plan(inventory, policy={"workload": "batch"})
+    assert (found.value("parallel"), found.value("cache_type_k")) == (slots, cache)
+    assert found.value("max_model_len") >= 8192
 
 
 def test_a_batch_has_no_more_slots_than_are_computed_while_weights_are_read() -> None:

@@ -79,9 +79,9 @@ def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None
     found = parsed(made, inventory)
     assert (found.model_path, found.host, found.port) == ("/srv/models/Llama-8B", "::1", 9000)
     assert (found.served_model_name, found.context_length) == ("Llama-8B", 131072)
-    assert (found.tp_size, found.max_running_requests) == (1, 51)  # of 8192 tokens
+    assert (found.tp_size, found.max_running_requests) == (1, 96)  # of 4346 tokens
     assert (found.chunked_prefill_size, found.kv_cache_dtype) == (8192, "auto")
-    assert found.mem_fraction_static == 0.836  # 1.5 MiB outside for a token of a step
+    assert found.mem_fraction_static == 0.834  # 1.5 MiB outside for a token of a step
     assert (found.enable_metrics, found.log_level_http) == (True, "warning")
     assert (found.attention_backend, found.speculative_algorithm) == (None, None)
     assert all(entry.reason for entry in (*made.env.values(), *made.settings.values()))
@@ -547,11 +547,23 @@ def test_as_many_requests_are_served_as_the_cache_holds() -> None:
     def requests(gpus: tuple[Gpu, ...], **policy: Any) -> Any:
         return plan(machine(gpus), policy=policy).value("max_running_requests")
 
-    assert requests(named("RTX 4090")) == 16  # the cache holds four
-    assert 51 < requests(named("H200")) <= 256
+    assert requests(named("RTX 4090")) == 16  # the cache holds seven
+    assert 96 < requests(named("H200")) <= 256
     assert requests(A100, max_num_seqs=8) == 8
     assert requests(A100, workload="long") == 4
-    assert requests(A100, workload="batch") == 128
+    for workload, tokens in (("chat", 4346), ("batch", 2298)):
+        inventory = machine(A100)
+        found = plan(inventory, policy={"workload": workload})
+        held = ENGINE.planning.forecast(found, inventory).kv_tokens // tokens
+        entry = found.settings["max_running_requests"]
+        assert abs(entry.value - held) <= 1
+        assert f"about {entry.value} requests of workload {workload}, of {tokens} tokens" in (
+            entry.reason
+        )
+    largest = plan(machine(named("H200")), policy={"workload": "batch"}).settings[
+        "max_running_requests"
+    ]
+    assert largest.reason.endswith(f"; SGLang's largest CUDA graph has {largest.value}")
 
 
 def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:

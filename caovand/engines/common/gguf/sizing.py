@@ -30,7 +30,7 @@ NEARLY = 1.1
 """A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
 FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the
-requests."""
+requests; how many times more requests of a batch are worth bits of the cache."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card, but for a workload that needs more."""
 READING_S = 3600
@@ -114,14 +114,14 @@ def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
 
 
 def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int = 0) -> SizedLoad:
-    """The first load with every layer on the cards and a context of `enough` tokens; else the first
-    such load that no later one exceeds by far; else the first that is nearly as quick as any that
-    fits, or the first."""
+    """The first load with every layer on the cards and a context of `enough` tokens, or one of more
+    requests that nearly has it; else the first such load that no later one exceeds by far; else the
+    first that is nearly as quick as any that fits, or the first."""
     found: list[SizedLoad] = []
     for load in loads:
         sized = size(load)
         if sized.fits and sized.whole and sized.load.context >= enough:
-            return sized
+            return next((one for one in found if _serves_more(one, sized, enough)), sized)
         found.append(sized)
     fitting = [sized for sized in found if sized.fits]
     if whole := [sized for sized in fitting if sized.whole]:
@@ -132,6 +132,12 @@ def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int =
         return longest
     quickest = min((sized.seconds for sized in fitting), default=0.0)
     return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
+
+
+def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
+    """Whether a load has more requests at once, and nearly enough context for each."""
+    nearly = one.fits and one.whole and one.load.context * NEARLY >= enough
+    return nearly and one.load.slots > than.load.slots
 
 
 def _most(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
@@ -10,6 +11,7 @@ from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.placement import part_of_experts
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.gguf.sizing import (
+    FAR_LONGER,
     NEARLY,
     SUFFICIENT_CONTEXT,
     SizedLoad,
@@ -93,7 +95,16 @@ def choose(
     found = best(loads, size, enough)
     if found.fits and found.placement.experts_in_ram and found.load.context >= enough:
         return _lengthen(found, lambda load: place_fixed(model, host, load, gpus, rooms), limit)
-    return _grow(found, size, most, workload)
+    if not (found.fits and found.whole and found.load.slots < most):
+        return found
+    if workload != "batch":
+        return _grow(found, size, most)
+
+    def has_room(load: Load) -> bool:
+        sized = place_fixed(model, host, replace(load, context=enough), gpus, rooms)
+        return sized.fits and sized.whole
+
+    return size(_fill(found.load, loads, has_room, most))
 
 
 def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
@@ -108,16 +119,28 @@ def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -
     return found
 
 
-def _grow(
-    sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int, workload: str
-) -> SizedLoad:
-    """Twice as many requests, and again, as long as everything stays on the cards: of a batch if
-    each keeps a sufficient context, of other workloads if each keeps all of it."""
+def _grow(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> SizedLoad:
+    """Twice as many requests, and again, as long as everything stays on the cards and each keeps
+    its context."""
     found, context = sized, sized.load.context
-    enough = min(SUFFICIENT_CONTEXT["batch"], context) if workload == "batch" else context
-    while found.fits and found.whole and found.load.slots * 2 <= most:
+    while found.load.slots * 2 <= most:
         more = size(replace(found.load, slots=found.load.slots * 2))
-        if not (more.fits and more.whole and more.load.context >= enough):
+        if not (more.fits and more.whole and more.load.context >= context):
             break
         found = more
     return found
+
+
+def _fill(load: Load, loads: Sequence[Load], has_room: Callable[[Load], bool], most: int) -> Load:
+    """As many requests of a batch as have room for a sufficient context; with fewer bits of cache
+    no more than are wanted, and only where they bring far more."""
+
+    def fill(load: Load, most: int) -> Load:
+        counts = range(1, most + 1)
+        many = bisect_left(counts, True, key=lambda slots: not has_room(replace(load, slots=slots)))
+        return replace(load, slots=max(many, 1))
+
+    kept, wanted = loads[0].keys, loads[0].slots
+    found = fill(load, most if load.keys == kept else wanted)
+    others = (fill(one, wanted) for one in loads if one.slots == wanted)
+    return next((one for one in others if one.slots >= found.slots * FAR_LONGER), found)

@@ -43,6 +43,7 @@ OPTIONS = (
     Row("n_cpu_moe", ("--n-cpu-moe", "-ncmoe"), int),
     Row("threads", ("--threads", "-t"), int),
     Row("threads_batch", ("--threads-batch", "-tb"), int),
+    Row("numa", ("--numa",), str),
     Row("load_mode", ("--load-mode", "-lm"), str),
     Row("cache_ram", ("--cache-ram", "-cram"), int),
     Row("chat_template", ("--chat-template-file",), str),

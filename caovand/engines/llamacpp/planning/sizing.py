@@ -21,8 +21,8 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
-KEPT_CONTEXT = 0.9
-"""The part of a context that steps of more tokens at once must leave."""
+KEPT_CONTEXT, KEPT_SEQUENCES = 0.9, 0.85
+"""The part of a context, and of the sequences, that steps of more tokens at once must leave."""
 CACHE_RAM_MIB = 8192
 """Prompts that llama-server keeps in host memory by default."""
 
@@ -76,6 +76,7 @@ def settings(
         "cache_type_v": kinds[1],
         "load_mode": _load_mode(sized, gpus),
         "cache_ram": _cache_ram(inventory, gpus, sized),
+        **_numa(inventory, gpus, sized),
         **_on_cards(sized, gpus, generates=texts.task_of(inventory.model, verbatim) == "generate"),
     }
 
@@ -86,7 +87,7 @@ def _worth_its_buffers(
     """Why the load with a larger step is better than the one of today; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
     enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
-    if not (larger.fits and larger.load.slots == sized.load.slots):
+    if not (larger.fits and larger.load.slots >= KEPT_SEQUENCES * sized.load.slots):
         return ""
     if sized.placement.experts_in_ram:
         quick = larger.seconds <= sized.seconds * sizing.NEARLY
@@ -194,7 +195,8 @@ def _settings_of_load(
         kind = Setting(
             load.keys,
             "policy",
-            "a half-precision cache would push layers off the cards, or leave a short context",
+            "a half-precision cache would push layers off the cards, leave a short context, or have"
+            " room for far fewer sequences",
         )
         kinds = (kind, kind)
     return slots, kinds
@@ -286,6 +288,18 @@ def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoa
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
     reason = "MiB for prompts seen before: an eighth of the host memory that the weights leave"
     return Setting(spare, "policy", reason)
+
+
+def _numa(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> dict[str, Setting]:
+    """How threads that read weights in host memory are spread over its nodes."""
+    nodes = inventory.host.numa_nodes
+    if nodes < 2 or (gpus and sized.whole):
+        return {}
+    reason = (
+        f"threads on all {nodes} NUMA nodes: each stays on one, and mapped weights are read into"
+        " the memory of the node that uses them first"
+    )
+    return {"numa": Setting("distribute", "policy", reason)}
 
 
 def _load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:

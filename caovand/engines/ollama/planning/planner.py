@@ -196,7 +196,10 @@ def _size_load(
         context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
     chosen = sized.load
     if chosen.keys != kind.value:
-        why = "in half precision, layers would leave the cards, or the context would be short"
+        why = (
+            "in half precision, layers would leave the cards, the context would be short, or far"
+            " fewer requests would have room"
+        )
         kind = Setting(chosen.keys, "policy", why)
     if chosen.slots > load.slots:
         why = "as many requests as memory has room for; each has the whole context"

@@ -25,6 +25,11 @@ class Usual:
     answer: int
     users: int
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a request that the cache holds on average while it is answered."""
+        return self.prompt + self.answer // 2
+
 
 USUAL = {
     "chat": Usual(4096, 500, 16), "long": Usual(100_000, 1000, 4), "batch": Usual(2048, 500, 128),
@@ -36,7 +41,7 @@ def requests_a_second(
 ) -> float:
     """Usual requests finished in a second by cards whose cache holds `tokens`."""
     usual = USUAL[workload]
-    each = usual.prompt + usual.answer // 2
+    each = usual.tokens
     users = usual.users
     if workload == "batch":
         users = max(users, usual_step(gpus, load.ranks)[1])

@@ -15,7 +15,7 @@ from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
-from caovand.engines.sglang.planning.loads import USUAL_REQUEST_TOKENS, SizedLoad
+from caovand.engines.sglang.planning.loads import SizedLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
@@ -28,6 +28,7 @@ from caovand.engines.sglang.planning.options import (
     STEP,
     option,
 )
+from caovand.engines.sglang.planning.pace import USUAL
 
 REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
@@ -201,15 +202,19 @@ def _as_many_as_fit(
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    usual = sized.tokens // USUAL_REQUEST_TOKENS[workload]
-    many = min(usual, usual_step(gpus, load.ranks)[1])
+    each, largest = USUAL[workload].tokens, usual_step(gpus, load.ranks)[1]
+    many = min(sized.tokens // each, largest)
     if many <= load.requests:
         return sized, requests
     more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
     if more.requests < many:
         return sized, requests
-    reason = f"about as many requests of workload {workload} as the cache holds"
-    return more, Setting(many, "policy", reason)
+    held = more.tokens // each
+    reason = f"the cache holds about {held} requests of workload {workload}, of {each} tokens"
+    if held > many:
+        reason += f"; SGLang's largest CUDA graph has {largest}"
+    many = min(held, many)
+    return replace(more, load=replace(more.load, requests=many)), Setting(many, "policy", reason)
 
 
 def _context(
