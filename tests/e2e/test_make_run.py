@@ -43,7 +43,7 @@ THERE = "/root/caovan"
 def quick_start() -> tuple[list[str], str]:
     """README's packages, and its line that tries caovan."""
     text = (ROOT / "README.md").read_text().partition("## Quick start")[2]
-    packages = re.search(r"^apt-get install (.*?) *(#|$)", text, re.MULTILINE)
+    packages = re.search(r"^(?:sudo )?apt-get install (.*?) *(#|$)", text, re.MULTILINE)
     line = re.search(r"^(make run) +#", text, re.MULTILINE)
     assert packages is not None
     assert line is not None
