@@ -70,11 +70,11 @@ def chosen(card: str, fixed: dict[str, Any]) -> Choice:
             "131072 x64 step 512 auto, eager, does not fit",
         ),
         ("RTX 4060", OPEN, "512 x1 step 512 auto, eager, does not fit"),
-        ("RTX 4060", {"ram_mib": 65536}, "32768 x8 step 512 fp8, eager, 10.5 GiB offloaded"),
+        ("RTX 4060", {"ram_mib": 65536}, "32768 x8 step 1024 fp8, eager, 10.6 GiB offloaded"),
         (
             "RTX 4060",
             {"ram_mib": 65536, "context": 16384},
-            "16384 x4 step 512 fp8, eager, 9.4 GiB offloaded",
+            "16384 x4 step 1024 fp8, eager, 9.5 GiB offloaded",
         ),
     ],
 )
