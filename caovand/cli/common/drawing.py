@@ -9,12 +9,14 @@ PLAIN_BARS = " .:-=+*#@"
 COLOURS = {
     "weights": "blue", "kv": "green", "states": "bright_green", "context": "magenta",
     "activations": "yellow", "graphs": "cyan", "steps": "yellow", "compute": "yellow",
-    "logits": "cyan", "engine": "white", "others": "red", "used": "white", "free": "bright_black",
+    "logits": "cyan", "prompts": "magenta", "engine": "white", "others": "red", "used": "white",
+    "free": "bright_black",
 }  # fmt: skip
 LEGEND = {
     "weights": "weights", "kv": "cache", "states": "states", "context": "CUDA",
     "activations": "activations", "graphs": "CUDA graphs", "steps": "activations and graphs",
-    "compute": "compute buffers", "logits": "logits", "others": "used by others", "free": "free",
+    "compute": "compute buffers", "logits": "logits", "prompts": "earlier prompts",
+    "others": "used by others", "free": "free",
 }  # fmt: skip
 
 

@@ -34,8 +34,8 @@ PROCESS_COLUMNS, MIN_COMMAND = 36, 20
 HOST_COLUMNS = (("CPU", 7), ("host MiB", 10), ("time", 7))
 LETTERS = {
     "weights": "W", "kv": "K", "states": "S", "context": "C", "activations": "A", "graphs": "G",
-    "steps": "A", "compute": "B", "logits": "L", "engine": "E", "others": "o", "used": "#",
-    "free": ".",
+    "steps": "A", "compute": "B", "logits": "L", "prompts": "P", "engine": "E",
+    "others": "o", "used": "#", "free": ".",
 }  # fmt: skip
 NAMES = {**LEGEND, "graphs": "graphs", "engine": "rest", "others": "others", "used": "used"}
 # The list among the recent readings, what it is called, and its unit.

@@ -9,10 +9,11 @@ from caovand.core.problem import Problem
 
 MemoryPart = Literal[
     "weights", "kv", "states", "context", "activations", "graphs", "steps", "compute", "logits",
-    "others", "free",
+    "prompts", "others", "free",
 ]  # fmt: skip
 """What memory is for. `context` is CUDA's own, `steps` are activations and graphs where a forecast
-does not tell them apart, `compute` ggml's buffers, `others` other programs' memory."""
+does not tell them apart, `compute` ggml's buffers, `prompts` those of earlier requests in host
+memory, `others` other programs' memory."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ export const english = {
   "bar-of": "GPU {n}, memory in GiB: {parts}", "clocks": "Clocks", load: "Load",
   "part-weights": "weights", "part-kv": "cache", "part-states": "states", "part-context": "CUDA",
   "part-activations": "activations", "part-graphs": "CUDA graphs", "part-steps": "activations and graphs",
-  "part-compute": "compute buffers", "part-logits": "logits", "part-engine": "rest of the engine",
+  "part-compute": "compute buffers", "part-logits": "logits", "part-prompts": "earlier prompts", "part-engine": "rest of the engine",
   "part-others": "others", "part-used": "used", "part-free": "free",
   "memory": "Memory",
   processes: "Processes on the GPUs", process: "Process", pid: "pid", belongs: "Belongs to",

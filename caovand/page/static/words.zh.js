@@ -69,7 +69,7 @@ export const chinese = {
   "bar-of": "GPU {n} 显存（GiB）：{parts}", "clocks": "频率", load: "负载",
   "part-weights": "权重", "part-kv": "缓存", "part-states": "循环状态", "part-context": "CUDA",
   "part-activations": "激活", "part-graphs": "CUDA graph", "part-steps": "激活和 CUDA graph",
-  "part-compute": "计算缓冲", "part-logits": "logits", "part-engine": "引擎其余部分",
+  "part-compute": "计算缓冲", "part-logits": "logits", "part-prompts": "先前的提示词", "part-engine": "引擎其余部分",
   "part-others": "其他程序", "part-used": "已用", "part-free": "空闲",
   "memory": "显存",
   processes: "显卡上的进程", process: "进程", pid: "进程号", belongs: "属于",

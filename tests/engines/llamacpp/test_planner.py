@@ -197,6 +197,20 @@ def test_threads_are_spread_over_numa_nodes_where_a_processor_reads_weights() ->
     assert plan(lacking).value("numa") is None
 
 
+def test_prompts_seen_before_count_in_host_memory_and_give_way() -> None:
+    tight = machine(QWEN_8B, host=replace(HOST, ram_mib=16384, available_mib=14300))
+    found = plan(tight)
+    memory = forecast(found, tight)
+    assert dict(memory.parts)["prompts"] == found.value("cache_ram") > 1000
+    assert memory.fits
+    assert "prompts seen before leave" in found.settings["max_model_len"].reason
+    asked = plan(tight, engine={"extra_args": ["--cache-ram", "4096"]})
+    assert asked.value("max_model_len") < found.value("max_model_len")
+    crowded = machine(model(36, 340), host=replace(HOST, ram_mib=16384, available_mib=14900))
+    found = plan(crowded)
+    assert (found.value("cache_ram"), forecast(found, crowded).fits) == (0, True)
+
+
 def test_experts_of_unknown_number_are_all_read() -> None:
     known, unknown = (
         ENGINE.planning.speed(plan(box), box)

@@ -44,7 +44,8 @@ def estimate(
 def _parts(device: Device, free: int) -> tuple[tuple[MemoryPart, float], ...]:
     named: dict[MemoryPart, int] = {
         "weights": device.weights, "kv": device.cache, "states": device.states,
-        "compute": device.compute, "logits": device.output, "free": free,
+        "compute": device.compute, "logits": device.output,
+        "prompts": device.prompts, "free": free,
     }  # fmt: skip
     return tuple((name, size / MIB) for name, size in named.items() if size)
 

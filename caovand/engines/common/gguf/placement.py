@@ -63,6 +63,7 @@ class Device:
     states: int = 0
     compute: int = 0
     output: int = 0
+    prompts: int = 0
     read: float = 0.0
     experts_read: float = 0.0
     layers: int = 0
@@ -70,7 +71,7 @@ class Device:
     @property
     def total(self) -> int:
         """The sum of all parts."""
-        return self.weights + self.cache + self.states + self.compute + self.output
+        return self.weights + self.cache + self.states + self.compute + self.output + self.prompts
 
 
 def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:

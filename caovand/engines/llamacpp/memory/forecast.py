@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
+from caovand.engines.common.gguf.placement import MIB, Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.gguf.sizing import FILLED
 from caovand.engines.common.options import count
@@ -97,4 +98,8 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
 def _devices(plan: Plan, inventory: Inventory) -> Sequence[Device]:
     model, gpus = inventory.model, gpus_of(plan, inventory)
     assert model.gguf is not None
-    return devices(model, load_of(plan), placement_of(plan, gpus, len(model.gguf.layers)))
+    found = devices(model, load_of(plan), placement_of(plan, gpus, len(model.gguf.layers)))
+    if gpus:
+        return found
+    prompts = (count(plan.value("cache_ram")) or 0) * MIB
+    return (*found[:-1], replace(found[-1], prompts=prompts))

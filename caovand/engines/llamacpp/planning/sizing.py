@@ -13,7 +13,7 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf import slots as requests
-from caovand.engines.common.gguf.placement import devices
+from caovand.engines.common.gguf.placement import Placement, devices
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import drafting, steps, texts
@@ -51,18 +51,27 @@ def settings(
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
 
-    def size(load: Load) -> tuple[sizing.SizedLoad, Setting]:
+    def size(load: Load, inventory: Inventory) -> tuple[sizing.SizedLoad, Setting]:
         loads = _loads(load, slots, kinds, inventory, gpus)
         most = load.slots
         if slots.origin == "policy":
             most = requests.most(inventory.model, gpus, inventory.host, config.policy.workload)
         return _context(config, inventory, loads, gpus, rooms, verbatim, most)
 
-    sized, context = size(load)
+    roomy, prompts = inventory, None
+    if not gpus:
+        prompts = _cache_ram(inventory, gpus, load, Placement())
+        kept = count(verbatim.get("cache_ram", prompts.value)) or 0
+        left_mib = max(inventory.host.available_mib - kept, 0)
+        roomy = replace(inventory, host=replace(inventory.host, available_mib=left_mib))
+    sized, context = size(load, roomy)
+    if prompts and not sized.fits:
+        sized, context = size(load, inventory)
+        prompts = Setting(0, "policy", "MiB for prompts seen before: the model leaves no memory")
     if micro.origin == "policy":
         for tokens in (batch.value, batch.value // 2):
             if tokens > micro.value:
-                larger, longest = size(replace(load, batch=tokens))
+                larger, longest = size(replace(load, batch=tokens), roomy)
                 if why := _worth_its_buffers(larger, sized, config, inventory):
                     sized, context, micro = larger, longest, Setting(tokens, "policy", why)
                     break
@@ -75,7 +84,7 @@ def settings(
         "cache_type_k": kinds[0],
         "cache_type_v": kinds[1],
         "load_mode": _load_mode(sized, gpus),
-        "cache_ram": _cache_ram(inventory, gpus, sized),
+        "cache_ram": prompts or _cache_ram(inventory, gpus, sized.load, sized.placement),
         **_numa(inventory, gpus, sized),
         **_on_cards(sized, gpus, generates=texts.task_of(inventory.model, verbatim) == "generate"),
     }
@@ -244,7 +253,10 @@ def _context(
     elif context == sizing.longest_on_host(model, host, sizing.SUFFICIENT_CONTEXT[workload]):
         reason = "a longer prompt takes many minutes to read on a processor"
     else:
-        reason = f"the longest that fits {inventory.host.available_mib} MiB of free memory"
+        reason = (
+            f"the longest that fits {inventory.host.available_mib} MiB: the free memory that"
+            " prompts seen before leave"
+        )
     return sized, Setting(context, "policy", reason)
 
 
@@ -276,13 +288,15 @@ def _on_cards(
     return found
 
 
-def _cache_ram(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> Setting:
+def _cache_ram(
+    inventory: Inventory, gpus: Sequence[Gpu], load: Load, placement: Placement
+) -> Setting:
     # Based on total memory: free memory changes from start to start, and the plan with it.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
         reason = "MiB for prompts seen before: an eighth of the host's reserve"
         return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
-    weights = devices(inventory.model, sized.load, sized.placement)[-1].weights
+    weights = devices(inventory.model, load, placement)[-1].weights
     spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
     if spare >= CACHE_RAM_MIB:
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
