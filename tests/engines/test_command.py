@@ -116,7 +116,7 @@ def fresh(found: Plan) -> Plan:
     return replace(found, env={**found.env, "CAOVAN_CACHE": Setting("2", "ladder", "")})
 
 
-BY_SOURCE = ("TRITON_CACHE_DIR", "DG_JIT_CACHE_DIR", "CUDA_CACHE_PATH")
+BY_SOURCE = ("TRITON_CACHE_DIR", "DG_JIT_CACHE_DIR", "CUDA_CACHE_PATH", "TVM_FFI_CACHE_DIR")
 
 
 @pytest.mark.parametrize("name", BY_SOURCE)

@@ -132,5 +132,6 @@ def caches(plan: Plan, engine: EngineInfo, folder: Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(folder / "triton" / by_source),
         "DG_JIT_CACHE_DIR": str(folder / "deep_gemm" / by_source),
         "CUDA_CACHE_PATH": str(folder / "cuda" / by_source),
+        "TVM_FFI_CACHE_DIR": str(folder / "tvm-ffi" / by_source),
         "FLASHINFER_WORKSPACE_BASE": str(folder / "flashinfer" / flashinfer_key(plan, engine)),
     }

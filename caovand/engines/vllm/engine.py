@@ -104,7 +104,6 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    at_home=(".cache/tvm-ffi",),
     caches=(*OF_PYTORCH, "vllm"),
     writes=("--download-dir", "--uds"),
     install=INSTALL,
