@@ -1005,12 +1005,16 @@ def test_no_verbatim_flag_however_odd_is_a_traceback(
 
 def test_cards_without_tensor_cores_compute_in_float32() -> None:
     gtx = cards(1, "NVIDIA GeForce GTX 1660 Ti", (7, 5), 6144)
-    found = plan(inventory(SMALL_HYBRID, gtx))
+    found = plan(inventory(replace(SMALL_HYBRID, head_dim=128), gtx))
     assert found.value("dtype") == "float32"
     assert (
         "GPU 0 (NVIDIA GeForce GTX 1660 Ti) has no tensor cores" in found.settings["dtype"].reason
     )
     assert plan(inventory(SMALL_HYBRID, turing(1))).value("dtype") == "half"
+    wide = plan(inventory(SMALL_HYBRID, gtx))
+    assert wide.value("dtype") == "half"
+    assert "reads no heads of 256 in float32" in wide.settings["dtype"].reason
+    assert any("nine times slower" in text for text in wide.warnings)
     four_bits = plan(inventory(in_four_bits(SMALL_HYBRID), gtx))
     assert four_bits.value("dtype") == "half"
     assert any("no tensor cores, for which" in text for text in four_bits.warnings)

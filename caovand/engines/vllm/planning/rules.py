@@ -14,7 +14,7 @@ from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs
+from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, triton_lacks_shared
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.memory.candidate import reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
@@ -44,9 +44,12 @@ def dtype(partial: PartialPlan) -> Setting | None:
         return user(typed, "[policy] dtype")
     if not old:
         return None
-    if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
-        return policy("float32", f"{slow}: float16 is up to nine times slower there")
     reason = "cards before SM80 have no bfloat16"
+    if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
+        width, _ = triton_lacks_shared(partial.model, "float32")
+        if not width:
+            return policy("float32", f"{slow}: float16 is up to nine times slower there")
+        reason += f", and Triton's attention reads no heads of {width} in float32 there"
     if other == "float32":
         reason += f", and vLLM refuses float16 for models of type {partial.model.model_type}"
     return policy(other, reason)
