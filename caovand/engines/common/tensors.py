@@ -1,4 +1,4 @@
-"""Sizes of tensors that engines of PyTorch hold alike: activation types, and a rank's weights."""
+"""Sizes of tensors that engines hold alike: activation types, a rank's weights, experts in use."""
 
 from __future__ import annotations
 
@@ -37,3 +37,9 @@ def weights_of(model: ModelCard, part: Part) -> float:
             bits = STORED.get(one.dtype) or (packed if one.dtype in PACKED else None)
             count += one.size * 8 / (bits or PACKED.get(one.dtype, 8))
     return count
+
+
+def part_of_experts(model: ModelCard) -> float:
+    """The part of the routed experts that a token reads; all if their number is unknown."""
+    known = model.experts and model.experts_per_token
+    return model.experts_per_token / model.experts if known else 1.0

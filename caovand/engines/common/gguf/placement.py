@@ -18,6 +18,7 @@ from caovand.engines.common.gguf.sizes import (
 )
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
+from caovand.engines.common.tensors import part_of_experts
 
 MIB = 1 << 20
 CONTEXT_MIB = 350
@@ -136,12 +137,6 @@ def _layers_on(
         experts_read=experts_read,
         layers=layers,
     )
-
-
-def part_of_experts(model: ModelCard) -> float:
-    """The part of the routed experts that a token reads; all where their number is unknown."""
-    known = model.experts and model.experts_per_token
-    return model.experts_per_token / model.experts if known else 1.0
 
 
 def host_room(host: Host, gpus: Sequence[Gpu]) -> int:

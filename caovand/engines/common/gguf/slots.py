@@ -8,7 +8,6 @@ from dataclasses import replace
 from math import ceil
 
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
-from caovand.engines.common.gguf.placement import part_of_experts
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.gguf.sizing import (
     FAR_LONGER,
@@ -22,6 +21,7 @@ from caovand.engines.common.gguf.sizing import (
 from caovand.engines.common.gguf.weights import active_weights, tokens_computed
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, RATE_REACHED, card_speed
+from caovand.engines.common.tensors import part_of_experts
 
 BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
 """Requests at once for each workload; further ones wait."""

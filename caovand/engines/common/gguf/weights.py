@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from caovand.core.facts.inventory import Host, ModelCard
-from caovand.engines.common.gguf.placement import part_of_experts
 from caovand.engines.common.processors import core_of
+from caovand.engines.common.tensors import part_of_experts
 
 BITS = {
     "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K": 5.5, "Q5_0": 5.5,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, all_linked, host_link, slowest
-from caovand.engines.common.tensors import weights_of
+from caovand.engines.common.tensors import part_of_experts, weights_of
+from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
 from caovand.engines.sglang.memory.steps import usual_step
 
@@ -17,36 +17,20 @@ ALL_REDUCES = 2
 """All-reduces of a layer: after attention, and after the MLP or the experts."""
 
 
-@dataclass(frozen=True)
-class Usual:
-    """Tokens of a usual prompt and its answer, and how many users ask at once."""
-
-    prompt: int
-    answer: int
-    users: int
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a request that the cache holds on average while it is answered."""
-        return self.prompt + self.answer // 2
-
-
-USUAL = {
-    "chat": Usual(4096, 500, 16), "long": Usual(100_000, 1000, 4), "batch": Usual(2048, 500, 128),
-}  # fmt: skip
+USERS = {"chat": 16, "long": 4, "batch": 128}
+"""How many users ask at once."""
 
 
 def requests_a_second(
     model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
 ) -> float:
     """Usual requests finished in a second by cards whose cache holds `tokens`."""
-    usual = USUAL[workload]
-    each = usual.tokens
-    users = usual.users
+    usual, users = USUAL_REQUESTS[workload], USERS[workload]
+    each = usual.held
     if workload == "batch":
         users = max(users, usual_step(gpus, load.ranks)[1])
     at_once = max(min(tokens // each, users), 1)
-    speed, active = slowest(gpus), _active(model)
+    speed, active = slowest(gpus), part_of_experts(model)
     read = weights_bytes(model, load, "layers", "head")
     read += weights_bytes(model, load, "experts") * (1 - (1 - active) ** at_once)
     read += at_once * each * token_bytes(model, load)
@@ -57,12 +41,6 @@ def requests_a_second(
     )
     prompt = usual.prompt * token_s + _exchange_s(model, load, gpus, usual.prompt)
     return 1 / (prompt + usual.answer * step / at_once)
-
-
-def _active(model: ModelCard) -> float:
-    """The part of the experts that a token multiplies with."""
-    known = model.experts and model.experts_per_token
-    return model.experts_per_token / model.experts if known else 1.0
 
 
 def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) -> float:

@@ -11,6 +11,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
 from caovand.engines.common.speeds import all_linked, host_link
+from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import usual_share, usual_step
@@ -28,7 +29,6 @@ from caovand.engines.sglang.planning.options import (
     STEP,
     option,
 )
-from caovand.engines.sglang.planning.pace import USUAL
 
 REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
 """Requests at once for each workload; further ones wait."""
@@ -202,7 +202,7 @@ def _as_many_as_fit(
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    each, largest = USUAL[workload].tokens, usual_step(gpus, load.ranks)[1]
+    each, largest = USUAL_REQUESTS[workload].held, usual_step(gpus, load.ranks)[1]
     many = min(sized.tokens // each, largest)
     if many <= load.requests:
         return sized, requests

@@ -26,6 +26,7 @@ from caovand.engines.common.speeds import (
     link_gb_s,
     slowest,
 )
+from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
 from caovand.engines.vllm.machine.link_time import (
     ALL_REDUCES,
     ALONE,
@@ -131,12 +132,10 @@ def active_parameters(model: ModelCard) -> float:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """Tokens of a usual prompt and its answer, and how many users ask at once; of a batch, for
-    which nobody waits, throughput alone counts."""
+class Workload(UsualRequest):
+    """A usual request, and how many users ask at once; of a batch, for which nobody waits,
+    throughput alone counts."""
 
-    prompt: int
-    answer: int
     users: int
     batch: bool = False
 
@@ -151,11 +150,6 @@ class Workload:
         return self.users == 1
 
     @property
-    def held(self) -> int:
-        """Tokens of a request that the cache holds on average while it is answered."""
-        return self.prompt + self.answer // 2
-
-    @property
     def let_in(self) -> int:
         """Tokens of the requests by whose number sequences are counted: usual ones of people who
         chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
@@ -163,10 +157,10 @@ class Workload:
         return self.held // 2 if self.batch or self.long else self.held
 
 
+USERS = {"chat": 2, "long": 1, "batch": 1024}
 WORKLOADS = {
-    "chat": Workload(4096, 500, 2),
-    "long": Workload(100_000, 1000, 1),
-    "batch": Workload(2048, 500, 1024, batch=True),
+    name: Workload(usual.prompt, usual.answer, USERS[name], batch=name == "batch")
+    for name, usual in USUAL_REQUESTS.items()
 }
 
 

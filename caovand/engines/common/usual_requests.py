@@ -1,0 +1,25 @@
+"""The request that each workload usually has, by which engines' plans are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UsualRequest:
+    """Tokens of a usual prompt and its answer."""
+
+    prompt: int
+    answer: int
+
+    @property
+    def held(self) -> int:
+        """Tokens that the cache holds on average while the request is answered."""
+        return self.prompt + self.answer // 2
+
+
+USUAL_REQUESTS = {
+    "chat": UsualRequest(4096, 500),
+    "long": UsualRequest(100_000, 1000),
+    "batch": UsualRequest(2048, 500),
+}
