@@ -7,7 +7,6 @@ was decided before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
@@ -209,9 +208,10 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     if not partial.cuda or partial.value("enforce_eager"):
         return None
     typed = partial.config.policy.cuda_graphs
-    config, smaller = {"cudagraph_mode": graphs_for(partial), **_smaller_graphs(partial)}, ""
-    if LARGEST_CAPTURED in config:
-        most = config[LARGEST_CAPTURED]
+    config, smaller = {"cudagraph_mode": graphs_for(partial)}, ""
+    chosen = partial.choice.candidate.compilation if partial.choice else {}
+    if LARGEST_CAPTURED in chosen:
+        most = config[LARGEST_CAPTURED] = chosen[LARGEST_CAPTURED]
         smaller = f"; memory is short: none for steps of more than {most} tokens"
     if typed:
         return user(config, f"[policy] cuda_graphs is {typed}{smaller}")
@@ -221,12 +221,6 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     if config["cudagraph_mode"] != "PIECEWISE":
         reason = "whole decode steps run without the host; mixed ones keep attention outside"
     return policy(config, f"{reason}{smaller}")
-
-
-def _smaller_graphs(partial: PartialPlan) -> dict[str, Any]:
-    """The size of the largest graph, if it was chosen for its memory."""
-    chosen = partial.choice.candidate.compilation if partial.choice else {}
-    return {name: chosen[name] for name in (LARGEST_CAPTURED,) if name in chosen}
 
 
 RESERVED = 3

@@ -204,17 +204,12 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
             " card of SM80 or newer, or another model"
         )
-    slow = without_tensor_cores(partial.cards)
-    if slow and plain and dtype and dtype.value == "half" and dtype.origin == "policy":
-        yield (
-            f"{slow}, without which float16 is up to nine times slower; a GGUF file with"
-            ' [engine] kind = "llamacpp" needs none'
-        )
-    if slow and not plain:
-        yield (
-            f"{slow}, for which vLLM's kernels of {partial.model.quantization} weights are written;"
-            ' a GGUF file with [engine] kind = "llamacpp" needs none'
-        )
+    in_half = dtype is not None and dtype.value == "half" and dtype.origin == "policy"
+    if (slow := without_tensor_cores(partial.cards)) and (in_half or not plain):
+        why = "without which float16 is up to nine times slower"
+        if not plain:
+            why = f"for which vLLM's kernels of {partial.model.quantization} weights are written"
+        yield f'{slow}, {why}; a GGUF file with [engine] kind = "llamacpp" needs none'
     rounded = plan.settings.get("quantization")
     if rounded and rounded.origin == "policy" and rounded.value:
         name = partial.model.path.rstrip("/").rpartition("/")[2]
