@@ -142,8 +142,7 @@ def _cut_short(
         return found
     finding = Finding("unknown", lines[last].strip(), explanation.reached, {}, "traceback.cut")
     finding = without_secrets(finding, last + 1)
-    advice = tuple(sentences(finding, {}, {}, GENERAL))
-    return writer, replace(explanation, finding=finding, advice=advice)
+    return writer, replace(explanation, finding=finding, advice=_advice_for_any(finding))
 
 
 def _whole(text: str) -> tuple[Writer, Explanation] | None:
@@ -239,8 +238,12 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
     if finding is None:
         return Explanation(None, (), "", None, (), {}, {}, {})
     finding = without_secrets(finding, finding.line)
-    advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
-    return Explanation(None, (), "", finding, advice, {}, {}, {})
+    return Explanation(None, (), "", finding, _advice_for_any(finding), {}, {}, {})
+
+
+def _advice_for_any(finding: Finding) -> tuple[str, ...]:
+    """Advice in general terms, for whoever wrote the log."""
+    return tuple(sentences(finding, finding.captures, {}, GENERAL))
 
 
 def _by_its_words(
@@ -263,7 +266,7 @@ def _by_its_words(
     assert finding is not None
     if not named and not _all_died(causes) and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
-    advice = tuple(sentences(finding, finding.captures, {}, GENERAL))
+    advice = _advice_for_any(finding)
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
 
