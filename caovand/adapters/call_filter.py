@@ -92,7 +92,7 @@ def program(
     no more than its user; and scheduling or observing the processes `keepers`. Where Landlock does
     not restrict `truncation` and `signals`, so do truncating by name, and signals for the keepers
     and their groups. One that is `alone` may signal and schedule no other process at all: a pid may
-    be that of any thread, and those come and go.
+    name any thread, and threads come and go.
     """
     own, denied = os.getpid(), [*DENIED]
     itself, kept = (0, own), sorted({*keepers, ALL})

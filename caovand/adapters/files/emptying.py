@@ -66,7 +66,7 @@ def _emptied(top: int) -> list[str]:
 def _without_files(folder: int, top: int) -> tuple[list[str], list[str]]:
     """Remove an open folder's files and move its folders to `top`.
 
-    Returns the names of the folders there, and of what could be neither removed nor moved.
+    Returns the new names of the folders, and the names of entries neither removed nor moved.
     """
     moved, left = list[str](), list[str]()
     for name in os.listdir(folder):

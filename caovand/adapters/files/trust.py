@@ -12,7 +12,7 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,17 @@ def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def program(name: str, environ: Mapping[str, str]) -> str | None:
     """Find a program in PATH: never in the current folder, for root in no other user's."""
-    return shutil.which(name, path=os.pathsep.join(_search_path(environ)) or os.devnull)
+    return _which(name, _search_path(environ))
 
 
 def root_program(name: str, environ: Mapping[str, str]) -> str | None:
     """Find a program in PATH that root alone can change, whoever we are."""
-    folders = filter(_is_ours, _search_path(environ))
-    found = shutil.which(name, path=os.pathsep.join(folders) or os.devnull)
+    found = _which(name, filter(_is_ours, _search_path(environ)))
     return found if found and find_doubt(Path(found)) is None else None
+
+
+def _which(name: str, folders: Iterable[str]) -> str | None:
+    return shutil.which(name, path=os.pathsep.join(folders) or os.devnull)
 
 
 def _search_path(environ: Mapping[str, str]) -> Iterator[str]:

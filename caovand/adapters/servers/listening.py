@@ -50,7 +50,7 @@ class Listeners:
                 before.listen(backlog)
                 return before
             before.close()
-        self._notifier.forget(name)  # that of another address
+        self._notifier.forget(name)  # the socket of another address
         found = listen_on(listen, backlog)
         self._notifier.keep(name, found.fileno())
         return found
