@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from caovand.core.checkpoint.gguf import TYPES
 from caovand.core.facts.inventory import Host, ModelCard
 from caovand.engines.common.processors import core_of
 from caovand.engines.common.tensors import part_of_experts
 
-BITS = {
-    "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K": 5.5, "Q5_0": 5.5,
-    "Q5_1": 6, "Q4_K": 4.5, "Q4_0": 4.5, "Q4_1": 5, "Q3_K": 3.44, "Q2_K": 2.63, "IQ4_XS": 4.25,
-    "IQ4_NL": 4.5, "MXFP4": 4.25, "IQ3_S": 3.44, "IQ3_XXS": 3.06, "IQ2_XXS": 2.06,
-}  # fmt: skip
+BITS = {name: 8 * size / count for name, count, size in TYPES.values()}
 
 
 def active_weights(model: ModelCard) -> float:
