@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,13 +25,6 @@ def lives(pid: int) -> bool:
     """Whether a process runs: one that nobody reaps has ended all the same."""
     process = processes.read(pid)
     return process is not None and not process.zombie
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Daemon:

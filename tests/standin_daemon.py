@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
+from tests.ports import free_port
 
 ENGINE = ROOT / "tests/standin/engine.py"
 

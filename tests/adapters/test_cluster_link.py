@@ -24,8 +24,8 @@ from caovand.adapters.network import cluster_key, cluster_link
 from caovand.adapters.network.cluster_key import Pairs
 from caovand.adapters.network.cluster_link import HeadLink, WorkerLink, numeric_address
 from caovand.core.problem import ProblemError
-from tests.daemon_process import free_port
 from tests.patience import PATIENCE_S, soon
+from tests.ports import free_port
 
 
 def pairs_of(folder: Path, name: str) -> Pairs:

@@ -20,6 +20,7 @@ import pytest
 from caovand.adapters.network import http
 from caovand.adapters.network.http import Answer, Endpoint, Unanswered, call, complete, read_count
 from caovand.core.engine.record import Upload
+from tests.ports import free_port
 
 Script = Callable[[socket.socket, bytes], None]
 
@@ -153,10 +154,8 @@ def hang(stub_closing: threading.Event) -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     with pytest.raises(Unanswered, match=r"/health: .*refused"):
-        call(Endpoint("127.0.0.1", port), "/health", 10)
+        call(Endpoint("127.0.0.1", free_port()), "/health", 10)
 
 
 def test_a_name_that_is_no_host_is_unanswered() -> None:

@@ -12,7 +12,7 @@ import pytest
 from caovand.adapters.servers import listening
 from caovand.adapters.servers.listening import Listeners, listen_on
 from caovand.adapters.system.notify import Notifier
-from tests.daemon_process import free_port
+from tests.ports import free_port
 
 
 class FakeNotifier(Notifier):

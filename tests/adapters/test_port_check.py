@@ -14,9 +14,10 @@ import pytest
 from caovand.adapters.network import port_check
 from caovand.adapters.network.port_check import connect, kernel_reason, listening
 from caovand.core.cluster.link import LOST
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
 from tests.descriptors import descriptors, run
 from tests.patience import PATIENCE_S, soon
+from tests.ports import free_port
 from tests.two_nodes import TwoNodes, two_nodes
 
 ASKS, ANSWERS = b"a" * 64, b"b" * 64

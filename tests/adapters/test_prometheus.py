@@ -22,8 +22,8 @@ from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.track import Track
 from caovand.core.health.observation import GpuSample
 from tests.cli import fake_daemon
-from tests.daemon_process import free_port
 from tests.patience import LIMIT_S, soon
+from tests.ports import free_port
 
 
 def status(**changes: Any) -> dict[str, Any]:

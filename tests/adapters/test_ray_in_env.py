@@ -18,7 +18,8 @@ import pytest
 
 from caovand.adapters.ray_in_env.__main__ import ActorOutput
 from caovand.adapters.system import processes
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
+from tests.ports import free_port
 
 PROGRAMS = ROOT / "caovand/adapters/ray_in_env"
 ENGINE = ROOT / "tests/standin/engine.py"

@@ -38,8 +38,9 @@ from caovand.daemon.engine.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.phases import read
 from tests.bench.measures import memory_mb, pid, round_trip, shares
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.real_engine import ENGINE, configuration
 
 MEASURED_S = 60

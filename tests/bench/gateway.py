@@ -28,9 +28,9 @@ from pathlib import Path
 
 from caovand.adapters.servers import listening
 from tests.bench.measures import cpu_s, in_ms, memory_mb
-from tests.daemon_process import free_port
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
 from tests.patience import turns
+from tests.ports import free_port
 
 STREAMS = 50
 ROUNDS = 10

@@ -30,8 +30,8 @@ from typing import Any
 
 from caovand.adapters.servers import listening
 from tests.bench.measures import cpu_s, in_ms, memory_mb
-from tests.daemon_process import free_port
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
+from tests.ports import free_port
 
 KEY = "sesame"
 STREAMS, EVENTS, PACE_S = 20, 100, 0.02

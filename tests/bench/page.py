@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.measures import ROUND_TRIPS, in_ms, memory_mb, pid, round_trip, shares
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.readers import readers
 from tests.standin_daemon import configuration, make_model
 

@@ -17,7 +17,8 @@ from caovand.cli.common.survey import configuration as read
 from caovand.cli.common.survey import inspect
 from tests.cards.conftest import CACHE, CARD, EAGER, ENGINE
 from tests.cards.shapes import CONTEXT, Shape
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
+from tests.ports import free_port
 
 START_S, ENDED_S = 300.0, 30.0
 READY = "Application startup complete"

@@ -23,8 +23,8 @@ import pytest
 from tests.cards.conftest import ENGINE, long_model, running, serves, shown
 from tests.cards.server import Server, configured, drawn
 from tests.cards.test_serving import SOME, Answers, answers, farthest
-from tests.daemon_process import free_port
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 CONTEXT, NEW, TOGETHER = 135_168, 48, 4
 LENGTHS = (4_096, 32_768, 131_072)

@@ -14,8 +14,8 @@ from caovand.adapters.system import processes
 from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import configured
-from tests.daemon_process import free_port
 from tests.patience import until
+from tests.ports import free_port
 
 SPARE_MIB, LITTLE_MIB, SOME_MIB = 256, 1_000, 24_000
 ENDED_S = 30.0

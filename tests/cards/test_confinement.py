@@ -20,8 +20,9 @@ from caovand.adapters.system import processes
 from caovand.lab.core.bench import compare
 from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, engine_plugin, running, serves
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
 from tests.patience import until
+from tests.ports import free_port
 
 BENCH = ("--prompts", "512,4096", "--at-once", "1,8", "--rounds", "5", "--tokens", "64")
 MAX_COST = 0.05

@@ -20,7 +20,7 @@ from tests.cards.conftest import CARD
 from tests.cards.server import completed
 from tests.cards.shapes import CONTEXT, SHAPES
 from tests.cards.starts import planned, started
-from tests.daemon_process import free_port
+from tests.ports import free_port
 
 EDGES = ("hybrid_moe_mtp2", "dense_every_head", "moe_96_experts", "dense_few_heads", "windows")
 STARTS, LONG, TOKENS, MAX_CLIENTS, POLL_S, MAX_UNUSED = 2, 4_096, 64, 128, 0.2, 0.03

@@ -35,8 +35,9 @@ from tests.cards.conftest import (
 )
 from tests.cards.server import Server, drawn
 from tests.cards.test_confinement import state
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.service_users import Users, enterable, service_users
 
 USER, ALONE = "user and confined", "neither"

@@ -23,8 +23,9 @@ from caovand.cli.common.client import Client
 from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import Server, configured, drawn
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
 from tests.patience import until
+from tests.ports import free_port
 
 WATCH = """stable_after_s = 2
 hang_s = 8

@@ -16,7 +16,7 @@ import pytest
 from tests.cards.conftest import running, serves
 from tests.cards.server import NEW, Server, configured, drawn, speeds
 from tests.cards.test_serving import CLOSE, Answers, farthest
-from tests.daemon_process import free_port
+from tests.ports import free_port
 
 KERNELS = os.environ.get("CAOVAN_CARDS_FLAGS", "all")
 UNIT = ("--prefix-match-unit", "16")

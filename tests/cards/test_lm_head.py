@@ -11,7 +11,7 @@ from tests.cards.conftest import model, running, serves, shown
 from tests.cards.server import Server, configured, drawn
 from tests.cards.test_attention import decoded
 from tests.cards.test_serving import SOME, Answers, answers, farthest
-from tests.daemon_process import free_port
+from tests.ports import free_port
 
 CONTEXT, READ, TOGETHER, MANY = 16_384, 300, 4, 8
 HEAD_GIB = 248_320 * 2048 / 2**30

@@ -16,9 +16,10 @@ from caovand.daemon.engine import canary
 from caovand.daemon.records import memories
 from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
 from tests.e2e.test_tuning import APPLY, asked_until
 from tests.patience import until
+from tests.ports import free_port
 
 
 def test_the_tuner_turns_useless_drafts_off_and_changed_answers_are_noticed(cards: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cards.conftest import long_model, running, serves, shown
 from tests.cards.server import LONG, Server, configured, speeds
-from tests.daemon_process import free_port
+from tests.ports import free_port
 
 CONTEXT, LONGER = 131_072, 100_000
 NO_CACHE = "--no-enable-prefix-caching"

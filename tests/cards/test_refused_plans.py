@@ -11,7 +11,8 @@ from caovand.cli.common.planned import plan_for
 from caovand.cli.common.survey import configuration as read
 from caovand.cli.common.survey import inspect
 from tests.cards.conftest import CARD, configuration, long_model, running, serves, shown
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
+from tests.ports import free_port
 
 LONGEST = 1048576  # tokens: with 5 % of an H200 its cache does not fit
 

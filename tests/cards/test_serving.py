@@ -14,8 +14,9 @@ import pytest
 
 from tests.cards.conftest import running, serves, shown
 from tests.cards.server import LONG, Server, configured, drawn, speeds
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
 from tests.patience import until
+from tests.ports import free_port
 
 SETTLED_S = 3.0
 FIRST, SECOND = f"first turn {LONG:,} s", f"second turn {LONG:,} s"

@@ -10,8 +10,8 @@ import pytest
 
 from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import OUR_KERNELS, configuration, running, serves, shown
-from tests.daemon_process import free_port
 from tests.patience import until
+from tests.ports import free_port
 
 
 def test_a_model_split_over_two_cards_is_measured_killed_healed_and_stopped(cards: int) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from caovand.adapters.engine_install import places
 from tests.cards.conftest import CARD, OUR_KERNELS, configuration, running, serves, shown
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
+from tests.ports import free_port
 
 ENGINES = Path(os.environ.get("CAOVAN_CARDS_ENGINES", "/var/lib/caovan/engines"))
 

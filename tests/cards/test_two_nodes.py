@@ -16,8 +16,8 @@ import pytest
 from tests import two_nodes
 from tests.cards.conftest import ENGINE, configuration, serves, shown
 from tests.cluster_pair import Pair, pair
-from tests.daemon_process import free_port
 from tests.patience import until
+from tests.ports import free_port
 
 NAMESPACES = two_nodes.TwoNodes.wrapper
 QUESTION = {"prompt": "hello there, tell me", "max_tokens": 24, "ignore_eos": True}

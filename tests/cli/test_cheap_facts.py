@@ -21,6 +21,7 @@ from caovand.cli.main import main
 from caovand.core.config.schema import Config
 from caovand.engines.common.checks import port_checks
 from tests.cli.test_offline_verbs import GOOD
+from tests.ports import free_port
 
 Configure = Callable[[str], list[str]]
 
@@ -112,9 +113,9 @@ def test_the_doctor_checks_the_caches_of_the_running_daemon(
 
 def test_the_port_of_the_daemons_own_engine_is_neither_free_nor_taken() -> None:
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
+        port = free_port()
+        server.bind(("127.0.0.1", port))
         server.listen()
-        port = server.getsockname()[1]
         own = doctor._port(port, frozenset({os.getpid()}), elsewhere=False)
         others = doctor._port(port, frozenset({1}), elsewhere=False)
         unknown = doctor._port(port, frozenset(), elsewhere=True)

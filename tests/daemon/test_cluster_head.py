@@ -32,7 +32,7 @@ from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, WORKER
-from tests.daemon_process import free_port
+from tests.ports import free_port
 
 MEMORY = forecast(plan(), inventory())
 GOOD = Link("10.0.0.1", 7071, connect_s=2e-4)

@@ -26,6 +26,7 @@ from caovand.daemon.start.degraded_plan import PlanMemory
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.planning.planner import make_plan
 from tests.core.machines import CUDA, KNOWN, cards, inventory, plan, turing
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize("what", ["engine", "model"])
@@ -186,9 +187,9 @@ def test_the_model_is_read_before_an_engine_that_may_take_a_minute(
 
 def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() -> None:
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
+        port = free_port()
+        server.bind(("127.0.0.1", port))
         server.listen()
-        port = server.getsockname()[1]
         request = request_of(server={"port": port})
         with pytest.raises(inspection.Obstacle, match=f"cannot use port {port}") as busy:
             inspection.check_cheap(request)

@@ -19,8 +19,8 @@ from caovand.adapters.network import ports
 from caovand.adapters.network.http import Endpoint, Stranger, Unanswered, call
 from caovand.core import limits
 from caovand.daemon.engine.peers import Peers
-from tests.daemon_process import free_port
 from tests.patience import eventually
+from tests.ports import free_port
 
 KEY = "sk-hunter2"
 LONG_S = 60.0

@@ -18,8 +18,9 @@ import pytest
 from caovand.adapters.system import processes
 from caovand.engines.llamacpp.tiny_model import tiny_model
 from tests import tiny_gguf
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 ENGINES = Path(os.environ.get("CAOVAN_TEST_ENGINES", ROOT / ".engines"))

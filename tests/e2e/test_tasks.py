@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests import tiny_tasks
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.real_engine import MODELS, configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.real_engine import configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -18,9 +18,9 @@ import pytest
 from caovand.adapters.system import processes
 from caovand.daemon.engine import canary
 from caovand.daemon.records import memories
-from tests.daemon_process import free_port
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
+from tests.ports import free_port
 from tests.real_engine import MODELS, configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

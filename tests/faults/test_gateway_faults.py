@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from caovand.engines.llamacpp.tiny_model import tiny_model
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.scenarios.test_gateway import Client, served
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

@@ -18,9 +18,10 @@ import pytest
 
 from caovand.adapters.system import processes
 from tests import tiny_gguf
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
 from tests.faults.seen import NOTHING, Row, Seen, fault, request
 from tests.patience import until
+from tests.ports import free_port
 from tests.tiny_gguf import U32, value
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

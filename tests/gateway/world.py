@@ -15,8 +15,8 @@ from caovand.adapters.servers import listening
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
 from caovand.gateway import server
-from tests.daemon_process import free_port
 from tests.patience import LOOK_S
+from tests.ports import free_port
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CHAT = "/v1/chat/completions"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import ROOT, Daemon, free_port
+from tests.daemon_process import ROOT, Daemon
 from tests.packaging.conftest import need
+from tests.ports import free_port
 
 pytestmark = pytest.mark.long
 STANDIN = ROOT / "tests/standin/engine.py"

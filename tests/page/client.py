@@ -18,8 +18,8 @@ from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply
 from caovand.page import server
 from caovand.page.server import Page
-from tests.daemon_process import free_port
 from tests.patience import LIMIT_S
+from tests.ports import free_port
 
 STATUS = {
     "state": "SERVING", "since_s": 1.0, "warnings": [], "gpus": [],

@@ -18,8 +18,9 @@ import pytest
 from caovand.adapters.network import cluster_key
 from caovand.cli.common.client import Client
 from tests.cluster_pair import HEAD, Pair, pair, section
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.scenarios import test_supervision
 from tests.scenarios.test_supervision import CONTEXT_TOO_LONG, configuration, make_model
 

@@ -16,10 +16,11 @@ import pytest
 
 from tests import real_engine
 from tests.cluster_pair import Pair, pair
-from tests.daemon_process import ROOT, free_port
+from tests.daemon_process import ROOT
 from tests.e2e import test_real_ray
 from tests.e2e.dense.test_cluster import serving, text_of
 from tests.patience import until
+from tests.ports import free_port
 from tests.scenarios import test_supervision
 from tests.scenarios.test_cluster import both, pids, restarts_in_step, serve
 from tests.scenarios.test_cluster_ray import RAY, ranks

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.kept_sockets import KeptSockets, kept_sockets
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration, model
 
 __all__ = ["model"]

@@ -21,9 +21,10 @@ from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
 from caovand.daemon.start.confinement import of_a_server
 from tests import hostile_engine
-from tests.daemon_process import ROOT, Daemon, free_port
+from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import BY_A_THREAD, BY_SOCKETS, DENIED, DID, NEEDED
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.secret_files import secret_file
 from tests.standin_daemon import ENGINE, configuration, make_model
 

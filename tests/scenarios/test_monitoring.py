@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.faults.test_standin_faults import cards
 from tests.patience import until
+from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration, model
 
 __all__ = ["model"]  # a fixture

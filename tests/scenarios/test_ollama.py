@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_gguf
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
 from tests.engines.ollama.store import add_model, add_program
 from tests.patience import until
+from tests.ports import free_port
 
 CONTEXT = 256
 CACHE_FITS = 2 * CONTEXT  # bytes: one request in half precision, and two are planned

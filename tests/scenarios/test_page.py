@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_process import ROOT, Daemon, daemon, free_port, lives
+from tests.daemon_process import ROOT, Daemon, daemon, lives
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.readers import readers
 from tests.scenarios.test_supervision import configuration, model
 

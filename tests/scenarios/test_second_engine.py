@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests import fake_engine
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
 from tests.patience import until
+from tests.ports import free_port
 
 # Only the registry names engines: here it names another.
 RUN = (

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import ROOT, Daemon, free_port
+from tests.daemon_process import ROOT, Daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.scenarios.test_supervision import model
 
 __all__ = ["model"]  # a fixture

@@ -9,8 +9,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.patience import until
+from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration, model
 
 __all__ = ["model"]  # a fixture

@@ -22,8 +22,9 @@ import pytest
 import zmq
 
 from caovand.adapters.system import processes
-from tests.daemon_process import ROOT, Daemon, daemon, free_port, lives
+from tests.daemon_process import ROOT, Daemon, daemon, lives
 from tests.patience import until
+from tests.ports import free_port
 from tests.secret_files import secret_file
 from tests.standin_daemon import ENGINE, configuration, make_model
 from tests.terminal import Terminal

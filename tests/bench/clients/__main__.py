@@ -30,9 +30,10 @@ from typing import Any
 
 from caovand.core import tiny_chat
 from caovand.engines.llamacpp.tiny_model import tiny_model
-from tests.daemon_process import ROOT, Daemon, daemon, free_port
+from tests.daemon_process import ROOT, Daemon, daemon
 from tests.kept_sockets import KeptSockets, kept_sockets
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.real_engine import ENGINE
 
 HERE = Path(__file__).parent

@@ -19,9 +19,9 @@ from caovand.daemon.cluster.links import Links, Peer
 from caovand.daemon.cluster.part import Changed
 from caovand.daemon.cluster.prober import Prober
 from tests.core.nodes import HEAD, WORKER
-from tests.daemon_process import free_port
 from tests.descriptors import descriptors, run
 from tests.patience import soon
+from tests.ports import free_port
 
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.1"
 

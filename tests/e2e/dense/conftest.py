@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
+from tests.ports import free_port
 from tests.real_engine import configuration, found_out
 
 # Sums in another order round otherwise: in float32 no greedy token of a tiny model is that near.

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.cluster_pair import Pair, pair
-from tests.daemon_process import Daemon, free_port
+from tests.daemon_process import Daemon
 from tests.e2e.dense.conftest import EXACT
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
 from tests.real_engine import configuration, found_out
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

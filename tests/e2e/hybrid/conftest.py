@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from caovand.adapters.system import processes
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.e2e.hybrid.screens import Screens
+from tests.ports import free_port
 from tests.real_engine import configuration
 
 REQUEST_S = 120

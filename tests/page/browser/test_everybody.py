@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_process import daemon, free_port
+from tests.daemon_process import daemon
 from tests.faults.test_standin_faults import cards
 from tests.page.browser.window import PHONE, Window, window
 from tests.patience import LIMIT_S, until
+from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration
 
 pytestmark = pytest.mark.long

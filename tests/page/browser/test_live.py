@@ -16,8 +16,9 @@ import pytest
 from caovand.cli.common.client import Client
 from caovand.cli.common.errors import CommandError
 from caovand.core.reporting.wire import WireError
-from tests.daemon_process import Daemon, daemon, free_port
+from tests.daemon_process import Daemon, daemon
 from tests.page.browser.window import LOSS, Window, window
+from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration
 
 pytestmark = pytest.mark.long

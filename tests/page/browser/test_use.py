@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_process import daemon, free_port
+from tests.daemon_process import daemon
 from tests.page.browser.test_live import served
 from tests.page.browser.window import REFUSAL, Window, window
+from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration
 from tests.secret_files import secret_file
 
