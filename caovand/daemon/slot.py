@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, Literal
 
 from caovand import __version__
-from caovand.adapters import engine_user
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file
+from caovand.adapters.privileges import engine_user
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts import occupancy
 from caovand.core.figures.memory import by_card

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import engine_user
 from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, for_people
 from caovand.adapters.engine.pump import Ring, RotatedFile
-from caovand.adapters.engine_user import as_engine
 from caovand.adapters.files import safe_files
 from caovand.adapters.network.http import Endpoint
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.engine_user import as_engine
 from caovand.adapters.system.processes import engine_cgroup, former_cgroup, inherited_environ
 from caovand.core import limits, secrets
 from caovand.core.config.schema import Config, Mode, WatchSection
