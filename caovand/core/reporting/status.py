@@ -66,10 +66,10 @@ class SlotFacts:
     warnings: tuple[str, ...] = ()
     """Shortages of the daemon itself, such as space on a disk."""
     cache_path: str = ""
+    """The folder of the daemon's caches."""
     engine_user: str = ""
     """The user of engines, if that is not the daemon's; else `own_user` says why."""
     own_user: str = ""
-    """The folder of the daemon's caches."""
     phases: tuple[Phase, ...] = ()
     """Those of the engine's start."""
 
