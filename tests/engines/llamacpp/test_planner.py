@@ -180,7 +180,14 @@ def test_attention_stays_on_the_cards_where_that_is_hardly_slower() -> None:
 def test_prompts_are_kept_in_the_memory_that_weights_in_it_leave() -> None:
     host = replace(HOST, ram_mib=32_768, available_mib=29_000)
     whole, split = (plan(machine(MOE_30B, mib, host=host)) for mib in (24576, 8192))
-    assert whole.value("cache_ram") > split.value("cache_ram") > 0
+    assert whole.value("cache_ram") > split.value("cache_ram") > 2000
+    crowded = machine(MOE_30B, 8192, host=replace(host, available_mib=16_000))
+    found = plan(crowded)
+    assert 500 < found.value("cache_ram") < 2000
+    assert "of the free host memory" in found.settings["cache_ram"].reason
+    assert forecast(found, crowded).fits
+    more = plan(crowded, engine={"extra_args": ["--cache-ram", "4096"]})
+    assert "host memory" in forecast(more, crowded).lack
 
 
 def test_threads_are_spread_over_numa_nodes_where_a_processor_reads_weights() -> None:
