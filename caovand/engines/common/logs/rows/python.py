@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.rows import links, packages, runtime
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(
@@ -36,6 +36,8 @@ UNSURE: Mapping[str, Failure] = {
 """In these phases kernels and models run, and what they raise may pass or yield to a rung."""
 ROWS = (
     *runtime.ROWS,
+    *packages.ROWS,
+    *links.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
@@ -74,6 +76,8 @@ ROWS = (
     signature("args.template", "cause", "bad-arguments",
          r"default chat template is no longer allowed|ChatTemplateResolutionError"
          r"|tokenizer\.chat_template is not set", SERVED),
+    signature("args.connector", "cause", "bad-arguments",
+         r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -159,7 +163,8 @@ PTXAS = (
     r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"
 )
 UNEVEN = (
-    r"is not divisible by\s+min_thread_[nk]"
+    r"^AssertionError: \d+ is not divisible by \d+$"
+    r"|is not divisible by\s+min_thread_[nk]"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
@@ -242,7 +247,7 @@ HUB = (
          r"HarmonyError: error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
-         r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
+         r"|CERTIFICATE_VERIFY_FAILED"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
          r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
@@ -272,7 +277,7 @@ def as_raised_by_reader(row: Signature) -> Signature:
 
 def is_raw(line: str) -> bool:
     """Whether a line is evidence that begins with no exception's name."""
-    return bool(_RAW.match(line))
+    return bool(_RAW.match(line)) or packages.is_raw(line) or links.is_raw(line)
 
 
 def cut_at(lines: Sequence[str]) -> int | None:
