@@ -6,7 +6,7 @@ name their nodes: a finding about the head alone is the same with whichever work
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
 from caovand.core.addresses import is_loopback
@@ -70,11 +70,6 @@ def compare(
     )
     reached = describe_link(head, worker, link, tcp_only)
     return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
-
-
-def can_serve_together(results: Collection[CheckResult]) -> bool:
-    """Whether the nodes can serve together."""
-    return all(result.verdict != "FAIL" for result in results)
 
 
 def duplicate_names(name: str) -> CheckResult:

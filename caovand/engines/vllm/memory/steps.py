@@ -108,11 +108,6 @@ def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
     return found.get(mode.upper(), (every, decoding))
 
 
-def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
-    """Graphs in all."""
-    return sum(graph_kinds(mode, captured, sequences, mtp))
-
-
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:

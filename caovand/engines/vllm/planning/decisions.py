@@ -17,7 +17,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
-from caovand.engines.vllm.memory.estimate import forecast_memory
+from caovand.engines.vllm.memory.forecast import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
