@@ -267,6 +267,8 @@ class ModelCard:
     dense_layers: int = 0
     """How many layers have an MLP instead of experts."""
     vision: bool = False
+    images_both_ways: bool = False
+    """Whether config.json says that the tokens of an image attend to later ones of it (Gemma 4)."""
     chat_template: str | None = None
     """The text of the template, not its file."""
     weights: tuple[Weights, ...] = ()
