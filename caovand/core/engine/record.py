@@ -191,6 +191,15 @@ class Api:
     """Where OpenAI's chats go."""
     scraped: str = ""
     """How the line ends that the engine prints each time its metrics are read, "" for none."""
+    keep_alive_s: float = 0.0
+    """How long its server keeps an idle connection open; 0 if each request needs its own."""
+    keep_alive_variable: str = ""
+    """The environment variable that changes keep_alive_s, "" for none."""
+
+    def keeps_alive_s(self, *environments: Mapping[str, str]) -> float:
+        """keep_alive_s, and 0 where one of these environments changes it."""
+        changed = any(self.keep_alive_variable in environment for environment in environments)
+        return 0.0 if changed else self.keep_alive_s
 
     def polled(self, line: str) -> bool:
         """Whether a line of the log reports a successful poll, of which caovan makes many."""
