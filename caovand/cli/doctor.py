@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import engine_access, engine_user, launch, model_folder
+from caovand.adapters import model_folder
+from caovand.adapters.confinement import launch
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files.directories import directories, own_directories
 from caovand.adapters.gpu import all_reduce, pcie_errors
 from caovand.adapters.network import ports
+from caovand.adapters.privileges import engine_user, model_access
 from caovand.adapters.servers import server_process
 from caovand.adapters.servers.server_process import GATEWAY, PAGE, Kind
 from caovand.adapters.system import host, memory_speed
@@ -314,7 +316,7 @@ def _unreadable(folder: Path) -> tuple[str, str]:
     """The first path that the service's user may not enter or read, with that user's name; else
     empty."""
     for name in (SERVICE_USER, engine_user.NAME):
-        if place := engine_access.closed_to(name, folder):
+        if place := model_access.closed_to(name, folder):
             return place, name
     return "", SERVICE_USER
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from caovand.adapters import reader
+from caovand.adapters.confinement import read_only
 from caovand.adapters.log_excerpt import excerpt_of
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Group, Verb
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with sys.stdin.buffer if args.logfile == "-" else open(args.logfile, "rb") as log:
             if args.own_process:
-                reader.confine()
+                read_only.confine()
             excerpt = excerpt_of(log, starts())
     except OSError as problem:
         message = f"cannot read {args.logfile}: {problem.strerror}"

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from caovand.adapters import rights
+from caovand.adapters.privileges import capabilities
 from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError
 from caovand.cli.parser import parser
@@ -16,7 +16,7 @@ from caovand.core.reporting.wire import failure_fields
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status."""
-    rights.drop_overrides()  # the unit's overrides, which ExecStop and ExecReload inherit
+    capabilities.drop_overrides()  # the unit's overrides, which ExecStop and ExecReload inherit
     words = sys.argv[1:] if argv is None else argv
     effects = False
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.confinement import Confinement
+from caovand.adapters.confinement.popen import Confinement
 from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
 from caovand.core import limits

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, Literal
 
 from caovand import __version__
-from caovand.adapters import engine_user
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file
+from caovand.adapters.privileges import engine_user
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts import occupancy
 from caovand.core.figures.memory import by_card
@@ -41,7 +41,7 @@ from caovand.daemon.records.slot_memory import SlotMemory
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.start.inspector import Inspector
 from caovand.daemon.start.planning import SlotPlanner
-from caovand.daemon.tuning import DraftTuner, Serving
+from caovand.daemon.tuning import DraftTuner, serving_of
 
 
 class Slot:
@@ -304,27 +304,13 @@ class Slot:
         if not self._memory.made:
             self._shared.attempt("make the folder of its state", self._memory.try_folder())
         self.run.poll(self._cards)
-        serving, track = self._serving(), self.figures.track
+        watching, track = self.run.watching, self.figures.track
+        serving = serving_of(self.snapshot, watching.probed_at if watching else None)
         quiet_s = self.config.policy.tune_quiet_s
         if self._memory_freed.poll(serving, track, self.run.cards.others_mib, quiet_s):
             self.retry_full("other programs have freed GPU memory: trying the full plan", "plan")
         elif self._tuner.poll(serving, track):
             self.apply(events.Reconfigured(at=now()))
-
-    def _serving(self) -> Serving | None:
-        """The serving engine, as the draft tuner sees it; None without one."""
-        snapshot, watching = self.snapshot, self.run.watching
-        if snapshot.state is not State.SERVING or snapshot.plan is None or watching is None:
-            return None
-        if snapshot.refusal is not None:
-            return None  # planning again would be refused again
-        return Serving(
-            plan=snapshot.plan,
-            generation=snapshot.generation,
-            replanning=snapshot.replanning,
-            stable=snapshot.deadline is None,
-            probed_at=watching.probed_at,
-        )
 
     # -- announcing -------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from caovand.adapters import engine_user
 from caovand.adapters.child import Child
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.files.stale_files import StaleFiles
+from caovand.adapters.privileges import engine_user
 from caovand.core import limits
 from caovand.daemon.records import memories
 

@@ -15,6 +15,7 @@ from caovand.adapters.system import wall_clock
 from caovand.core.config.schema import PolicySection
 from caovand.core.figures.track import Point, Track
 from caovand.core.healing.ladder import Decision
+from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
 from caovand.core.tuning.evidence import DEEPEST, context_after, measured
@@ -40,6 +41,21 @@ class Serving:
     replanning: bool
     stable: bool
     probed_at: float
+
+
+def serving_of(snapshot: Snapshot, probed_at: float | None) -> Serving | None:
+    """The engine that serves, None without one; `probed_at` is None if none was started."""
+    if snapshot.state is not State.SERVING or snapshot.plan is None or probed_at is None:
+        return None
+    if snapshot.refusal is not None:
+        return None  # planning again would give what was refused
+    return Serving(
+        plan=snapshot.plan,
+        generation=snapshot.generation,
+        replanning=snapshot.replanning,
+        stable=snapshot.deadline is None,
+        probed_at=probed_at,
+    )
 
 
 class DraftTuner:

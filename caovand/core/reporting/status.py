@@ -66,10 +66,10 @@ class SlotFacts:
     warnings: tuple[str, ...] = ()
     """Shortages of the daemon itself, such as disk space."""
     cache_path: str = ""
+    """The folder of the daemon's caches."""
     engine_user: str = ""
     """The engines' user if it is not the daemon's; otherwise `own_user` says why not."""
     own_user: str = ""
-    """Folder of the daemon's caches."""
     phases: tuple[Phase, ...] = ()
     """Phases of the engine's start."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caovand.adapters import confined
+from caovand.adapters.confinement import parser_process
 from caovand.core.engine.log import Log
 from caovand.core.healing.failure import Finding
 
@@ -23,7 +23,7 @@ def find_cause(
 ) -> tuple[Finding | None, str]:
     """The result of `log.find_cause` on printed lines; and, if it failed, the reason."""
     request = {"task": "cause", "log": log.module, "phase": phase, "alive": alive}
-    answers, why = confined.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
+    answers, why = parser_process.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
     if not answers:
         return None, why or "it gave no answer"
     return (Finding(**answers[0]) if answers[0] else None), ""
@@ -47,6 +47,6 @@ def clean_incident(
         "texts": texts,
         "secrets": secrets,
     }
-    answers, why = confined.ask(PROCESS, request, lines, INCIDENT_S, needs=(log.module,))
+    answers, why = parser_process.ask(PROCESS, request, lines, INCIDENT_S, needs=(log.module,))
     report = answers[0] if answers else None
     return report, dict(answers[1:]), why

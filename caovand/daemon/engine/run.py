@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import engine_user
-from caovand.adapters.child import CannotSpawn, Child, Engines, end_orphans, for_people
+from caovand.adapters.child import CannotSpawn, Child, for_people
 from caovand.adapters.engine.pump import Ring, RotatedFile
-from caovand.adapters.engine_user import as_engine
 from caovand.adapters.files import safe_files
 from caovand.adapters.network.http import Endpoint
-from caovand.adapters.system.processes import engine_cgroup, former_cgroup, inherited_environ
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.engine_user import as_engine
+from caovand.adapters.system.processes import inherited_environ
 from caovand.core import limits, secrets
 from caovand.core.config.schema import Config, Mode, WatchSection
 from caovand.core.engine.record import Engine
@@ -36,13 +35,11 @@ from caovand.core.slot import ONLY
 from caovand.daemon.cards import CardUsage, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.canary import Canary, FirstAnswers
+from caovand.daemon.engine.earlier import EarlierEngine
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.engine.watching import Watching
-from caovand.daemon.records import memories
 from caovand.daemon.shared import Shared, now
-from caovand.daemon.stale_files import StaleFileCleaner
-from caovand.daemon.start import inspection
 from caovand.daemon.start.all_reduce import check_all_reduce
 from caovand.daemon.start.confinement import OWN_CACHES, confinement
 from caovand.daemon.start.inspection import PreparedStart
@@ -51,7 +48,6 @@ from caovand.daemon.tasks import Task, cancel
 RETRY_S = 1.0
 
 Publish = Callable[..., None]
-TakeOver = Callable[[Sequence[int]], Awaitable[None]]
 
 
 class EngineRun:
@@ -85,11 +81,10 @@ class EngineRun:
         self.ring = Ring(section.log_lines, hides=engine.api.polled)
         self.file = RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
-        self._ledgers = memories.ledgers(places.state, name)
-        self._stale = StaleFileCleaner(places, name, notice)
-        self._cgroup = engine_cgroup(os.environ, name)
-        former = former_cgroup(self._cgroup) if name == ONLY else None
-        self._groups = tuple(group for group in (self._cgroup, former) if group)
+        self._earlier = EarlierEngine(name, shared, notice)
+        self._stale = self._earlier.files
+        self.clear_the_way = self._earlier.clear
+        """End what an earlier engine left; raises inspection.Obstacle if it outlives KILL."""
         self._apply, self._notice, self._figures, self._answers = apply, notice, figures, answers
         self._at_engine = at_engine
         self.part = Part()
@@ -110,11 +105,6 @@ class EngineRun:
         return self._at_engine() > 0
 
     @property
-    def _orphans(self) -> tuple[TakeOver, Sequence[Path], Engines]:
-        """Arguments for ending an earlier engine, apart from its ledger."""
-        return self._stale.take_over, self._groups, self._shared.engines
-
-    @property
     def ending(self) -> bool:
         """Whether an engine is being ended."""
         return self._ending is not None
@@ -127,15 +117,6 @@ class EngineRun:
         return (key, *secrets.secrets_of(env), *secrets.secrets_of(self._env), *typed)
 
     # -- start ------------------------------------------------------------------------------
-
-    async def clear_the_way(self) -> None:
-        """End processes of an earlier engine; raises inspection.Obstacle if one outlives KILL."""
-        ended: list[Process] = []
-        for ledger in self._ledgers:
-            ended += await inspection.end_orphans(ledger, *self._orphans)
-        if ended:
-            self._notice("noticed", f"ended orphans of an earlier engine: {for_people(ended)}")
-        await self._stale.begin()
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
         """Share the engines' caches with other plans; if that fails, this engine starts cold."""
@@ -179,7 +160,7 @@ class EngineRun:
                 ring=self.ring,
                 apply=self._apply,
                 notice=self._notice,
-                cgroup=self._cgroup,
+                cgroup=self._earlier.cgroup,
                 on_reading=self._figures.engine(),
                 canary=Canary(self._engine, plan, prepared.inventory, self._answers, self._notice),
                 occupied=partial(self.cards.taken_since, prepared.inventory.gpus),
@@ -198,10 +179,10 @@ class EngineRun:
             child = Child(
                 command.argv,
                 env,
-                ledger=self._ledgers[0],
+                ledger=self._earlier.ledger,
                 ring=self.ring,
                 file=self.file,
-                cgroup=self._cgroup,
+                cgroup=self._earlier.cgroup,
                 on_lines=on_lines,
                 hidden=self.secrets(env, plan),
                 unlimited_stack=command.unlimited_stack,
@@ -305,8 +286,7 @@ class EngineRun:
         await self._stale.scan(child)
         if child is None:
             # The inspection that would have ended an earlier engine may have been interrupted.
-            earlier = [await end_orphans(ledger, *self._orphans) for ledger in self._ledgers]
-            return tuple(process for _, left in earlier for process in left)
+            return await self._earlier.end()
         left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
             other = "another engine that is running may have started it; it is ended with that one"

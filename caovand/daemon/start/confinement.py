@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from caovand.adapters.confinement import Confinement
+from caovand.adapters.confinement.launch import PROC
+from caovand.adapters.confinement.popen import Confinement
 from caovand.adapters.files.directories import Directories
-from caovand.adapters.launch import PROC
 from caovand.core.config.schema import Config
 from caovand.core.engine.record import Engine
 

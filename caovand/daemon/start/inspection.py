@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import child, engine_access, model_folder
+from caovand.adapters import child, model_folder
 from caovand.adapters.child import Engines
 from caovand.adapters.engine import chat_template, probe, scales
 from caovand.adapters.engine.choice import chosen_engine
@@ -19,6 +19,7 @@ from caovand.adapters.files import config_file, private_tmp, trust
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.gpu import nvml
 from caovand.adapters.network import ports
+from caovand.adapters.privileges import model_access
 from caovand.adapters.system import host, memory_speed
 from caovand.core import limits
 from caovand.core.checkpoint.budget import BadHeader
@@ -232,7 +233,7 @@ def _model(request: PlanRequest) -> ModelCard:
         card = read_model(request.config, request.environ)
         if request.engine.models is None:
             env = {**request.environ, **dict(request.config.engine.env)}
-            engine_access.check(card, env)
+            model_access.check(card, env)
         return card
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, request.config.model.path)
