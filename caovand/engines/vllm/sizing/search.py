@@ -37,8 +37,9 @@ from caovand.engines.vllm.memory.steps import (
     WITH_LARGE_GRAPHS,
     usual_largest_graph,
 )
-from caovand.engines.vllm.sizing.pace import Pace, Workload
+from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
+from caovand.engines.vllm.sizing.workload import Workload
 
 SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
