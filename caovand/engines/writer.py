@@ -97,6 +97,8 @@ def starts() -> tuple[str, ...]:
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
+    if raised := python.raised_text(lines_of(text)):
+        text = f"{text.rstrip()}\n{raised}\n"
     return _with_lead(_cut_short(_whole(text), text), text)
 
 
