@@ -8,10 +8,12 @@ from typing import Any
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import (
     building,
+    container,
     exits,
     ggml_families,
     python_advice,
     raised,
+    rocm,
     system,
     toolchain,
 )
@@ -102,9 +104,11 @@ RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 """Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **building.ADVICE,
+    **container.ADVICE,
     **exits.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
+    **rocm.ADVICE,
     **system.ADVICE,
     **toolchain.ADVICE,
     **python_advice.ADVICE,
@@ -125,11 +129,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
         "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
-    ),
-    "container.files": (
-        "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
-        "must put the host's there: build the image without the driver's packages (nvidia-*, "
-        "libnvidia-*); install only the CUDA toolkit in it.",
     ),
     "env.service": (
         "{variable} holds {uri}, where the engine expects a number or a name. Kubernetes sets such "
@@ -163,31 +162,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A library asks the driver for {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
-    ),
-    "container.gpu": (
-        "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
-        "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
-        "--runtime=docker`, and restart Docker.",
-    ),
-    "container.denied": (
-        "The user or the container may not do what the line names: add the user to the docker "
-        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
-        "SELinux mount volumes with :z.",
-    ),
-    "container.network": (
-        "The registry was not reached, or limits anonymous downloads: check network and proxy of "
-        "the Docker daemon, `docker login`, and try again.",
-    ),
-    "container.image": (
-        "There is no such image, tag or platform in the registry, or it needs a login: correct the "
-        "name, and use a tag that exists for this processor.",
-    ),
-    "container.options": (
-        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
-        "does not exist, a value out of range).",
-    ),
-    "container.failed": (
-        "The container was not started: the line says why. Correct its options, image or volumes.",
     ),
     "nvml.argument": (
         "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "

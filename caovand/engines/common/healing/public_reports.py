@@ -44,7 +44,7 @@ backend-unsupported kernel.named any vllm-project/vllm#49949
 backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
-backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338 ollama/ollama#8765
+backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433 mozilla-ai/llamafile#403
 backend-unsupported llama.metal llamacpp kherud/java-llama.cpp#6 ggml-org/llama.cpp#3423
 backend-unsupported model.quantization any vllm-project/vllm#7624
@@ -53,7 +53,13 @@ backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765 ollama/ollama#3
 backend-unsupported ollama.instruction ollama ollama/ollama#788 ollama/ollama#4794
 backend-unsupported raised.kernel any triton-lang/triton#7942
 backend-unsupported raised.kernel vllm vllm-project/vllm#13398
-backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sglang#5775
+backend-unsupported rocm.hipblaslt ollama ollama/ollama#11555
+backend-unsupported rocm.kernel any ollama/ollama#8765
+backend-unsupported rocm.kernel llamacpp ggml-org/llama.cpp#14370 ROCm/legacy-rocm-build#6120
+backend-unsupported rocm.kernel ollama ollama/ollama#2823 ollama/ollama#4070
+backend-unsupported rocm.kernel sglang sgl-project/sglang#5775 gpustack/gpustack#3345
+backend-unsupported rocm.kernel vllm ROCm/legacy-rocm-build#4447 ROCm/legacy-rocm-build#4909
+backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
@@ -227,9 +233,19 @@ engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#789
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 engine-unusable system.program any vllm-project/production-stack#454
+gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
+gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
-gpu-absent container.gpu any cedricxie/apollo_perception_ros#20 docker/for-win#13835
+gpu-absent container.gpu any NVIDIA/nvidia-container-toolkit#183 ollama/ollama#4279
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
+gpu-absent container.hook any dstackai/dstack#2306
+gpu-absent container.libraries any docker/for-win#13835 OpenTalker/SadTalker#49
+gpu-absent container.mismatch any saharmor/dalle-playground#104
+gpu-absent container.mount any NVIDIA/nvidia-docker#1225
+gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
+gpu-absent container.slow any NVIDIA/nvidia-docker#1710
+gpu-absent container.state any NVIDIA/libnvidia-container#103
+gpu-absent container.wsl any NVIDIA/nvidia-container-toolkit#155 NVIDIA/nvidia-docker#1542
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/nvidia-driver#43
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.nouveau host mattshma/bigdata#133
@@ -246,11 +262,13 @@ gpu-absent nvml.unknown ollama ollama/ollama#11373
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
 gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33 likelovewant/ollama-for-amd#56
-gpu-absent ollama.cuda.absent ollama ollama/ollama#7666 ollama/ollama#4492
+gpu-absent ollama.cuda.absent ollama ollama/ollama#7666 intel/ipex-llm#12420
 gpu-absent ollama.discovery ollama ollama/ollama#13308
 gpu-absent ollama.driver ollama ollama/ollama#8638 ollama/ollama#6840
 gpu-absent ollama.driver.context ollama ollama/ollama#6637 ollama/ollama#11812
 gpu-absent ollama.runtime ollama ollama/ollama#3497 ollama/ollama#6647
+gpu-absent rocm.absent llamacpp YellowRoseCx/koboldcpp-rocm#103 containers/ramalama#2447
+gpu-absent rocm.absent ollama ollama/ollama#4492
 gpu-absent sglang.absent sglang flashinfer-ai/flashinfer#2546
 gpu-lost amd.reset host ggml-org/llama.cpp#21724 freebsd/drm-kmod#387
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155 Bumblebee-Project/Bumblebee#554

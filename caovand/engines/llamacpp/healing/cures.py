@@ -38,6 +38,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
     "cache.fp8": (),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

@@ -33,6 +33,8 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
+    "rocm.kernel": ("processor",),
+    "rocm.hipblaslt": (),
     "driver.old": ("processor",),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""
