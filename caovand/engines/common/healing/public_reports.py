@@ -63,6 +63,7 @@ backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
+backend-unsupported tgi.instruction any huggingface/text-generation-inference#1627
 backend-unsupported torch.operator any sgl-project/sglang#6322
 backend-unsupported uva.absent vllm vllm-project/vllm#47387
 bad-arguments adapter.failed vllm vllm-project/vllm#7622
@@ -121,6 +122,7 @@ bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sgl
 bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model vllm vllm-project/vllm#26080
+bad-arguments ggml.template llamacpp ikawrakow/ik_llama.cpp#693 janhq/jan#6123
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
@@ -150,6 +152,7 @@ bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
+bad-arguments ollama.context-cut ollama ollama/ollama#10368
 bad-arguments ollama.family.import ollama ollama/ollama#13465
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
@@ -192,6 +195,7 @@ device-oom-load oom.cuda any vllm-project/vllm#12030 vllm-project/vllm#2140
 device-oom-load oom.cuda vllm TideDra/lmm-r1#43 vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
+device-oom-load trt.memory any NVIDIA/TensorRT-LLM#5950
 device-oom-run ollama.metal.oom ollama ollama/ollama#6257
 device-oom-run oom.cuda vllm vllm-project/vllm#13100
 engine-died args.adapter vllm vllm-project/vllm-ascend#2034
@@ -205,7 +209,9 @@ engine-died feature.model vllm vllm-project/vllm#20051
 engine-died ggml.aborted ollama ollama/ollama#17080
 engine-died ggml.assertion any ggml-org/llama.cpp#21404
 engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
-engine-died ggml.exception llamacpp ggml-org/llama.cpp#7221 mozilla-ai/llamafile#785
+engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
+engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
+engine-died ggml.what llamacpp ggml-org/llama.cpp#7221
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
@@ -229,6 +235,7 @@ engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
+engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
@@ -284,6 +291,7 @@ host-oom llama.ram.buffer llamacpp ggml-org/whisper.cpp#3554 khoj-ai/khoj#1127
 host-oom ollama.ram ollama ollama/ollama#13556 ollama/ollama#15049
 host-oom ollama.ram.buffer ollama continuedev/continue#11223
 host-oom ollama.ram.killed ollama ollama/ollama#11090 ollama/ollama#9685
+host-oom ollama.slow.killed ollama ollama/ollama#1197
 host-oom sglang.ram sglang sgl-project/sglang#5762
 host-oom unit.killed any NVIDIA/gpu-operator#331
 host-oom unit.killed llamacpp ggml-org/llama.cpp#20509
@@ -317,6 +325,7 @@ jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
+kv-cache-none llama.cache.long llamacpp abetlen/llama-cpp-python#1944 xorbitsai/inference#2926
 kv-cache-none oom.kv.none vllm vllm-project/vllm#2248 vllm-project/vllm-omni#946
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330 sgl-project/sglang#322
 kv-cache-short llama.cache.full llamacpp ggml-org/llama.cpp#4185 gpustack/gpustack#1442
@@ -390,7 +399,7 @@ node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
 node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927 vllm-project/vllm#13909
 port-busy container.port any ollama/ollama#7540
-port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71
+port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71 mozilla-ai/llamafile#96
 port-busy ollama.port ollama ollama/ollama#4919 bernardo-bruning/ollama-copilot#36
 port-busy port.busy vllm vllm-project/vllm#9763 vllm-project/vllm#7196
 sampler-oom oom.sampler vllm vllm-project/vllm#27508 vllm-project/vllm#17939

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.logs.rows import container, kernel, rocm, system
+from caovand.engines.common.logs.rows import container, kernel, rocm, servers, system
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
@@ -48,6 +48,7 @@ ROWS = (
          r"(?:unsatisfied condition: (?P<condition>[^\\\",]{1,60}[\w.]))?"),
     *container.ROWS,
     *rocm.ROWS,
+    *servers.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
@@ -114,9 +115,7 @@ ROWS = (
 
 def is_raw(line: str) -> bool:
     """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
-    return bool(
-        _RAW.match(line)
-        or container.is_raw(line)
-        or rocm.is_raw(line)
-        or kernel.KERNEL_LINE.match(line)
+    others = (container, rocm, servers)
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
+        rows.is_raw(line) for rows in others
     )
