@@ -35,9 +35,12 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "llama.cache.long": ("context", "cache", "slots"),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
     "cache.fp8": (),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

@@ -31,8 +31,11 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "ollama.slow": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
+    "rocm.kernel": ("processor",),
+    "rocm.hipblaslt": (),
     "driver.old": ("processor",),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""
