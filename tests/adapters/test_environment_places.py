@@ -145,7 +145,7 @@ def test_a_python_behind_current_is_started_from_its_real_folder(tmp_path: Path)
 def test_the_engine_in_use_is_not_removed(tmp_path: Path) -> None:
     engine(tmp_path, "one")
     places.switch(tmp_path, "one")
-    with pytest.raises(EngineError, match="cannot remove one: it is the one in use; switch first"):
+    with pytest.raises(EngineError, match="cannot remove one: it is in use; switch first"):
         places.remove(tmp_path, "one")
 
 

@@ -193,7 +193,7 @@ def test_memory_that_is_short_is_never_said_to_be_left() -> None:
         ({"head_dim": 16}, None, "no kernel for heads of 16; vLLM takes another by itself"),
         ({"latent": 576}, None, "vLLM takes another by itself"),
         ({"head_dim": 0}, None, "does not state the width of the attention heads; vLLM takes"),
-        ({"model_type": "gpt_oss"}, "TRITON_ATTN", "no attention sinks"),
+        ({"model_type": "gpt_oss"}, "TRITON_ATTN", "attention sinks only from SM100"),
         ({"model_type": "gemma4_text"}, "TRITON_ATTN", "two widths"),
         ({"model_type": "glm4"}, "TRITON_ATTN", "no kernel for float32"),
     ],

@@ -176,7 +176,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
         'inspecting model architecture" say why. Usually a package of its environment is missing '
         "or does not fit: install the engine again, in an environment of its own.",
-        "vLLM could not import its own code for this model, whose architecture it may well know: "
+        "vLLM could not import its own code for this model, whose architecture it may support: "
         "the lines before say why, usually a package of its environment that is missing.",
     ),
     "model.architecture": (
