@@ -179,7 +179,7 @@ def _levels(
     longest = config.model.max_model_len or limit
     plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
     stated, wanted = _stated_step(config, typed), _stated_share(config, typed)
-    usual = usual_step(gpus, load.ranks)[0]
+    usual = usual_step(gpus)
     usual = max(usual // load.attention_groups, SHORT_STEPS[0])
     steps = (usual, *(step for step in SHORT_STEPS if step < usual))
     if stated:
@@ -211,7 +211,7 @@ def of_sglang(
     typed: Mapping[str, Any],
 ) -> Load:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
-    step = _stated_step(config, typed) or usual_step(gpus, load.ranks)[0]
+    step = _stated_step(config, typed) or usual_step(gpus)
     load = replace(load, step=step)
     return replace(load, share=_stated_share(config, typed) or usual_share(model, load, gpus))
 

@@ -64,6 +64,8 @@ BIDIRECTIONAL_IMAGE_TYPES = frozenset(
 )
 """Model types in which every token of an image attends to all the others: in vLLM only Triton's
 attention supports that (is_mm_prefix_lm)."""
+IMAGE_TOKENS, VIDEO_TOKENS = {"gemma3": 256}, {"gemma4": 2496}
+"""Tokens of an image, or of a video of 32 frames, for types whose steps do not divide them."""
 WRAPPED = ("Bagel", "PaliGemma")
 """Architectures of such models whose text part has another family's type."""
 
@@ -155,6 +157,15 @@ def images_attend_both_ways(model: ModelCard) -> bool:
     """Whether only Triton's attention serves this model."""
     kind = model.model_type.removesuffix("_text")
     return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
+
+
+def undivided_tokens(model: ModelCard, *, vision: bool) -> int:
+    """Tokens of an image, video or recording that a step must process as a whole: vLLM does not
+    start with shorter steps. 0 if there is none."""
+    kind = model.model_type.removesuffix("_text")
+    if not vision:
+        return model.encoder_tokens
+    return VIDEO_TOKENS.get(kind, 0) if model.images_both_ways else IMAGE_TOKENS.get(kind, 0)
 
 
 def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:

@@ -17,6 +17,7 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied, without_other_processes
 from caovand.core.model_task import POOLING
+from caovand.engines.vllm.machine.attention import undivided_tokens
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
@@ -187,9 +188,11 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
         steps = (space.batch_tokens,) if space.batch_tokens else OFFLOADED_BATCHES
         counts = (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES
         for count, step in product(counts, steps):
+            item = undivided_tokens(model, vision=base.vision)
+            least_step = max(whole_blocks(step, base, model), count, item)
             small = base.but(
                 sequences=count,
-                batch_tokens=space.batch_tokens or max(whole_blocks(step, base, model), count),
+                batch_tokens=space.batch_tokens or least_step,
                 eager=eager,
                 cold=not eager,
             )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
@@ -26,7 +25,6 @@ from caovand.engines.common.speeds import (
     link_gb_s,
     slowest,
 )
-from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
 from caovand.engines.vllm.machine.link_time import (
     ALL_REDUCES,
     ALONE,
@@ -46,6 +44,7 @@ from caovand.engines.vllm.memory.shards import (
 )
 from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
+from caovand.engines.vllm.sizing.workload import Workload
 
 GB_A_GIB = 1.074
 
@@ -133,38 +132,6 @@ def active_parameters(model: ModelCard) -> float:
     active = model.experts_per_token / model.experts if model.experts else 0
     held = model.size("layers") + model.size("experts") * active
     return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
-
-
-@dataclass(frozen=True)
-class Workload(UsualRequest):
-    """A usual request, and how many users ask at once; a batch, which nobody waits for, counts by
-    throughput alone."""
-
-    users: int
-    batch: bool = False
-
-    @property
-    def length(self) -> int:
-        """Tokens of a usual request."""
-        return self.prompt + self.answer
-
-    @property
-    def long(self) -> bool:
-        """Whether prompts are long, and one of them keeps the cards busy."""
-        return self.users == 1
-
-    @property
-    def let_in(self) -> int:
-        """Tokens of the requests that determine the number of sequences: usual requests of people
-        who chat, half as long where lengths differ and vLLM admits no more than the cache holds."""
-        return self.held // 2 if self.batch or self.long else self.held
-
-
-USERS = {"chat": 2, "long": 1, "batch": 1024}
-WORKLOADS = {
-    name: Workload(usual.prompt, usual.answer, USERS[name], batch=name == "batch")
-    for name, usual in USUAL_REQUESTS.items()
-}
 
 
 class Pace:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
+from caovand.engines.vllm.machine.attention import undivided_tokens
 from caovand.engines.vllm.memory.candidate import (
     MIB,
     Candidate,
@@ -36,8 +37,9 @@ from caovand.engines.vllm.memory.steps import (
     WITH_LARGE_GRAPHS,
     usual_largest_graph,
 )
-from caovand.engines.vllm.sizing.pace import Pace, Workload
+from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
+from caovand.engines.vllm.sizing.workload import Workload
 
 SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
@@ -183,7 +185,9 @@ class Search:
     def _batches(self, base: Candidate) -> tuple[int, ...]:
         if self._space.batch_tokens:
             return (self._space.batch_tokens,)
-        least = self._space.sequences or 1  # each takes a token of every step
+        # Each sequence takes a token of every step.
+        item = undivided_tokens(self._model, vision=base.vision)
+        least = max(self._space.sequences or 1, item)
         steps = (self._model.max_model_len, *BATCHES) if self._model.one_step else BATCHES
         sizes = (max(whole_blocks(size, base, self._model), least) for size in steps)
         return tuple(dict.fromkeys(sizes))

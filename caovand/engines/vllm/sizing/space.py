@@ -8,7 +8,7 @@ from typing import Literal
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.vllm.machine.link_time import ALONE, NodeGroup
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
+from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
