@@ -1,6 +1,6 @@
-"""Incidents on disk: a folder each, `0007-hang/`, the oldest removed by count and size.
+"""Incidents on disk: one folder each, `0007-hang/`; the oldest are removed by count and size.
 
-Written under a temporary name, then renamed, so that none is ever incomplete.
+A folder is written under a temporary name, then renamed, so that none is ever incomplete.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FILE = re.compile(r"[a-z][a-z0-9-]*\.[a-z]+")
 
 
 class NoIncident(Exception):
-    """No such incident, or no such file in it."""
+    """There is no such incident, or it has no such file."""
 
 
 class Incidents:
-    """The incidents in `folder`, which the first one creates."""
+    """The incidents in `folder`, which is created with the first one."""
 
     def __init__(
         self, folder: Path, most: int = MAX_INCIDENTS, most_bytes: int = MAX_BYTES
@@ -58,7 +58,7 @@ class Incidents:
         return name
 
     def add(self, name: str, file: str, text: str) -> None:
-        """Store one more file of the incident `name`; raises NoIncident, OSError."""
+        """Add a file to the incident `name`; raises NoIncident, OSError."""
         path = self.folder / name
         if _NAME.fullmatch(name) is None or _FILE.fullmatch(file) is None or not path.is_dir():
             raise NoIncident(f"cannot add to incident {name[:64]}: it has expired")
@@ -72,9 +72,9 @@ class Incidents:
         safe_files.replace(path, json.dumps(report, indent=1) + "\n", 0o644)
 
     def take_over(self, others: Incidents) -> None:
-        """Move the incidents of another folder here, numbered on from ours; OSError.
+        """Move the incidents of another folder here, continuing our numbers; raises OSError.
 
-        Each goes by one rename: what interrupts this leaves the rest for the next time.
+        Each moves by one rename: if this is interrupted, the next time moves the rest.
         """
         for number, path in others._all():
             fresh = max(number, max((known for known, _ in self._all()), default=0) + 1)
@@ -108,12 +108,12 @@ class Incidents:
     def files(self, number: int) -> dict[str, int]:
         """The files of an incident with their sizes; raises NoIncident."""
         path = self._path(number)
-        # One that begins with a dot is just being written.
+        # A file whose name begins with a dot is still being written.
         files = (f for f in sorted(path.iterdir()) if f.is_file() and not f.name.startswith("."))
         return {file.name: file.stat().st_size for file in files}
 
     def read(self, number: int, name: str, offset: int, most: int) -> bytes:
-        """A piece of a file of an incident; raises NoIncident."""
+        """Read part of a file of an incident; raises NoIncident."""
         if name not in self.files(number):
             raise NoIncident(f'cannot read "{name[:64]}": incident {number} has no such file')
         with open(self._path(number) / name, "rb") as file:
@@ -134,7 +134,7 @@ class Incidents:
         return sorted((int(match[1]), path) for match, path in found if match)
 
     def _prune(self, most: int) -> None:
-        """Remove the oldest ones until at most `most` and `most_bytes` are left."""
+        """Remove the oldest incidents until at most `max_count` and `max_bytes` are left."""
         kept = self._all()
         sizes = {path: _size(path) for _, path in kept}
         while kept and (len(kept) > most or sum(sizes[p] for _, p in kept) > self._most_bytes):

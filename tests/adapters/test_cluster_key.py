@@ -196,7 +196,7 @@ def test_without_that_group_nothing_is_shared(key: Path) -> None:
 @as_root
 def test_a_key_with_a_second_name_is_not_shared(key: Path) -> None:
     os.link(key, key.with_name("other"))
-    with pytest.raises(BadKey, match="another hard link leads to it; remove it; run `sudo chown"):
+    with pytest.raises(BadKey, match="another hard link points to it; remove it; run `sudo chown"):
         cluster_key.share(key, group_of_nobody())
 
 

@@ -27,10 +27,10 @@ async def sweep(
 ) -> tuple[Process, ...]:
     """KILL what `find` returns until it returns nothing; return what is left after `limit_s`.
 
-    A dead process that it finds is proof of a living one. `kill_unseen` ends what `hides` from
-    `find`, has another pid each time, or may not be signalled.
+    A dead process in its result proves a living one. `kill_unseen` ends processes that hide from
+    `find`, change their pid each time, or may not be signalled.
 
-    Python's resource tracker ends by itself once all the others have, and removes what they shared.
+    Python's resource tracker ends by itself once all others have, and removes what they shared.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + limit_s
@@ -60,13 +60,14 @@ async def sweep(
 
 
 async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
-    """Which of these are Python's resource trackers; one that does not answer in time is none."""
+    """Which of these are Python's resource trackers; one that does not answer in time is not
+    counted."""
     asked = {
         process: asyncio.ensure_future(asyncio.to_thread(processes.is_resource_tracker, process))
         for process in fresh
     }
     if asked:
-        # Without a thread to ask in, each counts as none: it is killed like the others.
+        # If no thread can be started, none counts as a tracker: they are killed like the others.
         await asyncio.wait(asked.values(), timeout=COMMAND_LINE_S)
     return {
         (process.pid, process.start): answer.done()
