@@ -1,6 +1,6 @@
-"""Reads llama-server's Prometheus text into the counters that prove progress.
+"""Parse llama-server's Prometheus text into the counters that prove progress.
 
-The thread that decodes answers `/metrics`, between two steps: while it hangs, no answer comes. A
+The decoding thread answers `/metrics`, between two steps: while it hangs, no answer comes. A
 missing name counts as 0 and never moves.
 """
 
@@ -20,11 +20,11 @@ COUNTERS = {
     "spec_decode_num_accepted_tokens_total": "accepted_tokens",
 }
 LARGEST = float(1 << 53)
-"""The largest value that is a count."""
+"""The largest value that is accepted as a count."""
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
-    """The counters in a `/metrics` answer; there is no other count of pending requests."""
+    """The counters in a `/metrics` answer; it has no other count of pending requests."""
     sums = {
         **dict.fromkeys(COUNTERS.values(), 0.0),
         "requests_finished": 0.0,

@@ -1,4 +1,4 @@
-"""Explains a whole log of llama-server after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of llama-server after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _rate(line: str) -> Sample | None:
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of the end, else what ends no server: no card is used, requests are refused."""
+    """The cause of the end, else a problem that ends no server: no card is used, requests are
+    refused."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
