@@ -174,7 +174,7 @@ def test_an_incomplete_offline_folder_says_what_lacks_and_how_to_fill_it(
     wanted = replace(wanted, python=None)  # the folder is looked at before any Python is
     (index / "six-1.0-py3-none-any.whl").unlink()
     fact = (
-        r"1 of 3 wheels are not there \(six 1.0\); fill it with: "
+        r"1 of 3 wheels are missing \(six 1.0\); fill it with: "
         r"caovanctl engine fetch 9.9.9 --build cpu --wheels DIR"
     )
     with pytest.raises(EngineError, match=fact):

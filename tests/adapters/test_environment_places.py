@@ -203,7 +203,7 @@ def test_a_child_of_a_killed_command_keeps_the_root_locked(tmp_path: Path) -> No
         assert all(os.get_inheritable(fd) for fd in inherited)
         child = os.dup(inherited[0])  # as a child holds it
     with (
-        pytest.raises(EngineError, match="another engine command is at work"),
+        pytest.raises(EngineError, match="another engine command is running"),
         places.locked(tmp_path, "use y"),
     ):
         pass

@@ -273,7 +273,7 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
     [
         (
             "c++: fatal error: Killed signal terminated program cc1plus",
-            "want of memory; .*--jobs 1",
+            "memory ran out; .*--jobs 1",
         ),
         (
             "as: No space left on device",

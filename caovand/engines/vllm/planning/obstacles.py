@@ -1,6 +1,6 @@
-"""What cannot run with the planned value of a flag: one function for each that has any.
+"""What cannot run with the planned value of a flag: one function for each flag that has obstacles.
 
-They find what contradicts machine, model or another flag, whatever the memory.
+They find contradictions with machine, model or another flag, whatever the memory.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class PlanOnCards:
 
     @property
     def quantization(self) -> str:
-        """How the weights are stored, or are quantised while they are loaded."""
+        """The weights' quantisation, in the checkpoint or at load."""
         return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
 
     def first(self, below: tuple[int, int]) -> str:
-        """The first card older than this, in words; empty if there is none."""
+        """Description of the first card older than this; empty if there is none."""
         return oldest_without(self.gpus, below)
 
 
@@ -118,7 +118,7 @@ def uncompiled(scene: PlanOnCards) -> Iterator[Problem]:
             yield Problem(
                 f"run {stages} pipeline stages with {what} on a CPU build",
                 "a later stage then has no buffers, and the first completion ends the engine",
-                f"leave {what} out",
+                f"remove {what}",
             )
 
 
@@ -128,14 +128,14 @@ def quantisation(scene: PlanOnCards) -> Iterator[Problem]:
         yield Problem(
             f"read {scene.quantization} weights as {asked}",
             "vLLM takes the checkpoint's own method",
-            "leave --quantization out",
+            "remove --quantization",
         )
     least = MIN_CAPABILITY.get(scene.quantization, (0, 0))
     old = scene.first(least)
     if old:
         major, minor = least
         other = "a checkpoint quantised otherwise (AWQ, GPTQ)"
-        if scene.quantization == "mxfp4":  # as its publisher quantised it, and nobody otherwise
+        if scene.quantization == "mxfp4":  # as its publisher quantised it, which nobody else can
             other = 'its GGUF with [engine] kind = "llamacpp"'
         yield Problem(
             f"serve {scene.quantization} weights",
@@ -155,24 +155,25 @@ def length(scene: PlanOnCards) -> Iterator[Problem]:
 
 
 def attention(scene: PlanOnCards) -> Iterator[Problem]:
-    """Which attention keeps which cache on which card."""
+    """Whether the attention backend keeps this cache type on these cards."""
     plan, engine = scene.plan, scene.inventory.engine
     backend = str(plan.value("attention_backend") or "").upper()
     nested = backend_in(plan.value("attention_config"))
     if backend and nested:
         yield Problem(
             f"use --attention-backend and --attention-config {nested} both",
-            "vLLM takes one",
-            "leave one out",
+            "vLLM accepts one",
+            "remove one",
         )
     backend = backend or nested
     old = scene.first((7, 6))
     if old and backend.startswith("FLASH_ATTN"):
         fact = f"{old}, and it needs SM80"
-        yield Problem(f"use {backend}", fact, "leave --attention-backend out")
+        yield Problem(f"use {backend}", fact, "remove --attention-backend")
     model, plugin = scene.inventory.model, "CAOVAN_KERNELS" not in plan.env
     refusal = flashinfer_refusal(model, engine, str(plan.value("dtype") or ""), plugin, plan.env)
-    # An unknown width may do; what nvcc would have to build is a warning, for it may be found yet.
+    # An unknown width may work; a kernel that nvcc would have to build is a warning, for nvcc may
+    # still be found.
     if old and backend == "FLASHINFER" and refusal and refusal.of in ("model", "engine"):
         remedy = "leave it out" if model.latent else "use --attention-backend TRITON_ATTN"
         yield Problem("use FLASHINFER", refusal.why, remedy)
@@ -188,7 +189,7 @@ def attention(scene: PlanOnCards) -> Iterator[Problem]:
     own = "TURBOQUANT" if kind in TURBOQUANT else own
     if own and backend and backend != own:
         cannot = f"keep the cache in {kind} with {backend}"
-        yield Problem(cannot, f"only {own} does", "leave the backend out")
+        yield Problem(cannot, f"only {own} does", "remove the backend")
 
 
 def shared_memory(scene: PlanOnCards) -> Iterator[Problem]:
@@ -206,7 +207,7 @@ def shared_memory(scene: PlanOnCards) -> Iterator[Problem]:
     if not backend and not flashinfer_refusal(
         model, scene.inventory.engine, dtype, "CAOVAN_KERNELS" not in plan.env, plan.env
     ):
-        return  # vLLM takes FlashInfer's by itself
+        return  # vLLM itself chooses FlashInfer's
     half = model.model_type not in WITHOUT_HALF and not triton_lacks_shared(model, "half")[1]
     gguf = 'its GGUF with [engine] kind = "llamacpp"'
     yield Problem(
@@ -246,7 +247,7 @@ def step(scene: PlanOnCards) -> Iterator[Problem]:
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
-            "each takes one",
+            "each takes at least one",
             f"use --max-num-seqs {batch} or less",
         )
     model, plan = scene.inventory.model, scene.plan
@@ -264,7 +265,7 @@ def step(scene: PlanOnCards) -> Iterator[Problem]:
         yield Problem(
             f"read a prompt of {context} tokens in one step of {batch}",
             "chunked prefill is off",
-            f"use --max-num-batched-tokens {context}, or leave --no-enable-chunked-prefill out",
+            f"use --max-num-batched-tokens {context}, or remove --no-enable-chunked-prefill",
         )
     elif scene.inventory.model.one_step and batch and (context or 0) > batch:
         yield Problem(
@@ -282,8 +283,8 @@ def states(scene: PlanOnCards) -> Iterator[Problem]:
     if size and size != count(scene.plan.value("max_model_len")) and off:
         yield Problem(
             f"keep states every {size} tokens",
-            "vLLM takes --mamba-block-size only with --enable-prefix-caching, which is off",
-            "leave it out, or give both",
+            "vLLM accepts --mamba-block-size only with --enable-prefix-caching, which is off",
+            "remove it, or pass both",
         )
 
 
@@ -293,5 +294,5 @@ def matches(scene: PlanOnCards) -> Iterator[Problem]:
         yield Problem(
             f"match prompts every {unit} tokens",
             "all layers of this model have one kind of cache, which vLLM matches by whole blocks",
-            "leave --prefix-match-unit out",
+            "remove --prefix-match-unit",
         )

@@ -19,7 +19,7 @@ from caovand.engines.vllm.planning.devices import is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
 SMALL = 1 / 2
-"""The part of one card that the weights of a small model take at most."""
+"""Maximum fraction of one card that the weights of a small model take."""
 
 
 def data_parallel_size(partial: PartialPlan) -> Setting | None:
@@ -40,12 +40,12 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
 
 
 def replica_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits in replicas, for a batch on cards that are alike.
+    """Splits into replicas, for a batch on cards that are alike.
 
-    Experts are spread over all replicas, which then step together: that is for latent caches, of
-    which all cards of one engine would hold the same, where one engine leaves cards idle, and for
-    small models, whose attention need not wait for other cards in every layer; on cards that NVLink
-    joins, since all tokens pass between them.
+    Experts are spread over all replicas, which then step together. That suits latent caches, of
+    which all cards of one engine would hold the same; cards that one engine would leave idle; and
+    small models, whose attention need not wait for other cards in every layer. It needs NVLink,
+    since all tokens pass between the cards.
     """
     model, cards = partial.model, len(partial.gpus)
     known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
