@@ -479,7 +479,7 @@ def test_typed_drafts_over_stages_are_a_conflict() -> None:
     words.append('{"method":"mtp","num_speculative_tokens":3}')
     said = refused(inventory(), engine={"extra_args": words})
     assert said.startswith("cannot draft with MTP: vLLM 0.21.0 refuses MTP with pipeline stages")
-    assert said.endswith("leave --speculative-config out")
+    assert said.endswith("remove --speculative-config")
     later = inventory(engine=LATER)
     assert forecast(plan(later, engine={"extra_args": words}), later).fits
 
