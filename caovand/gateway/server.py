@@ -89,12 +89,12 @@ class Gateway:
             if request.path != "/health":
                 self._key_of(request)
             return await handler(request)
-        except Refused as problem:
-            return self._refuse(request, problem.fault)
+        except Refused as refused:
+            return self._refuse(request, refused.fault)
         except web.HTTPException as found:
             fact = f"{request.method} {request.path[:100]}: {found.reason}"
-            told = Problem("answer", fact, "use /v1/...")
-            return self._refuse(request, Fault(found.status, "not_found", told))
+            problem = Problem("answer", fact, "use /v1/...")
+            return self._refuse(request, Fault(found.status, "not_found", problem))
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
@@ -103,8 +103,8 @@ class Gateway:
             self._faults += 1
             if self._faults <= TRACES:
                 traceback.print_exc()
-            told = Problem("answer", "a bug in caovan", "report it with the daemon's log")
-            return self._refuse(request, Fault(500, "gateway_fault", told))
+            problem = Problem("answer", "a bug in caovan", "report it with the daemon's log")
+            return self._refuse(request, Fault(500, "gateway_fault", problem))
         finally:
             connections.answered(request.transport)
 
@@ -194,8 +194,8 @@ class Gateway:
     ) -> web.StreamResponse:
         path = request.path
         if not path.startswith(PASSED) or ".." in path.split("/"):
-            told = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
-            raise Refused(Fault(404, "not_found", told))
+            problem = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
+            raise Refused(Fault(404, "not_found", problem))
         desk, most = self._desk, self._desk.facts.max_body_bytes
         desk.admit(key)
         announced = request.content_length or 0
@@ -211,8 +211,8 @@ class Gateway:
                 fact = (
                     "the key is restricted to some models, and no model can be read from the body"
                 )
-                told = Problem("answer", fact, "send plain JSON as application/json")
-                raise Refused(Fault(403, "model_unknown", told))
+                problem = Problem("answer", fact, "send plain JSON as application/json")
+                raise Refused(Fault(403, "model_unknown", problem))
             record.model = found.model or ""
             self._check_model(request, found.model)
             record.prefix = desk.prefixes.take(key.name, tuple(prefix_parts(body, found.spans)))
@@ -266,11 +266,11 @@ async def _next_piece(content: StreamReader, began: float, size: int) -> bytes:
             return piece
         return await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
     except asyncio.TimeoutError:
-        told = Problem("read the request", "its body arrives too slowly", "send it again")
-        raise Refused(Fault(408, "body_too_slow", told)) from None
+        problem = Problem("read the request", "its body arrives too slowly", "send it again")
+        raise Refused(Fault(408, "body_too_slow", problem)) from None
     except web.RequestPayloadError:
-        told = Problem("read the request", "its body is not valid HTTP", "check the client")
-        raise Refused(Fault(400, "bad_body", told)) from None
+        problem = Problem("read the request", "its body is not valid HTTP", "check the client")
+        raise Refused(Fault(400, "bad_body", problem)) from None
 
 
 def _form(request: web.Request) -> Form:

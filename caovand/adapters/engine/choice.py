@@ -30,11 +30,11 @@ def chosen_engine(config: Config) -> Engine:
 def _names(path: str) -> Sequence[str]:
     found: list[str] = []
 
-    def look() -> None:
+    def list_names() -> None:
         with suppress(OSError, ValueError):  # a name on the hub, or a path that cannot be one
             found.extend(os.listdir(os.path.expanduser(path)))
 
-    looking = threading.Thread(target=look, name="caovand-names", daemon=True)
+    looking = threading.Thread(target=list_names, name="caovand-names", daemon=True)
     looking.start()
     looking.join(PATIENCE_S)
     return tuple(found)

@@ -78,7 +78,7 @@ def find_py_spy(engine_python: str) -> str | None:
     pythons = (engine_python, sys.executable) if own_user else (sys.executable,)
     places = (Path(python).parent / "py-spy" for python in pythons)
     found = (str(path) for path in places if os.access(path, os.X_OK))
-    on_path = trust.program if own_user else trust.root_program
+    on_path = trust.program if own_user else trust.find_root_owned_program
     return next(found, None) or on_path("py-spy", os.environ)
 
 

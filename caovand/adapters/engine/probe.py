@@ -67,7 +67,7 @@ def probe_engine(
     comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
-    found = _ask(asks, asks.versions, python, timeout_s, named_by, confinement)
+    found = _run_probe(asks, asks.versions, python, timeout_s, named_by, confinement)
     with _understood(asks, python):
         lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
@@ -127,7 +127,7 @@ def _ask_and_keep(
     named_by: Path | None,
     confinement: Confinement | None = None,
 ) -> dict[str, Any]:
-    fresh = _ask(asks, asks.details, python, timeout_s, named_by, confinement)
+    fresh = _run_probe(asks, asks.details, python, timeout_s, named_by, confinement)
     if path is not None:
         _keep(path, fresh)
     return fresh
@@ -206,7 +206,7 @@ def _keep(path: Path, answer: dict[str, Any]) -> None:
         state_file.write(path, answer)
 
 
-def _ask(
+def _run_probe(
     asks: Probe,
     script: str,
     python: str,

@@ -85,7 +85,7 @@ def build(
     _must(world, work, [*command, *options], environ)
     log = out / ".ninja_log"
     before = _lines(log)
-    total = _steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
+    total = _count_steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
 
     def tick() -> None:
         done = min(max(_lines(log) - before, 0), total)
@@ -147,7 +147,7 @@ def unpack(archive: Path, place: Path, what: str) -> None:
     part.rmdir()
 
 
-def _steps(dry: Finished) -> int:
+def _count_steps(dry: Finished) -> int:
     """Count the steps that a dry run of ninja prints."""
     last = (dry.output.strip() or "[0/1]").splitlines()[-1]
     try:

@@ -28,7 +28,7 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
+def gather(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
     """Versions, build, devices and plugins; "errors" has the required imports that failed."""
     report: dict[str, Any] = {
         "python": platform.python_version(),
@@ -93,7 +93,7 @@ def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
 if __name__ == "__main__":
     out = os.dup(1)
     os.dup2(2, 1)  # libraries write to stdout while they are imported
-    answer = look(**json.loads(sys.argv[1]))
+    answer = gather(**json.loads(sys.argv[1]))
     os.write(out, (json.dumps(answer) + "\n").encode())
     sys.stdout.flush()
     os._exit(0)

@@ -14,7 +14,7 @@ IPC_RMID = 0
 def remove_unused(listing: str = LISTING) -> None:
     """Remove our user's segments that no process is attached to and whose creator has ended.
 
-    Only for a user that runs nothing but engines: another program's segments cannot be told apart.
+    Only for a user that runs nothing but engines: nothing distinguishes another program's segments.
     """
     libc = ctypes.CDLL(None)
     with limits.suppress_absent(), open(listing, encoding="ascii", errors="replace") as lines:

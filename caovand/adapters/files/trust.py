@@ -150,7 +150,7 @@ def program(name: str, environ: Mapping[str, str]) -> str | None:
     return _which(name, _search_path(environ))
 
 
-def root_program(name: str, environ: Mapping[str, str]) -> str | None:
+def find_root_owned_program(name: str, environ: Mapping[str, str]) -> str | None:
     """Find a program in PATH that only root can change, whoever we are."""
     found = _which(name, filter(_is_ours, _search_path(environ)))
     return found if found and find_doubt(Path(found)) is None else None

@@ -46,7 +46,7 @@ def addends(torch: Any, rank: int, count: int, turn: int) -> Any:
     return (torch.arange(count, dtype=torch.int32) * 7 + rank * 5 + turn * 3) % 29 - 14
 
 
-def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
+def check_all_reduce(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
     """Compare each all-reduce of this rank with the expected sum."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)  # else each rank computes on every core of the host
@@ -128,7 +128,7 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
         words = os.open(words_of(place, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(words, 1)
         os.dup2(words, 2)
-        check_sums(task, rank, place, tell)
+        check_all_reduce(task, rank, place, tell)
     except BaseException as error:
         tell(failed=f"{type(error).__name__}: {error}"[:500])
     finally:

@@ -13,7 +13,7 @@ class UsualRequest:
     answer: int
 
     @property
-    def held(self) -> int:
+    def cached_tokens(self) -> int:
         """Tokens that the cache holds on average while the request is being answered."""
         return self.prompt + self.answer // 2
 

@@ -19,7 +19,7 @@ COUNTERS = {
     "spec_decode_num_draft_tokens_total": "drafted_tokens",
     "spec_decode_num_accepted_tokens_total": "accepted_tokens",
 }
-LARGEST = float(1 << 53)
+MAX_COUNT = float(1 << 53)
 """The largest value that is accepted as a count."""
 
 
@@ -39,7 +39,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             number = float(value)
         except ValueError:
             continue
-        if 0 <= number <= LARGEST:
+        if 0 <= number <= MAX_COUNT:
             sums[counter] = number
     progress = Progress(**sums, pending=pending, at=at)
     counters = Counters(

@@ -33,7 +33,7 @@ QUEUES = ("num_running_reqs", "num_queue_reqs")
 FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
-LARGEST = float(1 << 53)
+MAX_COUNT = float(1 << 53)
 """The largest value that is accepted as a count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
@@ -60,7 +60,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             number = float(found[3])
         except ValueError:
             continue
-        if not 0 <= number <= LARGEST:
+        if not 0 <= number <= MAX_COUNT:
             continue
         if name is not None:
             sums[name] += number

@@ -9,7 +9,7 @@ from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.common.torch_environment import ENVIRONMENT
 
-OLDEST = "0.5.17"
+MIN_RELEASE = "0.5.17"
 """The first release with every option that a plan uses."""
 HOW = "sudo caovanctl engine install --kind sglang"
 # A shared library names the cards that it has machine code for; the one with common operators is

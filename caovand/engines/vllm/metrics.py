@@ -41,7 +41,7 @@ HISTOGRAMS = {
 }
 BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
-LARGEST = float(1 << 53)
+MAX_COUNT = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
 MAX_POSITIONS = 64
 
@@ -74,7 +74,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             value = float(line[max(line.rfind("}") + 1, _name_end(line)) :].split()[0])
         except (ValueError, IndexError):
             continue
-        if not 0 <= value <= LARGEST:  # NaN marks a gauge that was never set
+        if not 0 <= value <= MAX_COUNT:  # NaN marks a gauge that was never set
             continue
         if name is not None:
             sums[name] += value

@@ -35,54 +35,54 @@ _ELSEWHERE = frozenset({"api_key", "host", "port"})
 """Flags that the caller reads."""
 
 
-def configuration(path: str, given: Mapping[str, Any], server: ServerSection) -> Config:
+def configuration(path: str, flags: Mapping[str, Any], server: ServerSection) -> Config:
     """The configuration for this file; raises ProblemError for a flag that llama.cpp lacks."""
-    task = _task(given)
+    task = _task(flags)
     more = {"runner", "convert"} if task else set()
     used = {
         "served_model_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype",
         "chat_template", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
         *_BY_THE_FILE, *_ELSEWHERE, *more,
     }  # fmt: skip
-    for name in given:
+    for name in flags:
         if name not in used:
             _refuse(path, option(name), "llama.cpp, which serves GGUF files, has nothing like it")
-    names = given.get("served_model_name", path)
-    cache = str(given.get("kv_cache_dtype", "auto"))
+    names = flags.get("served_model_name", path)
+    cache = str(flags.get("kv_cache_dtype", "auto"))
     if cache not in _CACHES:
         _refuse(path, f"--kv-cache-dtype {cache}", "llama.cpp has no such cache")
-    share = given.get("gpu_memory_utilization")
+    share = flags.get("gpu_memory_utilization")
     return Config(
         model=ModelSection(
             path=path,
             served_name=str(names[0] if isinstance(names, list) else names),
-            max_model_len=whole_number(given.get("max_model_len")),
-            chat_template=str(given.get("chat_template", "")),
+            max_model_len=whole_number(flags.get("max_model_len")),
+            chat_template=str(flags.get("chat_template", "")),
         ),
         server=server,
         engine=EngineSection(kind=KIND, extra_args=(task,) if task else ()),
         policy=PolicySection(
             kv_cache_dtype=_CACHES[cache],
             gpu_memory_utilization=None if share is None else float(share),
-            max_num_seqs=whole_number(given.get("max_num_seqs")),
-            max_num_batched_tokens=whole_number(given.get("max_num_batched_tokens")),
-            tensor_parallel_size=whole_number(given.get("tensor_parallel_size")),
+            max_num_seqs=whole_number(flags.get("max_num_seqs")),
+            max_num_batched_tokens=whole_number(flags.get("max_num_batched_tokens")),
+            tensor_parallel_size=whole_number(flags.get("tensor_parallel_size")),
         ),
     )
 
 
-def left_out(given: Mapping[str, Any]) -> str:
+def left_out(flags: Mapping[str, Any]) -> str:
     """The warning about dropped flags; "" without one."""
-    names = ", ".join(option(name) for name in given if name in _BY_THE_FILE)
+    names = ", ".join(option(name) for name in flags if name in _BY_THE_FILE)
     return f"ignored: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
 
 
-def _task(given: Mapping[str, Any]) -> str:
+def _task(flags: Mapping[str, Any]) -> str:
     """llama.cpp's option for a pooling model; "" without one."""
-    pools = given.get("runner") == "pooling" or given.get("convert") in ("embed", "classify")
+    pools = flags.get("runner") == "pooling" or flags.get("convert") in ("embed", "classify")
     if not pools:
         return ""
-    return "--reranking" if given.get("convert") == "classify" else "--embeddings"
+    return "--reranking" if flags.get("convert") == "classify" else "--embeddings"
 
 
 def _refuse(path: str, words: str, fact: str) -> None:

@@ -95,15 +95,15 @@ def find_longest(
     least = at(min(MIN_CONTEXT, limit))
     goal = at(enough)
     if gpus and goal.whole and goal.fits:
-        return _most(at, enough, top, lambda one: one.fits and one.whole)
+        return max_context(at, enough, top, lambda one: one.fits and one.whole)
     useful = at(min(USEFUL, enough))
     if gpus and useful.whole and useful.fits:
-        return _most(at, useful.load.context, enough, lambda one: one.fits and one.whole)
+        return max_context(at, useful.load.context, enough, lambda one: one.fits and one.whole)
     if goal.fits:
-        return goal if gpus or top <= enough else _most(at, enough, top, lambda one: one.fits)
+        return goal if gpus or top <= enough else max_context(at, enough, top, lambda one: one.fits)
     if not least.fits:
         return least
-    return _most(at, least.load.context, enough, lambda one: one.fits)
+    return max_context(at, least.load.context, enough, lambda one: one.fits)
 
 
 def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
@@ -140,7 +140,7 @@ def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
     return nearly and one.load.slots > than.load.slots
 
 
-def _most(
+def max_context(
     at: Callable[[int], SizedLoad], low: int, high: int, good: Callable[[SizedLoad], bool]
 ) -> SizedLoad:
     """The longest context from `low`, which fits, to `high`, in steps of CELLS."""

@@ -12,7 +12,7 @@ from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
 
-OLDEST_BUILT = oldest_card("13")
+MIN_CAPABILITY = oldest_card("13")
 """Compute capability of the oldest cards that `caovanctl engine install` builds for."""
 
 
@@ -57,7 +57,7 @@ def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:
     """Why a card cannot be used, and the remedy."""
     number = "{}.{}".format(*gpu.compute_capability)
     remedy = f"sudo caovanctl engine install --kind llamacpp --again --capability {number}"
-    if gpu.compute_capability < OLDEST_BUILT:
+    if gpu.compute_capability < MIN_CAPABILITY:
         remedy = "build llama.cpp with CUDA 12"
         if gpu.compute_capability >= oldest_card("12"):
             remedy = f'set [engine] kind = "ollama", which has code for it, or {remedy}'

@@ -16,9 +16,9 @@ from caovand.engines.sglang.memory.load import MIB, Load
 
 CONTEXT_MIB = 512
 """Memory that CUDA and NCCL take before SGLang measures free memory."""
-STEPS, LARGEST_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
+STEPS, MAX_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
 """Tokens of a step for cards of up to so many GiB, and for larger ones."""
-LARGEST_GRAPH = 512
+MAX_GRAPH = 512
 """Sequences of the largest decode graph that SGLang captures by default on the largest cards. On
 other cards the default goes down to 8, and larger steps run without graphs."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
@@ -50,7 +50,7 @@ def usual_step(gpus: Sequence[Gpu]) -> int:
     """Tokens of a step that SGLang 0.5.23 uses for these cards."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     fitting = (tokens for gib, tokens in STEPS.items() if total_mib < gib * 1024)
-    return next(fitting, LARGEST_STEP)
+    return next(fitting, MAX_STEP)
 
 
 def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
@@ -101,7 +101,7 @@ def _token_elements(model: ModelCard, load: Load) -> float:
 def _graphs_mib(model: ModelCard, load: Load) -> float:
     if not load.graphs:
         return 0.0
-    sequences = min(load.requests, LARGEST_GRAPH)
+    sequences = min(load.requests, MAX_GRAPH)
     groups = load.attention_groups if load.attention_groups > 1 else 0
     prompts = LATENT_PREFILL_MIB if model.latent else PREFILL_BUCKETS * 8
     return sequences * (2 + groups * PADDING_MIB) + prompts

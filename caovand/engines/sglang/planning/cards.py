@@ -14,7 +14,7 @@ from caovand.engines.common.plans import chosen_cards
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.sglang.planning.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
 
-OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
+MIN_CAPABILITY, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards that SGLang starts on, and for which its wheels have
 kernels."""
 
@@ -40,14 +40,14 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 def has_kernels(engine: EngineInfo, gpu: Gpu) -> bool:
     """Whether its kernel library has machine code for a card; assumed if it was not probed."""
-    return gpu.compute_capability >= OLDEST_CARD and compiled_for(engine, gpu)
+    return gpu.compute_capability >= MIN_CAPABILITY and compiled_for(engine, gpu)
 
 
 def refusal(gpu: Gpu) -> Problem:
     """Why a card cannot be used, and the remedy."""
     cannot = f"use GPU {gpu.index} ({gpu.name}) with SGLang"
     major, minor = gpu.compute_capability
-    if gpu.compute_capability < OLDEST_CARD:
+    if gpu.compute_capability < MIN_CAPABILITY:
         fact = f"it supports compute capability 7.5 and later, not {major}.{minor}"
         return Problem(cannot, fact, 'set [engine] kind = "ollama"')
     return Problem(

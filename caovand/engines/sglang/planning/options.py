@@ -21,10 +21,12 @@ ATTENTION_GROUPS, GROUPED = "attn_dp_size", "enable_dp_attention"
 """Groups of an engine's cards that attend to their own requests, each with its own cache; before
 0.5.23 `dp_size` counted them if `enable_dp_attention` was set."""
 PARALLEL = frozenset({REPLICAS, ATTENTION_GROUPS, GROUPED})
-LARGEST = "cuda_graph_max_bs_decode"
+MAX_GRAPH_OPTION = "cuda_graph_max_bs_decode"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
-GRAPH_SIZES = frozenset({LARGEST, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"})
+GRAPH_SIZES = frozenset(
+    {MAX_GRAPH_OPTION, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"}
+)
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 """Options whose values are shown to nobody."""
 REMOVE = "remove it from [engine] extra_args"
@@ -33,7 +35,8 @@ _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
     "data_parallel_size": REPLICAS, "attention_data_parallel_size": ATTENTION_GROUPS,
     "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
-    "cuda_graph_max_bs": LARGEST, "speculative_draft_model": "speculative_draft_model_path",
+    "cuda_graph_max_bs": MAX_GRAPH_OPTION,
+    "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 TYPES: Mapping[str, type] = {
     CONTEXT: int, SHARE: float, RANKS: int, REQUESTS: int, STEP: int, REPLICAS: int,

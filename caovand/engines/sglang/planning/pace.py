@@ -9,7 +9,7 @@ from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, all_linked, host
 from caovand.engines.common.tensors import part_of_experts, weights_of
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
-from caovand.engines.sglang.memory.steps import LARGEST_GRAPH
+from caovand.engines.sglang.memory.steps import MAX_GRAPH
 
 LINKED_GB_S = 150.0
 """Approximate GB/s of an all-reduce over NVLink: an A100's reaches 230, an A6000's bridge 50."""
@@ -24,8 +24,8 @@ def requests_a_second(
 ) -> float:
     """Usual requests finished per second by cards whose cache holds `tokens`, in each group."""
     usual = USUAL_REQUESTS[workload]
-    each = usual.held
-    users = USERS.get(workload) or LARGEST_GRAPH * load.attention_groups
+    each = usual.cached_tokens
+    users = USERS.get(workload) or MAX_GRAPH * load.attention_groups
     at_once = max(min(tokens // each * load.attention_groups, users), 1)
     speed, active = slowest(gpus), part_of_experts(model)
     read = weights_bytes(model, load, "layers", "head")

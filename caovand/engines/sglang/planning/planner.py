@@ -25,7 +25,7 @@ from caovand.engines.sglang.memory.forecast import forecast, unmodelled
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
-from caovand.engines.sglang.probe import HOW, OLDEST
+from caovand.engines.sglang.probe import HOW, MIN_RELEASE
 
 EXPANDED = "SGLANG_MAX_KV_CHUNK_CAPACITY"
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
@@ -296,7 +296,7 @@ def _without(setting: Setting, *, verbatim: bool) -> str:
         return "remove it from [engine] extra_args"
     if setting.origin == "user":
         return f"remove {setting.reason}"
-    return f"install sglang {OLDEST} or newer: {HOW}"
+    return f"install sglang {MIN_RELEASE} or newer: {HOW}"
 
 
 def _with_warnings(

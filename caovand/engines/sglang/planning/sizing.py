@@ -14,14 +14,14 @@ from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
-from caovand.engines.sglang.memory.steps import LARGEST_GRAPH, usual_share, usual_step
+from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
 from caovand.engines.sglang.planning.loads import SizedLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
     GRAPH_SIZES,
-    LARGEST,
+    MAX_GRAPH_OPTION,
     PARALLEL,
     QUANTIZATION,
     RANKS,
@@ -114,7 +114,7 @@ def settings(
     }
     if chosen.graphs and not GRAPH_SIZES & typed.keys():
         why = "the most requests at once: SGLang's own number would run larger steps without graphs"
-        found[LARGEST] = Setting(min(chosen.requests, LARGEST_GRAPH), "policy", why)
+        found[MAX_GRAPH_OPTION] = Setting(min(chosen.requests, MAX_GRAPH), "policy", why)
     if chosen.attention_groups > groups:
         found |= spelled
     if replicas > 1:
@@ -225,20 +225,20 @@ def _as_many_as_fit(
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    each = USUAL_REQUESTS[workload].held
+    each = USUAL_REQUESTS[workload].cached_tokens
     groups = load.attention_groups
-    many = min(sized.tokens // each, LARGEST_GRAPH)
+    many = min(sized.tokens // each, MAX_GRAPH)
     if many * groups <= requests.value:
         return sized, requests
     more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
     if more.requests < many:
         return sized, requests
-    held = more.tokens // each
+    fitting = more.tokens // each
     caches = "the cache holds" if groups == 1 else f"the caches of {groups} cards hold"
-    reason = f"{caches} about {held * groups} requests of workload {workload}, of {each} tokens"
-    if held > many:
-        reason += f"; the largest CUDA graph has {LARGEST_GRAPH}"
-    many = min(held, many)
+    reason = f"{caches} about {fitting * groups} requests of workload {workload}, of {each} tokens"
+    if fitting > many:
+        reason += f"; the largest CUDA graph has {MAX_GRAPH}"
+    many = min(fitting, many)
     found = Setting(many * groups, "policy", reason)
     return replace(more, load=replace(more.load, requests=many)), found
 

@@ -72,7 +72,7 @@ def serving(
         return tuple(("", gpu) for gpu in gpus)
     each = ranks_here(values, 1 + len(others))
     nodes = ((HEAD, gpus), *((node.name, node.gpus) for node in others))
-    return tuple((name, gpu) for name, held in nodes for gpu in held[:each])
+    return tuple((name, gpu) for name, node_gpus in nodes for gpu in node_gpus[:each])
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:

@@ -13,7 +13,7 @@ from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     PASSAGE,
     USUAL_SEQUENCES,
-    requests_held,
+    requests_that_fit,
 )
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp
 from caovand.engines.vllm.sizing.workload import WORKLOADS
@@ -127,17 +127,19 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
         return "sampling more takes memory"
     if partial.unweighed:
         return "more would take memory that is not forecast"
-    tokens = min(candidate.context, workload.held)
-    held = requests_held(candidate, partial.model, partial.cards, tokens)
-    if held < USUAL_SEQUENCES:
-        whole = f"{held:.1f} requests of {tokens} tokens"
+    tokens = min(candidate.context, workload.cached_tokens)
+    fitting = requests_that_fit(candidate, partial.model, partial.cards, tokens)
+    if fitting < USUAL_SEQUENCES:
+        whole = f"{fitting:.1f} requests of {tokens} tokens"
         return f"the cache holds {whole}, and every sequence takes memory"
-    reason = f"the cache holds about {held:.0f} requests of the workload ({name}, {tokens} tokens)"
+    reason = (
+        f"the cache holds about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
+    )
     layout = layout_for(partial.model, candidate)
     if layout.state_groups and layout.full_groups:
         states = layout.state_groups * layout.state_blocks * layout.block_tokens
         reason += f" with recurrent states as large as {states // layout.full_groups} tokens each"
-    if candidate.sequences > held + 1:
+    if candidate.sequences > fitting + 1:
         reason += ", and more that are shorter; vLLM admits as many as fit"
     return reason
 

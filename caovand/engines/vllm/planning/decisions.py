@@ -166,8 +166,8 @@ HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hind
 
 def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     """Each conflict that keeps the plan from running."""
-    scene = PlanOnCards(plan, inventory, gpus)
-    return tuple(problem for find in OBSTACLES for problem in find(scene))
+    placed = PlanOnCards(plan, inventory, gpus)
+    return tuple(problem for find in OBSTACLES for problem in find(placed))
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:

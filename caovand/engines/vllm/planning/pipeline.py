@@ -211,8 +211,8 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
     if refused and not problem:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
-    held = [partial.gpus, *(node.gpus for node in machine.others)]
-    cards = [gpu for gpus in held for gpu in gpus[:each]]
+    gpus_by_node = [partial.gpus, *(node.gpus for node in machine.others)]
+    cards = [gpu for gpus in gpus_by_node for gpu in gpus[:each]]
     if machine.link is None:
         return False, "the speed of their link is unknown, and stages need the least of it"
     if not cards or not partial.model.architecture:
@@ -221,7 +221,7 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:
         return False, problem.fact
-    speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
+    speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in gpus_by_node]
     speeds = [speed * BANDWIDTH_REACHED for speed in speeds]
     faster, why = compare_tensor_parallel(_work(partial), machine.link, speeds)
     return faster, f"tensor parallel over {nodes} nodes, [cluster]: {why}" if faster else why
@@ -268,9 +268,9 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
     tokens = [estimate(partial.model, one, partial.cards).kv_tokens for one in (candidate, by_rule)]
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
-        held = f"{tokens[1]}" if tokens[1] > 0 else "none"
+        rule_tokens = f"{tokens[1]}" if tokens[1] > 0 else "none"
         rule = f"vLLM's own rule ({_comma_separated(own)})"
-        return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
+        return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {rule_tokens}"
     slow = [
         max(stages.seconds(*one) for one in spans(counts)) * 1e3
         for counts in (candidate.stages, own)

@@ -55,8 +55,8 @@ def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
     """
     if {"attention_backend", "attention_config", "dtype"} & set(plan.verbatim):
         return
-    scene = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
-    for problem in shared_memory(scene):
+    placed = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
+    for problem in shared_memory(placed):
         raise Unplannable(
             f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
             "it anyway"

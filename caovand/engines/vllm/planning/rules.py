@@ -18,7 +18,7 @@ from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, 
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.memory.candidate import reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
-from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED
+from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY
 from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.fit import (
     block_tokens,
@@ -212,8 +212,8 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     typed = partial.config.policy.cuda_graphs
     config, smaller = {"cudagraph_mode": graphs_for(partial)}, ""
     chosen = partial.choice.candidate.compilation if partial.choice else {}
-    if LARGEST_CAPTURED in chosen:
-        most = config[LARGEST_CAPTURED] = chosen[LARGEST_CAPTURED]
+    if MAX_CAPTURE_KEY in chosen:
+        most = config[MAX_CAPTURE_KEY] = chosen[MAX_CAPTURE_KEY]
         smaller = f"; memory is short: none for steps of more than {most} tokens"
     if typed:
         return user(config, f"[policy] cuda_graphs is {typed}{smaller}")

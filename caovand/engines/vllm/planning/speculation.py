@@ -23,7 +23,7 @@ from caovand.engines.vllm.sizing.pace import active_parameters
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
-DEEPEST = 8
+MAX_DEPTH = 8
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
 rejected drafts cost what others could use."""
@@ -222,11 +222,11 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
     if text in MODES:
         depth, reason = depth_of_mode(next(mode for mode in MODES if mode == text), gpus)
         return depth, user(depth, f"{AUTO_SPEC} is {text}: {reason}")
-    depths = {"off": 0, "none": 0, **{str(n): n for n in range(DEEPEST + 1)}}
+    depths = {"off": 0, "none": 0, **{str(n): n for n in range(MAX_DEPTH + 1)}}
     if text not in depths:
         raise Unplannable(
             f'cannot use {AUTO_SPEC}="{text}": it is neither a depth nor a mode; '
-            f"set it to 0-{DEEPEST}, off, auto, stable or fast, or unset it"
+            f"set it to 0-{MAX_DEPTH}, off, auto, stable or fast, or unset it"
         )
     return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")
 
@@ -248,14 +248,14 @@ def overruling(config: Config, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def depths(scene: PlanOnCards) -> Iterator[Problem]:
+def depths(placed: PlanOnCards) -> Iterator[Problem]:
     """Errors in --speculative-config about how many drafts are made or verified, and when."""
-    config, release = scene.plan.value("speculative_config"), scene.inventory.engine.release
+    config, release = placed.plan.value("speculative_config"), placed.inventory.engine.release
     if not isinstance(config, Mapping):
         return
     for name in (DEPTHS, ADAPTIVE):
         if config.get(name) and release < releases.DRAFTS_BY_BATCH:
-            version = scene.inventory.engine.version
+            version = placed.inventory.engine.version
             newer = releases.name(releases.DRAFTS_BY_BATCH)
             yield Problem(
                 f"use {name}", f"vLLM {version} does not support it", f"use vLLM {newer} or newer"
@@ -267,7 +267,7 @@ def depths(scene: PlanOnCards) -> Iterator[Problem]:
             fact,
             "list [first, last, drafts] by batch size: [[1, 4, 3]]",
         )
-    if config.get(ADAPTIVE) and (fact := _unadaptive(scene)):
+    if config.get(ADAPTIVE) and (fact := _unadaptive(placed)):
         yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
 
 
@@ -289,23 +289,23 @@ def _whole(row: list[Any]) -> bool:
     return all(type(number) is int and number >= 0 for number in row)
 
 
-def _unadaptive(scene: PlanOnCards) -> str:
+def _unadaptive(placed: PlanOnCards) -> str:
     """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
+    if (count(placed.plan.value("pipeline_parallel_size")) or 1) > 1:
         return "vLLM has no adaptive verification over pipeline stages"
-    if scene.plan.value("enable_lora"):
+    if placed.plan.value("enable_lora"):
         return "vLLM has no adaptive verification with LoRA"
-    if scene.plan.value("enforce_eager"):
+    if placed.plan.value("enforce_eager"):
         return "adaptive verification needs whole steps in CUDA graphs"
     return ""
 
 
-def drafting(scene: PlanOnCards) -> Iterator[Problem]:
-    config, model = scene.plan.value("speculative_config"), scene.inventory.model
+def drafting(placed: PlanOnCards) -> Iterator[Problem]:
+    config, model = placed.plan.value("speculative_config"), placed.inventory.model
     if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = drafts_refused(scene.plan.values, scene.inventory)
+        fact = drafts_refused(placed.plan.values, placed.inventory)
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
             yield Problem("draft with MTP", fact, "remove --speculative-config")
