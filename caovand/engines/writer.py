@@ -243,7 +243,7 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
 
 
 def _advice_for_any(finding: Finding) -> tuple[str, ...]:
-    """Advice in general terms, for whoever wrote the log."""
+    """Advice in general terms, for any writer of the log."""
     return tuple(sentences(finding, finding.captures, {}, GENERAL))
 
 

@@ -162,7 +162,7 @@ def test_cards_that_a_typed_split_leaves_idle_are_named() -> None:
     (text,) = idle(found)
     assert text.endswith(
         "serve, as vLLM 0.21.0 does not support stages for DeepseekV4ForConditionalGeneration; "
-        "use 4, or leave it out"
+        "use 4, or remove it"
     )
     one = {"engine": {"extra_args": ["-tp", "1"]}}
     with pytest.raises(

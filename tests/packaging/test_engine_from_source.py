@@ -202,8 +202,9 @@ def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
     assert install() == 1
     last, work = capsys.readouterr().err.splitlines()[-1], house / "engines" / NAME / "build"
     assert last == (
-        f"caovanctl: cannot build {NAME}: ninja reported: x.cpp:1: error: no cat; run the command"
-        f" again, which keeps what is compiled; the whole output is in {work / 'log'}"
+        f"caovanctl: cannot build {NAME}: ninja reported: x.cpp:1: error: no cat; run the command "
+        "again; compiled parts are kept"
+        f"; the whole output is in {work / 'log'}"
     )
     assert (work / "log").read_text() == "x.cpp:1: error: no cat\n"
     assert places.unfinished(house / "engines") == [NAME]
@@ -283,7 +284,7 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
             "CMake Error at x:1 (message):\n  ld: cannot find -lm",
             "reported: ld: cannot find -lm; run",
         ),
-        ("", "cmake reported: nothing; run the command again, which keeps what is compiled"),
+        ("", "cmake reported: nothing; run the command again; compiled parts are kept"),
     ],
 )
 def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:

@@ -23,7 +23,7 @@ from typing import ClassVar
 MAX_PATH = 107
 # The kernel's queue for us. Short: a client in it waits behind a flood.
 BACKLOG = 32
-TCP_BACKLOG = 128  # a whole cluster at once: whoever finds no place there waits a second
+TCP_BACKLOG = 128  # room for a whole cluster at once: a client without a place there waits a second
 BATCH = 32
 PAUSE_S = 0.016  # after a batch with someone turned away: 2,000 connections/s at most
 EXHAUSTED_S = 1.0  # until the next try where the process has no descriptor left

@@ -35,7 +35,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 HOME = os.path.abspath(f"{__file__}/../../../..")
-"""The folder that contains caovan, which an isolated Python does not find by itself."""
+"""The folder that contains caovan, which an isolated Python does not find."""
 CANNOT_RUN, NOT_FOUND = 126, 127
 """The exit statuses that a shell uses."""
 

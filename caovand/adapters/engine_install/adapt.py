@@ -82,8 +82,8 @@ def fix_records(site: Path, wheels: Iterable[Path]) -> None:
 
 
 def _declare_torchvision_operators(site: Path) -> None:
-    # torchvision's compiled part does not load with torch's CPU build; its Python part, which
-    # every Qwen3.5-family class imports, only wants two operators declared
+    # torchvision's compiled part does not load with torch's CPU build; its Python part, which every
+    # Qwen3.5-family class imports, only needs two operators declared
     _append(site, "torchvision/extension.py", _SCHEMAS)
 
 

@@ -169,7 +169,7 @@ def _must(
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
     marked = (line for mark in _TELLING for line in lines if mark in line)
     text = next(marked, lines[-1])
-    remedy = "run the command again, which keeps what is compiled"
+    remedy = "run the command again; compiled parts are kept"
     if "No space left on device" in finished.output:
         text, remedy = "the disk is full", "free some space and run the command again"
     elif "Killed signal" in finished.output:

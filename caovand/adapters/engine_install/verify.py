@@ -90,7 +90,7 @@ def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]
             yield from _changed(site, file, wanted)
         if number % 500 == 0 or number == len(records.owners):
             progress(number, len(records.owners), min(hashes))
-    for pattern in _STARTUP:  # files that Python runs at each start, whoever put them there
+    for pattern in _STARTUP:  # files that Python runs at each start, of any origin
         for path in sorted(site.glob(pattern)):
             inside = [path.name, f"{path.name}/__init__.py"]
             if not any(one in records.owners for one in inside):

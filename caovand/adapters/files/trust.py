@@ -151,7 +151,7 @@ def program(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def find_root_owned_program(name: str, environ: Mapping[str, str]) -> str | None:
-    """Find a program in PATH that only root can change, whoever we are."""
+    """Find a program in PATH that only root can change, for any user of ours."""
     found = _which(name, filter(_is_ours, _search_path(environ)))
     return found if found and find_doubt(Path(found)) is None else None
 

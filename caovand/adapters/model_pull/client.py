@@ -1,7 +1,7 @@
 """HTTP to a hub through requests: proxies, certificates, one redirect at a time, a guarded token.
 
-requests follows redirects by itself and adds passwords from ~/.netrc; both are off. A hub serves
-its large files from another host: the token is never sent there.
+requests itself follows redirects and adds passwords from ~/.netrc; both are off. A hub serves its
+large files from another host: the token is never sent there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Answer:
             yield piece
 
     def retry_after_s(self) -> float | None:
-        """The wait that Retry-After asks for; None if there is no usable one."""
+        """The wait that Retry-After requests; None if there is no usable one."""
         text = self.headers.get("retry-after", "").strip()
         if text.isdecimal() and len(text) < 10:
             return float(text)

@@ -146,7 +146,7 @@ class _Own:
     """The engine's user of this process, or why there is none."""
 
     user: EngineUser | None = None
-    why_none: str = "this is no daemon"
+    why_none: str = "this is not a daemon"
 
 
 _own = _Own()

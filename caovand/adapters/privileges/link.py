@@ -89,7 +89,7 @@ class SpawnerLink:
 
     def _hang_up(self) -> None:
         self._gone = True
-        with contextlib.suppress(OSError):  # it has ended by itself
+        with contextlib.suppress(OSError):  # it has ended on its own
             self._link.shutdown(socket.SHUT_RDWR)
 
     def _reap(self) -> None:

@@ -1,7 +1,7 @@
-"""Starts and signals programs of the engine's user: all that is left of the daemon's rights.
+"""Start and signal programs of the engine's user: the only use of the daemon's capabilities.
 
-A program of its own, which the daemon executes before anything else, with CAP_SETUID and
-CAP_SETGID; the daemon then drops both.
+A separate program, which the daemon executes before anything else, with CAP_SETUID and CAP_SETGID;
+the daemon then drops both.
 
     python3 -I -S spawner.py SOCKET UID GID,GROUP...
 
@@ -19,11 +19,11 @@ The answers come in the order of the messages.
 
 Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno": NUMBER}.
 
-Whatever a message asks for happens with the rights of the engine's user alone: those of a program
-that is started, and for a signal those of this process, which has the effective user of the engine
-then, and no effective capability. So the daemon gains nothing by a message but that user, which it
-may become. It has the daemon's otherwise: a user may slow down what it effectively owns. This
-process cannot be traced, and it ends with the daemon.
+Every request is carried out with the rights of the engine's user only: a program starts with them,
+and to send a signal this process takes the engine's effective user and no effective capability. So
+all that the daemon gains by a message is that user, which it may become. Otherwise this process has
+the daemon's effective user: a user may slow down the processes it effectively owns. This process
+cannot be traced, and it ends with the daemon.
 """
 
 from __future__ import annotations

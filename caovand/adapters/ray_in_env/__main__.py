@@ -82,7 +82,7 @@ class Program:
         return status if status is None or status >= 0 else 128 - status
 
     def end(self) -> None:
-        """End it with its group; whoever ends this program limits the time."""
+        """End it with its group; the caller that ends this program limits the time."""
         if self.status is None:
             self._process.send_signal(self._alone)
             self._process.wait()

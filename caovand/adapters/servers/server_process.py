@@ -27,7 +27,8 @@ from caovand.core.problem import Problem
 READY = "ready"
 """The line it prints once it listens; an earlier line is a problem."""
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
-MAX_OUTPUT = 64 << 10  # per process; one that prints more is broken, and its output is ignored
+# per process; a process that prints more is broken, and its output is ignored
+MAX_OUTPUT = 64 << 10
 READ_BYTES = 4096
 MAX_LINE = 500
 END_S = 2.0

@@ -138,7 +138,7 @@ def host_link(gpus: Sequence[Gpu]) -> tuple[int, int, float]:
 
 
 def link_text(gpus: Sequence[Gpu]) -> str:
-    """The link between the cards, in words."""
+    """A description of the link between the cards."""
     if all_linked(gpus):
         return "joined by NVLink"
     if not all(gpu.pcie for gpu in gpus):

@@ -179,7 +179,7 @@ def rank_of(title: str) -> str:
 
 
 def ranks_in(lines: Sequence[str]) -> dict[int, str]:
-    """The ranks that lines of the log begin with, by pid: Ray's actors have titles of its own."""
+    """The ranks named at the beginning of log lines, by pid: Ray gives its actors other titles."""
     found = map(_NAMED.match, lines)
     return {int(one["pid"]): one["rank"] for one in found if one}
 

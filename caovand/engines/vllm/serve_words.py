@@ -86,7 +86,7 @@ def _task(flags: Mapping[str, Any]) -> str:
 
 
 def _refuse(path: str, words: str, fact: str) -> None:
-    raise ProblemError(f"serve {path} with {words}", fact, "leave it out")
+    raise ProblemError(f"serve {path} with {words}", fact, "remove it")
 
 
 FLAG, ENDINGS = "--config", (".yaml", ".yml")

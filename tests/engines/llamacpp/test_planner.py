@@ -543,7 +543,7 @@ def test_nothing_is_drafted_while_experts_are_in_host_memory() -> None:
     assert (small.mtp, bool(small.value("n_cpu_moe"))) == (0, True)
     assert "experts are in host memory" in small.settings["speculative_config"].reason
     one = plan(machine(drafting, 24576))
-    assert (one.mtp, "reads experts of its own" in one.settings["speculative_config"].reason) == (
+    assert (one.mtp, "reads its own experts" in one.settings["speculative_config"].reason) == (
         1, True,
     )  # fmt: skip
     assert plan(machine(drafting, 24576), policy={"mtp": 3}).mtp == 3

@@ -138,9 +138,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " (--chat-template-file), or use a newer release.",
     ),
     "llama.request.grammar": (
-        "llama.cpp cannot use the grammar, or the one that it made of a JSON schema or of the "
-        "tools:"
-        " simplify patterns and repetitions in the schema, pass GBNF where --grammar wants it, or"
+        "llama.cpp cannot use the grammar, or the grammar that it made from a JSON schema or from "
+        "the tools"
+        ":"
+        " simplify patterns and repetitions in the schema, pass GBNF to --grammar, or"
         " install a newer release.",
     ),
     "llama.health": (

@@ -13,7 +13,7 @@ from caovand.engines.llamacpp.planning import options
 
 MTP, LOOKUP = "draft-mtp", "ngram-simple"
 ONE_DRAFT = (
-    "one draft: every further one reads experts of its own (GLM-4.5-Air on four 3090s was 1.17 to"
+    "one draft: every further draft reads its own experts (GLM-4.5-Air on four 3090s was 1.17 to"
     " 1.20 times as fast with one; llama.cpp pull request 26534)"
 )
 TYPED = ("spec_type", "spec_draft_n_max", "model_draft", "md", "spec_draft_model")

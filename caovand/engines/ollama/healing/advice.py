@@ -37,7 +37,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         " names it. `sudo systemctl disable --now ollama` ends Ollama's own service.",
     ),
     "start-stall": ("The model's runner did not start in time: its disk may be slow.",),
-    "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
+    "engine-died": ("A runner ended on its own, or something killed it; the line shows how.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
@@ -157,7 +157,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "reserved, or the installation is broken.",
     ),
     "ollama.http": (
-        "Ollama answered with an error of its own, and only its log shows the reason: `journalctl "
+        "Ollama answered with its own error, and only its log shows the reason: `journalctl "
         "-u "
         "ollama`, `docker logs`, or server.log.",
     ),

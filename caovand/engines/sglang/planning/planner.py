@@ -313,7 +313,7 @@ def _with_warnings(
     found += idle_keys(config, USED, UNUSED, "SGLang")
     if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
         found.append(
-            f"the engine listens on {config.server.host} and asks for no API key: anyone who can"
+            f"the engine listens on {config.server.host} and requires no API key: anyone who can"
             ' reach that address can use it; set host = "127.0.0.1", with a proxy in front of it'
         )
     memory = forecast(plan, inventory)

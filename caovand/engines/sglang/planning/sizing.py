@@ -118,7 +118,7 @@ def settings(
     if chosen.attention_groups > groups:
         found |= spelled
     if replicas > 1:
-        why = "a batch: each replica serves requests of its own, and waits for no other's cards"
+        why = "a batch: each replica serves its own requests, and waits for no other's cards"
         found[REPLICAS] = Setting(replicas, "policy", why)
     if chosen.slots and SLOTS not in typed:
         why = "recurrent states, five for each request: SGLang's own number would cut the cache"

@@ -316,6 +316,7 @@ def check_values(verbatim: Mapping[str, Any]) -> None:
     for name, wanted in WANTED.items():
         if name in verbatim and not wanted.accepts(verbatim[name]):
             raise Unplannable(
-                f"cannot use {option(name)} {verbatim[name]!r}: it is {wanted.fact}; write"
-                f" {wanted.remedy}, or leave it out"
+                f"cannot use {option(name)} {verbatim[name]!r}: it is {wanted.fact}; write "
+                f"{wanted.remedy}, or remove it"
+                f""
             )

@@ -42,7 +42,7 @@ def stages(values: Mapping[str, Any]) -> int:
 
 
 def replicas(values: Mapping[str, Any]) -> int:
-    """How many engines serve the model side by side, each with cards of its own."""
+    """How many engines serve the model side by side, each with its own cards."""
     return count(values.get(REPLICAS)) or 1
 
 

@@ -199,7 +199,7 @@ def _flags(case: Case) -> Iterator[str]:
         if found:
             planned = found[0].value(name)
             then = "" if planned is None else f": caovan plans {planned}"
-            yield f"leave {option(name)} out{then}"
+            yield f"remove {option(name)}{then}"
 
 
 def _cards(case: Case) -> Iterator[str]:

@@ -67,7 +67,7 @@ class Decision:
     """How one flag of vLLM is decided.
 
     `rule` runs before the cards are sized or, if the flag is `sized`, afterwards; without one the
-    flag is the operator's alone. `goal` is the key of caovan.toml that asks for it. `obstacles`
+    flag is the operator's alone. `goal` is the key of caovan.toml that requests it. `obstacles`
     find what cannot run with its value. `eases` and `hinders` are places in advice, from 1: among
     the flags that the policy sizes if they are left to it, and among the verbatim ones that may be
     in the way.

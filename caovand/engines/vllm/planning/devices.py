@@ -229,14 +229,14 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
 def _why_split(partial: PartialPlan, split: Split) -> str:
     """The reason for a split that was tried."""
     if split.replicas > 1 and split.tensor == 1:
-        return "each replica has a card of its own"
+        return "each replica has its own card"
     if split.replicas > 1:
         cards = partial.gpus[: split.tensor]
         return f"{split.tensor} cards share each layer of a replica, {link_text(cards)}"
     if split.stages == 1:
         return f"{split.tensor} cards share each layer, {link_text(partial.gpus)}"
     if split.tensor == 1:
-        return "each stage has a card of its own"
+        return "each stage has its own card"
     cards = partial.gpus[: split.tensor]
     return f"{split.tensor} cards share each layer of a stage, {link_text(cards)}"
 

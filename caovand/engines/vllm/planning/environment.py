@@ -205,7 +205,7 @@ def allocator_warnings(partial: PartialPlan) -> list[str]:
     if not partial.cuda or not asking or not _shares_graphs(partial):
         return []
     return [
-        f"[engine] env {asking[0]} asks for expandable segments, which vLLM's own all-reduce cannot"
+        f"[engine] env {asking[0]} enables expandable segments, which vLLM's own all-reduce cannot"
         " share between cards: it ends the engine while capturing graphs; remove it, or add"
         " --disable-custom-all-reduce to extra_args"
     ]

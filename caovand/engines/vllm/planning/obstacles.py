@@ -175,7 +175,7 @@ def attention(placed: PlanOnCards) -> Iterator[Problem]:
     # An unknown width may work; a kernel that nvcc would have to build is a warning, for nvcc may
     # still be found.
     if old and backend == "FLASHINFER" and refusal and refusal.of in ("model", "engine"):
-        remedy = "leave it out" if model.latent else "use --attention-backend TRITON_ATTN"
+        remedy = "remove it" if model.latent else "use --attention-backend TRITON_ATTN"
         yield Problem("use FLASHINFER", refusal.why, remedy)
     kind = str(plan.value("kv_cache_dtype") or "auto")
     early = placed.first(ADA)

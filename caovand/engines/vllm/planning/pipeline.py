@@ -163,7 +163,7 @@ def idle_cards(partial: PartialPlan) -> list[str]:
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     text = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
     if refused:
-        return [f"{text}, as {refused.fact}; use {each * nodes}, or leave it out"]
+        return [f"{text}, as {refused.fact}; use {each * nodes}, or remove it"]
     return [f"{text}; use {option(PIPELINE)} {nodes}, or remove both"]
 
 

@@ -90,7 +90,7 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
     refusal = _why_not(partial)
     if refusal is None:
         return policy("FLASHINFER", "the only attention that is fast on these cards, also with MTP")
-    return policy("TRITON_ATTN", f"{refusal.why}; Triton's attention is what is left")
+    return policy("TRITON_ATTN", f"{refusal.why}; only Triton's attention is left")
 
 
 def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
@@ -103,7 +103,7 @@ def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
     if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(partial):
-        return policy(None, f"{attention(partial)} was asked for, which keeps no fp8 cache here")
+        return policy(None, f"{attention(partial)} is configured, which supports no fp8 cache here")
     return policy(None, REFUSED)
 
 

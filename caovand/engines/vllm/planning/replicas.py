@@ -25,7 +25,7 @@ SMALL = 1 / 2
 def data_parallel_size(partial: PartialPlan) -> Setting | None:
     if not partial.split or partial.split.replicas == 1:
         return None
-    reason = "a batch: each replica serves requests of its own, and waits for no other's cards"
+    reason = "a batch: each replica serves its own requests, and waits for no other's cards"
     if partial.model.experts and not partial.model.latent:
         reason = (
             "a batch: attention is each replica's own, and waits for no other card; one engine over"
@@ -33,8 +33,9 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
         )
     elif partial.model.experts:
         reason = (
-            "a batch: each replica has a cache of its own requests, of which all cards of one"
-            " engine would hold the same"
+            "a batch: each replica caches its own requests; all cards of one engine would hold the "
+            "same cache"
+            ""
         )
     return policy(partial.split.replicas, reason)
 

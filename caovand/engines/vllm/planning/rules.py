@@ -246,7 +246,7 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
     if typed is not None and (share == typed or partial.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")
     if typed is not None:
-        return policy(share, f"[policy] asks for {typed}, but only this much is free now")
+        return policy(share, f"[policy] requests {typed}, but only this much is free now")
     if partial.choice and partial.choice.candidate.in_bytes and not partial.unweighed:
         share = share_of_sized(partial.model, partial.choice.candidate, partial.cards)
         return policy(

@@ -157,7 +157,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "build.package": (
         "The build needs {package}: install its development package, or switch off the option that "
-        "asks for it.",
+        "requires it"
+        ".",
         "The build needs {config}: install its development package, and add its folder to "
         "CMAKE_PREFIX_PATH"
         ".",

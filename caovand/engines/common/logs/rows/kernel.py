@@ -28,7 +28,7 @@ CARD_LOST = (
          r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"
          r"(?:severity=)?Uncorrect(?:ed|able) \(Fatal\)"),
 )  # fmt: skip
-# A fault of the program on the card, and one that ended its work there, for whatever reason: an
+# A fault of the program on the card, and one that ended its work there, for any reason: an
 # assertion in a kernel is 43.
 XID_APP = signature("xid.app", "consequence", "illegal-access",
     r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31),")  # fmt: skip
