@@ -210,7 +210,7 @@ def test_a_part_that_the_server_no_longer_knows_by_its_etag_is_dropped(
         (Fault(length=len(WEIGHTS) + 5), "claims a length"),
         (Fault(length=5), "claims a length"),
         (Fault(extra=b"more"), "sent more than"),
-        (Fault(status=403), "without permission"),
+        (Fault(status=403), "requires permission"),
         (Fault(status=404), "is not there"),
         (Fault(status=418), "refused: HTTP 418|answers HTTP 418"),
     ],
@@ -369,7 +369,7 @@ def test_a_gated_model_is_a_problem_with_the_way_to_it(
 ) -> None:
     hub.faults["list"] = [Fault(status=status)]
     said = refused(lambda: pulled(hub, kept, place))
-    assert "without permission" in said
+    assert "requires permission" in said
     assert "accept the model's terms on its page, and set HF_TOKEN" in said
 
 
