@@ -295,7 +295,7 @@ def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, f
     source = fake_engine.INSTALL.source
     assert source is not None
     with pytest.raises(EngineError, match=fact):
-        from_source.build(source, wanted, house / "made", files, from_source.Compilers(), world)
+        from_source.build(source, wanted, house / "made", files, from_source.BuildOptions(), world)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
     monkeypatch.setattr(install_verb.host, "read_host", lambda _: host)
     monkeypatch.setattr(install_engine, "install", refuse)
     assert install(*words) == 1
-    assert orders[0].compilers == from_source.Compilers(jobs)
+    assert orders[0].compilers == from_source.BuildOptions(jobs)
 
 
 def test_cards_that_the_locks_cuda_cannot_compile_for_are_left_out_or_refused(

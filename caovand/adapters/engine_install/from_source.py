@@ -28,7 +28,7 @@ _TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
 
 
 @dataclass(frozen=True)
-class Compilers:
+class BuildOptions:
     """How many compilers may run in parallel, and the cards that a CUDA build is for: ((7, 5),
     ...)."""
 
@@ -59,7 +59,7 @@ def build(
     lock: Lock,
     path: Path,
     files: Mapping[str, Wheel],
-    compilers: Compilers,
+    compilers: BuildOptions,
     world: InstallWorld,
 ) -> Path:
     """Build the program into ENGINE/bin.
@@ -112,7 +112,7 @@ def _idle() -> None:
     """Do nothing, while a short command runs."""
 
 
-def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]:
+def _environment(path: Path, lock: Lock, compilers: BuildOptions) -> dict[str, str]:
     """The compilers' environment: the lock's tools first, without the user's flags."""
     environ = dict.fromkeys(("CXXFLAGS", "CFLAGS", "LDFLAGS", "CMAKE_GENERATOR"), "")
     environ |= {"PYTHONPATH": "", "PYTHONHOME": "", "NINJA_STATUS": "[%f/%t] "}

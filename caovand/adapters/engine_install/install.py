@@ -20,7 +20,7 @@ from caovand.adapters.engine_install.adapt import adapt, fix_records
 from caovand.adapters.engine_install.clone import clone
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.from_source import Compilers, check_compiler
+from caovand.adapters.engine_install.from_source import BuildOptions, check_compiler
 from caovand.adapters.engine_install.journal import Journal
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.prove import prove
@@ -50,7 +50,7 @@ class InstallRequest:
     plugin: Path | None = None
     again: bool = False
     public: bool = False
-    compilers: Compilers = field(default_factory=Compilers)
+    compilers: BuildOptions = field(default_factory=BuildOptions)
 
 
 def install(order: InstallRequest, world: InstallWorld) -> places.Engine:

@@ -26,7 +26,7 @@ class Buckets:
         self._upto: defaultdict[float, float] = defaultdict(float)
         self._sum = 0.0
 
-    def take(self, key: str, line: str, value: float) -> None:
+    def add(self, key: str, line: str, value: float) -> None:
         """Add one line of the histogram."""
         if key.endswith("_sum"):
             self._sum += value

@@ -66,7 +66,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             sums[name] += number
             shares += name == "kv_cache_usage"
         elif histogram is not None:
-            histograms[histogram].take(found[1], line, number)
+            histograms[histogram].add(found[1], line, number)
     sums["kv_cache_usage"] /= max(shares, 1)  # a fraction of each scheduler's cache, so the mean
     more: dict[str, Any] = {
         name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")

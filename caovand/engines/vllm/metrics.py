@@ -80,7 +80,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             sums[name] += value
             engines += name == "kv_cache_usage"
         elif histogram is not None:
-            histograms[histogram].take(key, line, value)
+            histograms[histogram].add(key, line, value)
         elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
             accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
     # a fraction of each engine's cache, so the mean replicas have several HTTP servers; one of them

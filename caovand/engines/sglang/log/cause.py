@@ -66,7 +66,7 @@ class _Trace:
         self.phase = ""
         self._reads_weights = self._ends = False
 
-    def take(self, message: str) -> None:
+    def feed(self, message: str) -> None:
         """Feed the log's next line."""
         if "Traceback (most recent call last)" in message:
             self.files, self.frames, self.phase, self._reads_weights = [], [], "", False
@@ -126,7 +126,7 @@ def find_cause(
             shown = "serving" if mark.progress == 1.0 else mark.phase or shown
             continue
         message = take_apart(line).message
-        trace.take(message)
+        trace.feed(message)
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
         if message.isidentifier():  # alone it explains nothing

@@ -66,7 +66,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, bool], deque[str]] = {}
 
-    def take(self, parts: Parts) -> bool:
+    def feed(self, parts: Parts) -> bool:
         """Whether this next line of the log is a frame or a traceback's first line."""
         frame = frame_of(parts.message)
         if frame:

@@ -24,7 +24,7 @@ from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.phases import Figure, figures, phase_of, read
+from caovand.engines.vllm.log.phases import Figure, phase_of, read, read_figures
 from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
@@ -151,7 +151,7 @@ def _is_live(text: str) -> bool | None:
     """Whether vLLM's line of statistics shows work; None for another line."""
     if "Avg generation throughput:" not in text or "loggers.py" not in text:
         return None
-    counts = figures(text)
+    counts = read_figures(text)
     return bool(counts.get("generation_tps")) or counts.get("running") == 0
 
 
@@ -180,7 +180,7 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
     end."""
     drafting, barren, first = Drafting(), 0, 0
     for index, text in enumerate(texts):
-        counts = figures(text)
+        counts = read_figures(text)
         if "drafted" not in counts:
             continue
         doubtful = barren > 0 or drafting.doubtful

@@ -193,7 +193,7 @@ def phase_of(line: str) -> Mark | None:
     return _mark(_find(message), message)
 
 
-def figures(line: str) -> Mapping[str, Figure]:
+def read_figures(line: str) -> Mapping[str, Figure]:
     """Sizes, times and versions in a line, by name; the unit is in the name.
 
     If a name repeats, as for the draft model, the first is the main model's.

@@ -19,7 +19,7 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import CALL_FAILED, HandledErrors
 from caovand.engines.vllm.log.line import Parts, take_apart
-from caovand.engines.vllm.log.phases import figures, phase_of
+from caovand.engines.vllm.log.phases import phase_of, read_figures
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
 
 WENT_ON = 2  # statistics in a row with new tokens: a single one may still count older tokens
@@ -74,7 +74,7 @@ class Search:
         if self._aside.holds(parts):
             if CALL_FAILED.match(message):
                 _drop_call(self.hits, index)
-        elif not self._traces.take(parts) and (quotes_cause or is_evidence(parts)):
+        elif not self._traces.feed(parts) and (quotes_cause or is_evidence(parts)):
             self._add(index, parts)
 
     def _follow_phase(self, line: str) -> None:
@@ -154,7 +154,7 @@ def _generates(parts: Parts, line: str) -> bool | None:
     """Whether vLLM's line of statistics counts new tokens; None for another line."""
     if not parts.source.endswith("loggers.py"):
         return None
-    tokens_s = figures(line).get("generation_tps")
+    tokens_s = read_figures(line).get("generation_tps")
     return None if tokens_s is None else bool(tokens_s)
 
 
