@@ -61,7 +61,8 @@ def _speed(plan: Plan, inventory: Inventory) -> float | None:
 
 
 def _on_processor(inventory: Inventory) -> float | None:
-    """By the weights that a token reads, without drafts; None for a model without any here."""
+    """Modelled speed on the CPU, by the weights that a token reads, without drafts; None for an
+    unknown model."""
     model, host = inventory.model, inventory.host
     if not model.weights:
         return None
@@ -80,7 +81,7 @@ def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: i
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()
     candidate = candidate_of_plan(plan, inventory)
-    if at_once > candidate.sequences:  # some wait for others, which the model does not know
+    if at_once > candidate.sequences:  # some wait for others, which the model ignores
         return Modelled()
     pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
     return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))

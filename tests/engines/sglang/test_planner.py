@@ -149,7 +149,7 @@ def test_turing_with_kernels_of_ones_own_gets_tritons_attention_in_half_precisio
     assert found.dtype == "half"
     assert made.device == "sm75"
     assert any("vllm" in text for text in made.warnings)
-    with pytest.raises(Unplannable, match="have none; set half"):
+    with pytest.raises(Unplannable, match="do not support it; set half"):
         plan(inventory, policy={"dtype": "bfloat16"})
 
 
@@ -380,7 +380,7 @@ def test_keys_become_options() -> None:
 @pytest.mark.parametrize(
     ("sections", "text"),
     [
-        ({"server": {"api_key_file": "/etc/key"}}, "command line only"),
+        ({"server": {"api_key_file": "/etc/key"}}, "only on its command line"),
         ({"model": {"max_model_len": 131073}}, "the model's own limit is 131072"),
         ({"policy": {"kv_cache_dtype": "q8_0"}}, "takes only"),
         ({"policy": {"cuda_graphs": "piecewise"}}, "use none or full_decode_only"),

@@ -1,4 +1,4 @@
-"""How many requests a load finishes in a second, by a coarse model that ranks splits over cards."""
+"""How many requests a load finishes per second, by a coarse model that ranks splits over cards."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, all_linked, host
 from caovand.engines.common.tensors import part_of_experts, weights_of
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
-from caovand.engines.sglang.memory.steps import LARGEST_GRAPH
+from caovand.engines.sglang.memory.steps import MAX_GRAPH
 
 LINKED_GB_S = 150.0
-"""What NVLink carries of an all-reduce, about: an A100's reaches 230, an A6000's bridge 50."""
+"""Approximate GB/s of an all-reduce over NVLink: an A100's reaches 230, an A6000's bridge 50."""
 ALL_REDUCES = 2
-"""All-reduces of a layer: after attention, and after the MLP or the experts."""
+"""All-reduces per layer: after attention, and after the MLP or the experts."""
 USERS = {"chat": 16, "long": 4}
 """How many users ask at once; in a batch as many as the largest graphs serve."""
 
@@ -22,10 +22,10 @@ USERS = {"chat": 16, "long": 4}
 def requests_a_second(
     model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
 ) -> float:
-    """Usual requests finished in a second by cards whose cache holds `tokens`, in each group."""
+    """Usual requests finished per second by cards whose cache holds `tokens`, in each group."""
     usual = USUAL_REQUESTS[workload]
-    each = usual.held
-    users = USERS.get(workload) or LARGEST_GRAPH * load.attention_groups
+    each = usual.cached_tokens
+    users = USERS.get(workload) or MAX_GRAPH * load.attention_groups
     at_once = max(min(tokens // each * load.attention_groups, users), 1)
     speed, active = slowest(gpus), part_of_experts(model)
     read = weights_bytes(model, load, "layers", "head")
@@ -41,7 +41,8 @@ def requests_a_second(
 
 
 def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) -> float:
-    """Seconds of a step's all-reduces, through the host's memory where NVLink does not join all.
+    """Seconds of a step's all-reduces, through the host's memory if NVLink does not connect all
+    cards.
 
     Attention that each card computes alone needs none.
     """

@@ -21,8 +21,8 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 
-LARGEST_GRAPH = 512
-LARGEST_CAPTURED = "max_cudagraph_capture_size"
+MAX_GRAPH = 512
+MAX_CAPTURE_KEY = "max_cudagraph_capture_size"
 """The key of --compilation-config that limits the graphs."""
 WITH_LARGE_GRAPHS = {"gpt_oss": 1024}
 """Model types for which vLLM captures larger graphs whatever their sequences: the tokens of the
@@ -75,7 +75,7 @@ def captured_sizes(
     width = 1 + mtp
     listed, largest = (
         config.get("cudagraph_capture_sizes"),
-        config.get(LARGEST_CAPTURED),
+        config.get(MAX_CAPTURE_KEY),
     )
     if isinstance(listed, (list, tuple)):
         wanted = [size for size in listed if isinstance(size, int)]
@@ -92,7 +92,7 @@ def captured_sizes(
 
 def usual_largest_graph(sequences: int, mtp: int) -> int:
     """Tokens of the largest step that vLLM captures for most models."""
-    return min(sequences * (1 + mtp) * 2, LARGEST_GRAPH)
+    return min(sequences * (1 + mtp) * 2, MAX_GRAPH)
 
 
 def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:

@@ -42,7 +42,7 @@ from caovand.engines.vllm.memory.shards import (
     cards_of,
     on_rank,
 )
-from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED, graph_mode
+from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
 from caovand.engines.vllm.sizing.workload import Workload
 
@@ -130,8 +130,8 @@ def active_parameters(model: ModelCard) -> float:
     """The parameters that compute a token, without embedding and head; approximate for quantised
     models."""
     active = model.experts_per_token / model.experts if model.experts else 0
-    held = model.size("layers") + model.size("experts") * active
-    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
+    parameters = model.size("layers") + model.size("experts") * active
+    return parameters / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
 class Pace:
@@ -160,7 +160,7 @@ class Pace:
         self._head = (
             self._bytes["head"] or self._bytes["embedding"]
         )  # tied embeddings are read once
-        self._attention = Attention.of(model, base, workload.held)
+        self._attention = Attention.of(model, base, workload.cached_tokens)
         self._state = _state_moved(model, base)
         self._replicas = base.replicas
         self._holders = base.tensor_parallel * base.replicas if base.whole_experts else 1
@@ -200,7 +200,7 @@ class Pace:
         seconds = self.seconds(candidate, room)
         if workload.batch:  # as many requests are half as long
             seconds = (seconds + self.seconds(candidate, short)) / 2
-        cut = not candidate.eager and LARGEST_CAPTURED in candidate.compilation
+        cut = not candidate.eager and MAX_CAPTURE_KEY in candidate.compilation
         worth = self._worth * (WORTH_OF_SMALL_GRAPHS if cut else 1.0)
         return seconds / (reached * served * worth)
 
@@ -306,8 +306,8 @@ def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
     each = [slowest(cards_of(gpus, at, count, candidate.tensor_parallel)) for at in range(count)]
     dealt = list(zip(candidate.stages, each, strict=True))
     return Speed(
-        layers / sum(held / speed.gb_s for held, speed in dealt),
-        layers / sum(held / speed.tflop_s for held, speed in dealt),
+        layers / sum(count / speed.gb_s for count, speed in dealt),
+        layers / sum(count / speed.tflop_s for count, speed in dealt),
     )
 
 

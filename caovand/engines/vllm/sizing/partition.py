@@ -165,10 +165,10 @@ class Stages:
 
     def _stage(self, stage: int, start: int, end: int) -> Stage:
         candidate, layers = self._candidate, len(self._model.layer_types)
-        held = stage_model(self._model, start, end, drafting=candidate.mtp > 0)
+        part = stage_model(self._model, start, end, drafting=candidate.mtp > 0)
         own = candidate.but(stages=(), first=start == 0, last=end == layers)
         width = max(pages(self._model, candidate.mtp, start, end), 1)
-        return Stage(held, own, self.gpus[stage], self._width / width)
+        return Stage(part, own, self.gpus[stage], self._width / width)
 
     def _room(self, stage: int, start: int, end: int) -> float:
         """Blocks that our own context may fill with these layers; negative if memory is short."""
