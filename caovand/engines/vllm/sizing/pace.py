@@ -14,24 +14,23 @@ from collections.abc import Sequence
 from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.core.facts.network import Network
 from caovand.core.model_task import POOLING
 from caovand.engines.common.speeds import (
-    LINKED_S,
+    ALL_REDUCES,
     UNLINKED_S,
     Speed,
-    all_linked,
+    card_link,
     host_link,
-    link_gb_s,
     slowest,
+    transfer_s,
 )
+from caovand.engines.common.tensors import experts_read, part_of_experts
+from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
 from caovand.engines.vllm.machine.link_time import (
-    ALL_REDUCES,
     ALONE,
     SENT,
     NodeGroup,
     all_reduce_s,
-    transfer_s,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
@@ -47,13 +46,6 @@ from caovand.engines.vllm.sizing.attention import Attention
 from caovand.engines.vllm.sizing.workload import Workload
 
 GB_A_GIB = 1.074
-
-
-def experts_read(model: ModelCard, tokens: float) -> float:
-    """The fraction of the experts that a step of `tokens` tokens reads."""
-    if not model.experts or not model.experts_per_token:
-        return 1.0
-    return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
 
 
 def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
@@ -127,11 +119,42 @@ workload's users who are active half the time."""
 
 
 def active_parameters(model: ModelCard) -> float:
-    """The parameters that compute a token, without embedding and head; approximate for quantised
-    models."""
-    active = model.experts_per_token / model.experts if model.experts else 0
-    parameters = model.size("layers") + model.size("experts") * active
-    return parameters / BYTES_EACH.get(model.quantization, FOUR_BITS)
+    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    held = model.size("layers") + model.size("experts") * part_of_experts(model)
+    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
+
+
+@dataclass(frozen=True)
+class Workload(UsualRequest):
+    """A usual request, and how many users ask at once; of a batch, for which nobody waits,
+    throughput alone counts."""
+
+    users: int
+    batch: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of a usual request."""
+        return self.prompt + self.answer
+
+    @property
+    def long(self) -> bool:
+        """Whether prompts are long, and one of them is enough for the cards."""
+        return self.users == 1
+
+    @property
+    def let_in(self) -> int:
+        """Tokens of the requests by whose number sequences are counted: usual ones of people who
+        chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
+        holds."""
+        return self.held // 2 if self.batch or self.long else self.held
+
+
+USERS = {"chat": 2, "long": 1, "batch": 1024}
+WORKLOADS = {
+    name: Workload(usual.prompt, usual.answer, USERS[name], batch=name == "batch")
+    for name, usual in USUAL_REQUESTS.items()
+}
 
 
 class Pace:
@@ -250,9 +273,8 @@ class Pace:
         return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
-        model = self._model
-        active = model.experts_per_token / model.experts if model.experts else 0
-        weights = self._bytes["layers"] + self._bytes["experts"] * active * self._replicas
+        active = self._bytes["experts"] * part_of_experts(self._model)
+        weights = self._bytes["layers"] + active * self._replicas
         return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
@@ -284,13 +306,12 @@ def _exchange(
         inside, spanned = min(among, here), ceil(among / here)
         if inside > 1:
             groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
-            linked = all(map(all_linked, groups))
-            step_s += count * (LINKED_S if linked else UNLINKED_S)
-            gb_s = link_gb_s(gpus) if linked else host_link(gpus)[2]
-            token_s += count * transfer_s(inside, Network(gb_s * 1e9, 0), size)
+            wait_s, bytes_s = card_link(groups)
+            step_s += count * wait_s
+            token_s += count * transfer_s(inside, bytes_s, size)
         if spanned > 1:
             step_s += count * all_reduce_s(spanned, nodes.link)
-            token_s += count * transfer_s(spanned, nodes.link, size)
+            token_s += count * transfer_s(spanned, nodes.link.bytes_s, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
     token_s += hops * SENT * size / nodes.link.bytes_s
