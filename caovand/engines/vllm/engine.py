@@ -36,7 +36,8 @@ from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload
+from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
 

@@ -32,7 +32,6 @@ from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 

@@ -25,7 +25,6 @@ from caovand.engines.common.speeds import (
     transfer_s,
 )
 from caovand.engines.common.tensors import experts_read, part_of_experts
-from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
 from caovand.engines.vllm.machine.link_time import (
     ALONE,
     SENT,
@@ -122,39 +121,6 @@ def active_parameters(model: ModelCard) -> float:
     """The parameters that compute a token, without embedding and head; of quantised ones about."""
     held = model.size("layers") + model.size("experts") * part_of_experts(model)
     return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
-
-
-@dataclass(frozen=True)
-class Workload(UsualRequest):
-    """A usual request, and how many users ask at once; of a batch, for which nobody waits,
-    throughput alone counts."""
-
-    users: int
-    batch: bool = False
-
-    @property
-    def length(self) -> int:
-        """Tokens of a usual request."""
-        return self.prompt + self.answer
-
-    @property
-    def long(self) -> bool:
-        """Whether prompts are long, and one of them is enough for the cards."""
-        return self.users == 1
-
-    @property
-    def let_in(self) -> int:
-        """Tokens of the requests by whose number sequences are counted: usual ones of people who
-        chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
-        holds."""
-        return self.held // 2 if self.batch or self.long else self.held
-
-
-USERS = {"chat": 2, "long": 1, "batch": 1024}
-WORKLOADS = {
-    name: Workload(usual.prompt, usual.answer, USERS[name], batch=name == "batch")
-    for name, usual in USUAL_REQUESTS.items()
-}
 
 
 class Pace:

@@ -15,7 +15,7 @@ from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
-from caovand.engines.vllm.sizing.pace import Workload
+from caovand.engines.vllm.sizing.workload import Workload
 
 Measure = Callable[[int, int, int], float]
 """A function of stage, first layer and end layer (exclusive) that gives a figure of the stage."""
