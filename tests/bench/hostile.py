@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.servers import listening
+from caovand.adapters.servers import listening, server_main
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
 from tests.ports import free_port
@@ -261,6 +261,7 @@ async def gateway(port: int, folder: Path) -> None:
     logging.getLogger("aiohttp").propagate = False
     listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
     await server.start(listener, folder / "gateway", MAX_BODY)
+    server_main.settle_collector()
     await asyncio.Event().wait()
 
 
