@@ -40,19 +40,18 @@ def popen_arguments(
     *,
     cgroup: Path | None = None,
     unlimited_stack: bool = False,
-    ends_with: signal.Signals = signal.SIGTERM,
 ) -> Iterator[dict[str, Any]]:
     """What `subprocess` needs to start `launch` with a command of this environment.
 
-    It joins `cgroup` before anything else, and gets the signal `ends_with` when we die: that is
-    bound to the thread that forks.
+    It joins `cgroup` before anything else, and gets SIGTERM when we die: that is bound to the
+    thread that forks.
     """
     launch = {
         "argv": list(argv),
         "env": dict(env),
         "cgroup": str(cgroup / "cgroup.procs") if cgroup else "",
         "unlimited_stack": unlimited_stack,
-        "ends_with": int(ends_with),
+        "ends_with": int(signal.SIGTERM),
         "confined": asdict(confinement) if confinement else None,
         "keepers": [user.spawner] if (user := engine_user.current()) else [],
     }

@@ -1,8 +1,8 @@
 """A server of caovan's own, the page or the gateway: a process that the daemon starts and ends.
 
 It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
-kernel ends it with the daemon: that signal is bound to the thread that forks, so this is for the
-main thread.
+kernel ends it with the daemon, by SIGTERM: that signal is bound to the thread that forks, so this
+is for the main thread. The gateway then ends begun answers with errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -83,7 +82,7 @@ class ServerProcess:
         try:
             listening = ("--listener", str(listener.fileno()))
             command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
-            with popen_arguments(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+            with popen_arguments(command, env, confinement) as launch:
                 self._process = subprocess.Popen(
                     **launch,
                     stdout=write_end,
@@ -115,9 +114,13 @@ class ServerProcess:
         return self._process.pid
 
     def end(self) -> None:
-        """Kill it: it has nothing to finish."""
+        """End it: the gateway sends errors to its clients, which takes it END_S at most."""
         if self._watch >= 0:
             self._release()
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+                return
             self._process.kill()
             # One that hangs in the kernel is reaped by whoever comes after us.
             with contextlib.suppress(subprocess.TimeoutExpired):
