@@ -1,6 +1,6 @@
-"""The facts of a node as a JSON document.
+"""Encode and decode a node's facts as a JSON document.
 
-It comes over the network: it is taken as it is, or refused.
+Documents come over the network: each is accepted unchanged or refused.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ CAPABILITY = re.compile(r"([1-9][0-9]?)\.([0-9]{1,2})")
 
 
 def public_facts(facts: NodeFacts | None) -> dict[str, Any]:
-    """What people and `caovanctl plan` are shown of the facts, in the document of the op `cluster`.
+    """The facts shown to people and `caovanctl plan` in the response to the op `cluster`.
 
-    Equal cards that follow each other are one entry with a `count`, and with what others use of
-    each where that is anything: one answer has 64 nodes.
+    Consecutive equal cards share one entry with a `count`, and with each card's occupied memory if
+    there is any: a response may cover 64 nodes.
     """
     if facts is None:
         return {}
@@ -66,7 +66,7 @@ def _card_document(card: Card) -> dict[str, Any]:
 
 
 def to_document(facts: NodeFacts) -> dict[str, Any]:
-    """The facts as plain values for JSON."""
+    """Encode the facts as plain JSON values."""
     cards = [_card_document(card) for card in facts.cards]
     return {
         **vars(facts), "cards": cards, "model": dict(facts.model), "rdma": dict(facts.rdma),
@@ -75,7 +75,7 @@ def to_document(facts: NodeFacts) -> dict[str, Any]:
 
 
 def from_document(document: Any) -> NodeFacts:
-    """The facts in a document; raises BadDocument for anything else."""
+    """Decode the facts; raises BadDocument."""
     return _FACTS(document, "")
 
 

@@ -1,4 +1,4 @@
-"""A plan as a document that one node sends to another."""
+"""Encode a plan as a document for another node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TUPLES = ("extra_args", "warnings", "advice", "tried")
 
 
 def plan_to(plan: Plan) -> dict[str, Any]:
-    """The document of a plan, as JSON can hold it; its key's digest is left out."""
+    """Encode a plan as JSON values, without the digest of its API key."""
     return {
         **{name: getattr(plan, name) for name in TEXTS},
         **{name: list(getattr(plan, name)) for name in TUPLES},

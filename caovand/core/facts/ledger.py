@@ -1,9 +1,9 @@
-"""Records an engine's processes, for the next daemon if this one is killed.
+"""Record an engine's processes, so that the next daemon finds them if this one is killed.
 
-It may be killed before it has seen all of them. So the ledger is there before the first one, and
-names what they inherit, in a session of their own, too: the pipe that they write to, and a mark in
-their environment. A signal at the daemon's death would not reach them: each process has to ask for
-its own.
+The daemon may be killed before it has seen all of them. The ledger is therefore written before the
+first process starts, and contains what every process inherits, even in a session of its own: its
+output pipe and a mark in its environment. A parent-death signal would not do: each process has to
+request its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The processes of one engine; before the first, `session` is 0 and `start` matches none."""
+    """The processes of one engine; before the first one, `session` is 0 and `start` matches
+    none."""
 
     boot_id: str
     session: int
@@ -38,7 +39,7 @@ class Ledger:
 
 
 def render(ledger: Ledger) -> dict[str, Any]:
-    """A ledger as plain data."""
+    """Encode a ledger as plain data."""
     return {**asdict(ledger), "marks": ledger.marks._asdict()}
 
 
@@ -48,7 +49,7 @@ def named_pids(
     table: Sequence[Process],
     has_mark: Callable[[Process, Marks], bool],
 ) -> set[int]:
-    """The pids of `table` that a ledger names: by themselves, their session or a mark."""
+    """Pids in `table` that a ledger identifies: directly, by session or by mark."""
     ledger = read_or_none(_LEDGER, document)
     if ledger is None or ledger["boot_id"] != boot_id:
         return set()
@@ -75,7 +76,7 @@ def named_pids(
 
 
 def is_ledger(document: Any) -> bool:
-    """Whether this is what `render` makes.
+    """Whether this is output of `render`.
 
     Session 1 is init's: taking it for the engine's would kill every process. 0 stands for none.
     """
