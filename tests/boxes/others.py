@@ -40,7 +40,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "sglang": (
         "tp_size", "dp_size", "attn_dp_size", "max_model_len", "max_running_requests",
         "mem_fraction_static", "chunked_prefill_size", "kv_cache_dtype", "dtype",
-        "attention_backend", "speculative_config",
+        "cuda_graph_max_bs_decode", "attention_backend", "speculative_config",
     ),
 }  # fmt: skip
 

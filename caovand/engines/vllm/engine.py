@@ -152,6 +152,8 @@ ENGINE = Engine(
         ),
         constrained=lambda schema: {"structured_outputs": {"json": schema}},
         works=WORKS,
+        keep_alive_s=5.0,
+        keep_alive_variable="VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
     ),
     healing=HEALING,
     dependents=re.compile("VLLM::"),

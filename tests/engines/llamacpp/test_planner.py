@@ -459,6 +459,14 @@ def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None
     asked = plan(large, engine={"kind": "llamacpp", "extra_args": ["--gpu-layers", "0"]})
     assert any("is not used" in text for text in asked.warnings)
     assert any("is not used" in text for text in plan(small).warnings)  # quick enough
+    with pytest.raises(Unplannable, match="cannot use GPU 0"):  # prompts would take an hour
+        plan(replace(large, model=model(16, 30)), policy={"workload": "long"})
+    volta = replace(card(0, 16384, "Tesla V100"), compute_capability=(7, 0))
+    slow = model(32, 60)
+    bare = Inventory((), HOST, CPU, slow)
+    assert 5 < (ENGINE.planning.speed(plan(bare), bare) or 0) < 10
+    with pytest.raises(Unplannable, match=r"GPU 0 .*7\.0.* a second; .*ollama"):
+        plan(Inventory((volta,), HOST, built, slow))
     assert plan(Inventory((), HOST, CPU, LLAMA_70B)).cards is None
 
 

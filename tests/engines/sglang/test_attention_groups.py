@@ -32,6 +32,7 @@ def test_a_batch_for_a_latent_cache_gets_attention_of_its_own_on_each_card() -> 
     assert (found.tp_size, found.attn_dp_size, found.dp_size) == (8, 8, None)
     assert (len(made.cards or ()), expanded(made)) == (8, 16384)
     assert found.chunked_prefill_size == 8 * 2048  # of which each card has its part
+    assert found.cuda_graph_max_bs_decode * 8 == found.max_running_requests
     assert 1200 < found.max_running_requests < 2000
     assert ENGINE.planning.at_once(made) == found.max_running_requests
     memory = ENGINE.planning.forecast(made, inventory)

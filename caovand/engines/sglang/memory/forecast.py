@@ -62,14 +62,13 @@ def unmodelled(model: ModelCard) -> str:
 def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
     """The load that this plan puts on memory."""
     share = plan.value(options.SHARE)
-    ranks = count(plan.value(options.RANKS)) or 1
     groups = options.attention_groups(plan.value)
     return Load(
         context=count(plan.value(options.CONTEXT)) or inventory.model.max_model_len,
         requests=max((count(plan.value(options.REQUESTS)) or 48) // groups, 1),
-        step=(count(plan.value(options.STEP)) or usual_step(gpus, ranks)[0]) // groups,
+        step=(count(plan.value(options.STEP)) or usual_step(gpus)) // groups,
         share=float(share) if isinstance(share, (int, float)) else 0.0,
-        ranks=ranks,
+        ranks=count(plan.value(options.RANKS)) or 1,
         attention_groups=groups,
         depth=plan.mtp,
         cache_type=str(plan.value(options.CACHE_TYPE) or "auto"),

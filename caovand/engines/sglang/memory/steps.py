@@ -15,11 +15,11 @@ from caovand.engines.sglang.memory.load import MIB, Load
 
 CONTEXT_MIB = 512
 """Memory that CUDA and NCCL take before SGLang measures what is free."""
-STEPS = ((20, 2048, 8), (35, 4096, 48), (60, 4096, 32), (160, 8192, 256))
-"""For cards of up to these GiB: tokens of a step, and sequences of the largest graph."""
-LARGEST_STEP = (16384, 512)
-MORE_GRAPHS = {48: 160, 32: 160, 256: 512}
-"""Sequences of the largest graph over four cards or more."""
+STEPS, LARGEST_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
+"""Tokens of a step for cards of up to these GiB, and for larger ones."""
+LARGEST_GRAPH = 512
+"""Sequences of the largest graph of a decode step that SGLang captures by itself, on the largest
+cards. Elsewhere, down to 8, it would run larger steps without graphs."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
 MIN_RESERVED_STEP = 2048
 """The shortest step that SGLang's rule reserves less memory for."""
@@ -45,13 +45,11 @@ SAMPLING_COPIES = 4
 """Logits, their probabilities, and both sorted, in float32."""
 
 
-def usual_step(gpus: Sequence[Gpu], ranks: int) -> tuple[int, int]:
-    """Tokens of a step and sequences of the largest graph that SGLang takes for these cards."""
+def usual_step(gpus: Sequence[Gpu]) -> int:
+    """Tokens of a step that SGLang 0.5.23 takes for these cards."""
     total_mib = min(gpu.total_mib for gpu in gpus)
-    for gib, tokens, sequences in STEPS:
-        if total_mib < gib * 1024:
-            return tokens, MORE_GRAPHS.get(sequences, sequences) if ranks >= 4 else sequences
-    return LARGEST_STEP
+    fitting = (tokens for gib, tokens in STEPS.items() if total_mib < gib * 1024)
+    return next(fitting, LARGEST_STEP)
 
 
 def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
@@ -63,7 +61,7 @@ def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
         logits += load.attention_groups * sampled * model.vocab_size * load.activation / MIB
     table = 4 * load.requests * load.context / MIB
     vision = VISION_MIB if load.images else 0
-    graphs = _graphs_mib(model, load, gpus) * (2 if load.depth else 1)  # the head has its own
+    graphs = _graphs_mib(model, load) * (2 if load.depth else 1)  # the head has its own
     fixed = WORKSPACE_MIB + load.ranks * RANK_MIB + SLACK * min(gpu.total_mib for gpu in gpus)
     return fixed + activations + logits + table + vision + graphs + _expanded_mib(model, load)
 
@@ -99,10 +97,10 @@ def _token_elements(model: ModelCard, load: Load) -> float:
     return of_group + load.attention_groups * of_all
 
 
-def _graphs_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def _graphs_mib(model: ModelCard, load: Load) -> float:
     if not load.graphs:
         return 0.0
-    sequences = min(usual_step(gpus, load.ranks)[1], load.requests)
+    sequences = min(load.requests, LARGEST_GRAPH)
     groups = load.attention_groups if load.attention_groups > 1 else 0
     prompts = LATENT_PREFILL_MIB if model.latent else PREFILL_BUCKETS * 8
     return sequences * (2 + groups * PADDING_MIB) + prompts
@@ -112,7 +110,7 @@ def _usual_reserve_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> flo
     """What SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     step_mib = max(load.step * load.attention_groups, MIN_RESERVED_STEP) * 1.5
-    found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load, gpus)
+    found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
     return max(found, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else found
 
 

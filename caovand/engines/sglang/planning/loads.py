@@ -179,7 +179,7 @@ def _levels(
     longest = config.model.max_model_len or limit
     plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
     stated, wanted = _stated_step(config, typed), _stated_share(config, typed)
-    usual = usual_step(gpus, load.ranks)[0]
+    usual = usual_step(gpus)
     usual = max(usual // load.attention_groups, SHORT_STEPS[0])
     steps = (usual, *(step for step in SHORT_STEPS if step < usual))
     if stated:
@@ -211,7 +211,7 @@ def of_sglang(
     typed: Mapping[str, Any],
 ) -> Load:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
-    step = _stated_step(config, typed) or usual_step(gpus, load.ranks)[0]
+    step = _stated_step(config, typed) or usual_step(gpus)
     load = replace(load, step=step)
     return replace(load, share=_stated_share(config, typed) or usual_share(model, load, gpus))
 
@@ -266,12 +266,12 @@ def _holding(
 
 
 def _first_worth(levels: Iterator[tuple[SizedLoad, int]]) -> SizedLoad:
-    """The first load with enough tokens; else the one that holds the most."""
+    """The first load with enough tokens; else the one that holds the most, or the leanest."""
     best: SizedLoad | None = None
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:
             return sized
-        if best is None or sized.tokens > best.tokens * WORTH:
+        if best is None or not best.tokens or sized.tokens > best.tokens * WORTH:
             best = sized
     assert best is not None
     return best

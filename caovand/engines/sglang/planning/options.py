@@ -21,8 +21,10 @@ ATTENTION_GROUPS, GROUPED = "attn_dp_size", "enable_dp_attention"
 """Groups of an engine's cards that attend to requests of their own, each with its own cache; before
 0.5.23 `dp_size` counted them if `enable_dp_attention` was set."""
 PARALLEL = frozenset({REPLICAS, ATTENTION_GROUPS, GROUPED})
+LARGEST = "cuda_graph_max_bs_decode"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
+GRAPH_SIZES = frozenset({LARGEST, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"})
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 """Options whose values nobody sees."""
 REMOVE = "remove it from [engine] extra_args"
@@ -31,7 +33,7 @@ _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
     "data_parallel_size": REPLICAS, "attention_data_parallel_size": ATTENTION_GROUPS,
     "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
-    "speculative_draft_model": "speculative_draft_model_path",
+    "cuda_graph_max_bs": LARGEST, "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 TYPES: Mapping[str, type] = {
     CONTEXT: int, SHARE: float, RANKS: int, REQUESTS: int, STEP: int, REPLICAS: int,

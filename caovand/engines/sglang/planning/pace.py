@@ -9,24 +9,23 @@ from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, all_linked, host
 from caovand.engines.common.tensors import part_of_experts, weights_of
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
-from caovand.engines.sglang.memory.steps import usual_step
+from caovand.engines.sglang.memory.steps import LARGEST_GRAPH
 
 LINKED_GB_S = 150.0
 """What NVLink carries of an all-reduce, about: an A100's reaches 230, an A6000's bridge 50."""
 ALL_REDUCES = 2
 """All-reduces of a layer: after attention, and after the MLP or the experts."""
-USERS = {"chat": 16, "long": 4, "batch": 128}
-"""How many users ask at once."""
+USERS = {"chat": 16, "long": 4}
+"""How many users ask at once; in a batch as many as the largest graphs serve."""
 
 
 def requests_a_second(
     model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
 ) -> float:
     """Usual requests finished in a second by cards whose cache holds `tokens`, in each group."""
-    usual, users = USUAL_REQUESTS[workload], USERS[workload]
+    usual = USUAL_REQUESTS[workload]
     each = usual.held
-    if workload == "batch":
-        users = max(users, usual_step(gpus, load.ranks)[1] * load.attention_groups)
+    users = USERS.get(workload) or LARGEST_GRAPH * load.attention_groups
     at_once = max(min(tokens // each * load.attention_groups, users), 1)
     speed, active = slowest(gpus), part_of_experts(model)
     read = weights_bytes(model, load, "layers", "head")

@@ -14,12 +14,14 @@ from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
-from caovand.engines.sglang.memory.steps import usual_share, usual_step
+from caovand.engines.sglang.memory.steps import LARGEST_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
 from caovand.engines.sglang.planning.loads import SizedLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
+    GRAPH_SIZES,
+    LARGEST,
     PARALLEL,
     QUANTIZATION,
     RANKS,
@@ -110,6 +112,9 @@ def settings(
         CACHE_TYPE: kind,
         "dtype": dtype,
     }
+    if chosen.graphs and not GRAPH_SIZES & typed.keys():
+        why = "the most requests at once: SGLang's own number would run larger steps without graphs"
+        found[LARGEST] = Setting(min(chosen.requests, LARGEST_GRAPH), "policy", why)
     if chosen.attention_groups > groups:
         found |= spelled
     if replicas > 1:
@@ -136,12 +141,15 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What the recurrent states of drafts take that is worth more; "" if they may stay."""
+    """What drafts take, by their weights and recurrent states, that is worth more; "" if they may
+    stay."""
     workload = config.policy.workload
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
     if requests < min(MIN_REQUESTS[workload], more):
         return f"{requests} requests at once instead of {more}"
     context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
+    if context <= MIN_CONTEXT:
+        return "no context"
     short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
     return (
         f"a context of {context} instead of {longer}" if short and longer > context * MUCH else ""
@@ -200,8 +208,10 @@ def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
         each, groups = chosen.step, chosen.attention_groups
         why = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
         return Setting(each * groups, "policy", why)
-    if chosen.step == usual_step(gpus, chosen.ranks)[0]:
-        return Setting(chosen.step, "policy", "what SGLang 0.5.23 takes for such cards")
+    if chosen.step == usual_step(gpus):
+        return Setting(
+            chosen.step, "policy", "usual for cards of this size: SGLang 0.5.23 takes as many"
+        )
     why = "shorter than usual for such cards: activations would leave too little cache"
     return Setting(chosen.step, "policy", why)
 
@@ -215,9 +225,9 @@ def _as_many_as_fit(
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    each, largest = USUAL_REQUESTS[workload].held, usual_step(gpus, load.ranks)[1]
+    each = USUAL_REQUESTS[workload].held
     groups = load.attention_groups
-    many = min(sized.tokens // each, largest)
+    many = min(sized.tokens // each, LARGEST_GRAPH)
     if many * groups <= requests.value:
         return sized, requests
     more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
@@ -227,7 +237,7 @@ def _as_many_as_fit(
     caches = "the cache holds" if groups == 1 else f"the caches of {groups} cards hold"
     reason = f"{caches} about {held * groups} requests of workload {workload}, of {each} tokens"
     if held > many:
-        reason += f"; SGLang's largest CUDA graph has {largest}"
+        reason += f"; the largest CUDA graph has {LARGEST_GRAPH}"
     many = min(held, many)
     found = Setting(many * groups, "policy", reason)
     return replace(more, load=replace(more.load, requests=many)), found

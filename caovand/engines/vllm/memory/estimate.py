@@ -1,12 +1,12 @@
 """The memory forecast: what one card holds when the engine runs, and what would make it fit.
 
-Each stage of a pipeline is forecast as a model of its own (`Stage`). vLLM gives every stage as many
-blocks of the cache as the one with the least room holds: what is left of that one counts, scaled to
-all layers.
+Each pipeline stage is forecast as its own model (`Stage`). vLLM gives every stage as many cache
+blocks as the stage with the least room can hold: the room there counts, scaled to all layers.
 
 Weights and cache blocks are computed exactly as vLLM computes them; a step's activations are summed
-from the tensors alive at its peak (steps.py). Graphs, and what no tensor holds, are constants
-fitted to measured starts, to which tests/engines/test_memory.py and test_starts.py hold them.
+from the tensors alive at its peak (steps.py). Graphs, and memory that belongs to no tensor, are
+constants fitted to measured starts; tests/engines/test_memory.py and test_starts.py check them
+against those.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
 
 GRANULE = 1024
-"""Tokens of which a context that we choose is a multiple."""
+"""A context that we choose is a multiple of this many tokens."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""A cache whose size we set takes this part of what is left, less this many MiB, and no less than
-vLLM itself would leave it."""
+"""A cache whose size we set takes this fraction of the remaining memory, less this many MiB, and at
+least what vLLM itself would give it."""
 
 
 class Stage(NamedTuple):
@@ -77,8 +77,8 @@ def left_bytes(stage: Stage) -> float:
 
 
 class _Spent(NamedTuple):
-    """Bytes of a stage's smallest card, and those that its cache cannot have; by vLLM's count
-    at a first start, too, where we set the size of the cache."""
+    """Bytes spent on a stage's smallest card, and bytes unavailable to its cache; where we set the
+    cache's size, also by vLLM's count at a first start."""
 
     card: float
     now: float
@@ -94,8 +94,8 @@ class _Spent(NamedTuple):
         return cls(card, _spent_bytes(stage), first)
 
     def cache_of(self, share: float) -> float:
-        """The cache that this share of the card leaves; a size that we set leaves some for our own
-        errors."""
+        """The cache that this share of the card leaves; if we set its size, less a margin for our
+        own errors."""
         left = share * self.card - self.now
         if self.first is None:
             return left
@@ -104,7 +104,8 @@ class _Spent(NamedTuple):
 
 
 def _spent_bytes(stage: Stage) -> float:
-    """What vLLM takes off before it sizes the cache; all that it takes if we size it."""
+    """What vLLM subtracts before it sizes the cache; everything that it takes, if we size the
+    cache."""
     model, candidate, _, _ = stage
     taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
     graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
@@ -116,7 +117,7 @@ def _spent_bytes(stage: Stage) -> float:
 def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
     """Bytes left for the cache; negative if weights alone overflow.
 
-    In a pipeline each stage counts as if it left as little as the one with the least room.
+    In a pipeline each stage counts with the room of the stage that has the least.
     """
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
@@ -124,10 +125,10 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
 
 
 def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """The share to ask for with a cache whose size we set, which vLLM ignores but for one thing: so
-    much of the card must be free once the engine has its CUDA context.
+    """The share to request with a cache whose size we set.
 
-    It is what the engine will take, so that other processes may use what is left over.
+    vLLM only checks that this much of the card is free once the engine has its CUDA context. The
+    share is what the engine will take, so that other processes may use the rest.
     """
     (stage,) = stages_of(model, candidate, gpus)
     later = _spent_bytes(stage) + left_bytes(stage) - CONTEXT_MIB * MIB
@@ -135,7 +136,7 @@ def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) 
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
-    """The forecast; without cards only of the cache, from the bytes that are set for it."""
+    """The forecast; without cards only that of the cache, from the bytes that are set for it."""
     blocks = layout_for(model, candidate)
     available = kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
@@ -183,8 +184,8 @@ def _used_mib(stage: Stage, available: float) -> float:
 
 
 def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
-    """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
-    block of the cache for its state; empty if it can, or need not."""
+    """Why vLLM cannot capture a hybrid's decode steps whole; empty if it can, or need not. Each
+    sequence then needs a cache block for its state."""
     if (
         not model.hybrid
         or candidate.eager
@@ -203,8 +204,8 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
 def longest_context(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], share: float | None = None
 ) -> int:
-    """The longest context that fits with this share, or with the one that follows from it
-    (AutoMem); 0 for none."""
+    """The longest context that fits with this share, or with the one that AutoMem chooses; 0 for
+    none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
     if share is not None:
         room = room_for_context(model, candidate.but(utilization=share), gpus)
@@ -235,7 +236,7 @@ def longest_context(
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:
-    """The last number up to `most` that fits, if all before it do; 0 for none."""
+    """The last number up to `most` that fits, if all smaller ones do; 0 for none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -244,15 +245,16 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
 
 
 def spare_tokens(candidate: Candidate, available: float) -> float:
-    """How much of the cache our own context may fill: forecasts err, and a start takes minutes.
+    """The fraction of the cache that our own context may fill: forecasts err, and a start takes
+    minutes.
 
-    Of a cache whose size is set only the tokens a byte are forecast, which were right within 1 %.
+    If the cache's size is set, only the tokens per byte are forecast, which were right within 1 %.
     """
     return available * 0.95 - 128 * MIB if candidate.measured else available * 0.99
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """Bytes that our own context may fill; all of a cache whose blocks are set."""
+    """Bytes that our own context may fill; all of the cache if its blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
@@ -264,7 +266,7 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights a rank has no room for next to one request of the context; 0 for none."""
+    """GiB of weights for which a rank lacks room next to one request of the context; 0 for none."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)

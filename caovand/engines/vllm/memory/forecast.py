@@ -1,4 +1,4 @@
-"""The forecast of a plan: the memory of each of its ranks, or why it cannot be forecast."""
+"""The forecast of a plan: the memory of each rank, or why it cannot be forecast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from caovand.engines.vllm.memory.settings import (
 
 
 def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast of memory alone; only the share of the card if the rest is unknown."""
+    """The forecast of memory alone; only the share of the card if nothing else is known."""
     gpus = gpus_of(plan, inventory)
     model, share = inventory.model, plan.value("gpu_memory_utilization")
     why = memory_unknown(plan, inventory, gpus)
@@ -50,7 +50,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
 
 
 def _without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """What is known without a forecast: the share of the card, and what it leaves."""
+    """The share of the card and the memory outside it: all that is known without a forecast."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
@@ -58,7 +58,7 @@ def _without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> 
 def _ranks(
     model: ModelCard, asked: Candidate, owned: tuple[tuple[str, Gpu], ...]
 ) -> Iterator[RankForecast]:
-    """Every stage on each node that has cards of it."""
+    """Every stage on each node that contributes cards to it."""
     cards = tuple(gpu for _, gpu in owned)
     every, available = stages_of(model, asked, cards), kv_bytes(model, asked, cards)
     fullest = min(every, key=lambda one: left_bytes(one) * one.scale)
@@ -91,7 +91,7 @@ def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
         f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache"
         f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
     )
-    advice = [f"stop what else uses memory: {ceil(short_mib)} MiB more are needed"]
+    advice = [f"stop other programs: {ceil(short_mib)} MiB more are needed"]
     if weights_mib + least_mib * max(len(ranks), 1) <= available_mib:
         advice.append(f"--kv-cache-memory-bytes {least_mib << 20} holds one whole request")
     elif weights_mib < available_mib:

@@ -20,6 +20,7 @@ from caovand.engines.vllm.machine.attention import (
     flashinfer_refusal,
     triton_lacks_shared,
     triton_refuses,
+    undivided_tokens,
 )
 from caovand.engines.vllm.machine.capabilities import (
     ADA,
@@ -247,6 +248,16 @@ def step(scene: PlanOnCards) -> Iterator[Problem]:
             f"decode {sequences} sequences in steps of {batch} tokens",
             "each takes one",
             f"use --max-num-seqs {batch} or less",
+        )
+    model, plan = scene.inventory.model, scene.plan
+    images = model.vision and not plan.value("language_model_only")
+    item = undivided_tokens(model, vision=images)
+    if batch and batch < item and plan.value("limit_mm_per_prompt") is None:
+        yield Problem(
+            f"read {'images and videos' if images else 'recordings'} in steps of {batch} tokens",
+            f"vLLM does not divide them, and one may have {item} tokens",
+            f"use --max-num-batched-tokens {item} or more"
+            + (", or --language-model-only" if images else ""),
         )
     context = count(scene.plan.value("max_model_len"))
     if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:

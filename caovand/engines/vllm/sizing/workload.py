@@ -9,8 +9,8 @@ from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
 
 @dataclass(frozen=True)
 class Workload(UsualRequest):
-    """A usual request, and how many users ask at once; of a batch, for which nobody waits,
-    throughput alone counts."""
+    """A usual request, and how many users ask at once; a batch, which nobody waits for, counts by
+    throughput alone."""
 
     users: int
     batch: bool = False
@@ -22,14 +22,13 @@ class Workload(UsualRequest):
 
     @property
     def long(self) -> bool:
-        """Whether prompts are long, and one of them is enough for the cards."""
+        """Whether prompts are long, and one of them keeps the cards busy."""
         return self.users == 1
 
     @property
     def let_in(self) -> int:
-        """Tokens of the requests by whose number sequences are counted: usual ones of people who
-        chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
-        holds."""
+        """Tokens of the requests that determine the number of sequences: usual requests of people
+        who chat, half as long where lengths differ and vLLM admits no more than the cache holds."""
         return self.held // 2 if self.batch or self.long else self.held
 
 
