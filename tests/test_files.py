@@ -64,7 +64,6 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/gpu/tegra.py": ("read_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/files/stale_files.py": ("open", KERNEL),
-    "adapters/files/segments.py": ("open", KERNEL),
     "adapters/files/emptying.py": (
         "os.open os.rename",
         "a folder of our own that is no link, and by descriptors what is in it",
