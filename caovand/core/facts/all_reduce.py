@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from caovand.core.facts.inventory import EngineInfo, Gpu
+from caovand.core.json_values import is_number
 
 NCCL, CUSTOM = "NCCL", "custom all-reduce"
 """Implementations of all-reduce, by their names in findings."""
@@ -74,7 +74,6 @@ def read(entry: Any) -> AllReduceResult | None:
     if not isinstance(entry, dict) or entry.get("verdict") not in get_args(Verdict):
         return None
     at, by, text = (entry.get(name) for name in ("at", "by", "text"))
-    number = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
-    if not number or not isinstance(by, str) or not isinstance(text, str):
+    if not is_number(at) or not isinstance(by, str) or not isinstance(text, str):
         return None
     return AllReduceResult(entry["verdict"], float(at or 0), by[:MAX_TEXT], text[:MAX_TEXT])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import partial
@@ -19,6 +18,7 @@ from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import Used, has_memory_again
 from caovand.core.healing.rung import Healing
+from caovand.core.json_values import is_number
 from caovand.core.plan import Plan, Setting
 
 OTHERS = "others_mib"
@@ -150,8 +150,7 @@ def _fits(kinds: Mapping[str, tuple[type, ...]], name: str, value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) <= LARGEST and math.isfinite(value)
+    return is_number(value, -LARGEST, LARGEST)
 
 
 def _is_word(value: Any) -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 
 from caovand.core.facts.inventory import Inventory
 from caovand.core.health.observation import Progress
+from caovand.core.json_values import is_number
 from caovand.core.plan import Plan
 
 PROMPT = "Count to twelve: one, two, three, four,"
@@ -138,7 +139,7 @@ def from_document(document: Any) -> dict[str, GreedyAnswer] | None:
         if not isinstance(entry, list) or len(entry) != 2:
             return None
         tokens, margins = entry
-        if not (_is_list_of(tokens, _is_token) and _is_list_of(margins, _is_margin)):
+        if not (_is_list_of(tokens, _is_token) and _is_list_of(margins, is_number)):
             return None
         if not 0 < len(tokens) == len(margins) <= TOKENS:
             return None
@@ -152,11 +153,6 @@ def _is_list_of(found: Any, is_item: Callable[[Any], bool]) -> bool:
 
 def _is_token(found: Any) -> bool:
     return isinstance(found, str) and len(found) <= MAX_TEXT
-
-
-def _is_margin(found: Any) -> bool:
-    number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return number and math.isfinite(found)
 
 
 def _margin(chosen: float, best: Any) -> float:

@@ -8,11 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from caovand.core.json_values import is_number
 from caovand.core.lifecycle.events import Event, Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 
 KEPT = 8
-MAX_PARTS, MAX_NAME = 32, 64
+MAX_PARTS, MAX_NAME, MAX_SECONDS = 32, 64, 1e12
 LAUNCH = "launch"
 
 
@@ -159,8 +160,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_seconds(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 <= value < 1e12
+    return is_number(value, 0, MAX_SECONDS)
 
 
 def _with(spent: Mapping[str, float], phase: str, seconds: float) -> dict[str, float]:

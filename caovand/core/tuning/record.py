@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from caovand.core.json_values import is_number, is_whole
 from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Measurements
 
 MAX_RECORDS = 8
@@ -133,9 +134,7 @@ def _is_seen(found: Any) -> bool:
         isinstance(found, list)
         and len(found) == 5
         and _is_depth(found[0])
-        and isinstance(found[1], int)
-        and not isinstance(found[1], bool)
-        and 0 <= found[1] < len(BANDS)
+        and is_whole(found[1], 0, len(BANDS) - 1)
         and all(map(_is_count, found[2:4]))
         and (found[2] == 0) == (found[3] == 0)
         and _are_counts(found[4], DEEPEST)
@@ -143,12 +142,11 @@ def _is_seen(found: Any) -> bool:
 
 
 def _is_depth(found: Any) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= DEEPEST
+    return is_whole(found, 0, DEEPEST)
 
 
 def _is_count(found: Any) -> bool:
-    number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return number and 0 <= found <= LARGEST
+    return is_number(found, 0, LARGEST)
 
 
 def _are_counts(found: Any, most: int) -> bool:
