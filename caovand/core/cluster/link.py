@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.cluster.plan_document import BadDocument, table
 
 MAX_TEXT, MAX_NAME = 128, 256
 MAX_TARGETS = 1024
@@ -124,7 +124,7 @@ def probe_from(document: Any) -> Probe | None:
     """Decode a probe. Raises BadDocument."""
     if document is None:
         return None
-    found = _table(document, {"token", "targets"}, "probe")
+    found = table(document, {"token", "targets"}, "probe")
     targets = {}
     for name, at in _entries(found["targets"], "targets of probe"):
         if not isinstance(at, list) or len(at) != 2:
@@ -144,7 +144,7 @@ def reached_from(document: Any) -> ProbeReport | None:
     """Decode probe results. Raises BadDocument."""
     if document is None:
         return None
-    found = _table(document, set(ProbeReport.__dataclass_fields__), "reached")
+    found = table(document, ProbeReport.__dataclass_fields__, "reached")
     failures = {
         name: _text(why, "a failure of reached")
         for name, why in _entries(found.pop("failures"), "failures of reached")
@@ -152,12 +152,6 @@ def reached_from(document: Any) -> ProbeReport | None:
     port = _port(found.pop("port"), "port of reached")
     texts = {name: _text(value, f"{name} of reached") for name, value in found.items()}
     return ProbeReport(**texts, port=port, failures=failures)
-
-
-def _table(document: Any, names: set[str], where: str) -> dict[str, Any]:
-    if not isinstance(document, dict) or set(document) != names:
-        raise BadDocument(f"{where} has other parts")
-    return dict(document)
 
 
 def _entries(found: Any, where: str) -> list[tuple[str, Any]]:

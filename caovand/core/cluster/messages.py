@@ -21,7 +21,7 @@ from caovand.core.cluster.link import (
     reached_from,
     reached_to,
 )
-from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to
+from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to, table
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan
 from caovand.core.printable import one_line
@@ -200,8 +200,7 @@ def _is_capture(found: tuple[Any, Any]) -> bool:
 def finding_from(found: Any) -> Finding:
     """Decode a finding. Raises BadDocument."""
     names = ("failure", "text", "phase", "signature")
-    if not isinstance(found, dict) or set(found) != {*names, "captures", "line"}:
-        raise BadDocument("finding has other parts")
+    found = table(found, {*names, "captures", "line"}, "finding")
     if not all(isinstance(found[name], str) for name in names):
         raise BadDocument("a part of finding is not a text")
     captures, line = found["captures"], found["line"]

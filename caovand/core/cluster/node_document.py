@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -17,24 +18,12 @@ from caovand.core.printable import one_line
 
 MAX_TEXT = 256
 """Maximum characters of a text."""
-
-
 MAX_PATH = 4096
-
-
 MAX_CARDS = 64
-
-
 MAX_DEVICES = 64
-
-
 MAX_KERNELS = 64
-
-
 LARGEST = 1 << 40
 """Far beyond any real size in MiB or Unix time."""
-
-
 CAPABILITY = re.compile(r"([1-9][0-9]?)\.([0-9]{1,2})")
 
 
@@ -47,17 +36,9 @@ class BadFacts(ValueError):
 
 
 NAMES = tuple(entry.name for entry in fields(NodeFacts))
-
-
 CARD_NAMES = tuple(entry.name for entry in fields(Card))
-
-
 OCCUPIED = "occupied_mib"
-
-
 SHOWN_NAMES = (*(name for name in CARD_NAMES if name != "free_mib"), "count", OCCUPIED)
-
-
 NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
 """Texts that must not be empty."""
 
@@ -219,29 +200,19 @@ def _card(value: Any, where: str) -> Card:
     return Card(name, memory_mib, (int(match[1]), int(match[2])), free_mib)
 
 
-def _model_digests(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MAX_FILES:
-        raise BadFacts(where, f"is not a table of at most {MAX_FILES} files")
-    return {
-        _text(name, f"a file's name in {where}"): _text(digest, f"a file's digest in {where}")
-        for name, digest in value.items()
-    }
-
-
 def _kernels(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_KERNELS:
         raise BadFacts(where, f"is not a list of at most {MAX_KERNELS} names")
     return tuple(_text(name, f"a name in {where}") for name in value)
 
 
-def _devices(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MAX_DEVICES:
-        raise BadFacts(where, f"is not a table of at most {MAX_DEVICES} devices")
+def _texts(value: Any, where: str, most: int, what: str, part: str) -> dict[str, str]:
+    """A table of texts by the names of things, such as a file's digest by its name."""
+    if not isinstance(value, dict) or len(value) > most:
+        raise BadFacts(where, f"is not a table of at most {most} {what}s")
     return {
-        _text(name, f"a device's name in {where}"): _text(
-            layer, f"a device's link layer in {where}"
-        )
-        for name, layer in value.items()
+        _text(name, f"a {what}'s name in {where}"): _text(text, f"a {what}'s {part} in {where}")
+        for name, text in value.items()
     }
 
 
@@ -253,13 +224,13 @@ READERS: Mapping[str, Callable[[Any, str], Any]] = {
     "mtu": _whole,
     "speed_mbit": _whole,
     "listens_at": _address,
-    "rdma": _devices,
+    "rdma": partial(_texts, most=MAX_DEVICES, what="device", part="link layer"),
     "memlock_mib": _limit,
     "p2p": _known,
     "ram_mib": _whole,
     "shm_free_mib": _whole,
     "model_folder": _path,
-    "model": _model_digests,
+    "model": partial(_texts, most=MAX_FILES, what="file", part="digest"),
     "clock": _seconds,
 }
 """The reader of each field that is not a text."""

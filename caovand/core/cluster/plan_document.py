@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from caovand.core.plan import Origin, Plan, Setting, Taken
@@ -14,6 +14,13 @@ TUPLES = ("extra_args", "warnings", "advice", "tried")
 
 class BadDocument(ValueError):
     """A document from another node cannot be read."""
+
+
+def table(found: Any, names: Collection[str], where: str) -> dict[str, Any]:
+    """The table with exactly these parts. Raises BadDocument."""
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise BadDocument(f"{where} has other parts")
+    return dict(found)
 
 
 def plan_to(plan: Plan) -> dict[str, Any]:
@@ -31,8 +38,7 @@ def plan_to(plan: Plan) -> dict[str, Any]:
 def plan_from(document: Any) -> Plan:
     """Decode a plan. Raises BadDocument."""
     names = {*TEXTS, *TUPLES, "settings", "env", "verbatim", "taken"}
-    if not isinstance(document, dict) or set(document) != names:
-        raise BadDocument("plan has other parts")
+    document = table(document, names, "plan")
     texts = {name: document[name] for name in TEXTS}
     if not all(isinstance(text, str) for text in texts.values()):
         raise BadDocument("a part of plan is not a text")

@@ -184,11 +184,7 @@ WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wan
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
 """The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
-
-
 _NOTHING = "leave it out: vLLM has no such setting any more"
-
-
 SUCCESSORS: Mapping[str, str] = {
     "enable_reasoning": "leave it out: --reasoning-parser alone turns reasoning on",
     "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {\"rope_type\": \"yarn\", ...}}'",
