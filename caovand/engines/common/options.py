@@ -9,7 +9,6 @@ from typing import Any
 
 from caovand.core import secrets
 from caovand.core.config.schema import Config
-from caovand.core.json_values import is_whole
 from caovand.core.problem import Problem
 
 HIDDEN = "***"
@@ -48,7 +47,8 @@ def parse_value(word: str, kind: type | None) -> Any:
 
 def count(value: Any) -> int | None:
     """A whole number of one or more, None for anything else."""
-    return value if is_whole(value, 1) else None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value > 0 else None
 
 
 def values(found: Iterable[Typed]) -> dict[str, Any]:

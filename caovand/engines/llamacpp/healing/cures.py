@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
+from caovand.core.healing.failure import FAILURES, Failure
 from caovand.core.healing.rung import ANY, Healing
 from caovand.engines.llamacpp.healing.rungs import RUNGS
 from caovand.engines.llamacpp.planning.options import TYPES, option
@@ -13,7 +13,7 @@ _CARD = ("cache", "slots", "draft-off", "context", "layers")
 _STEP = ("batch", "layers", "context")
 _CRASH = ("draft-off", "flash-auto", "cache-plain", "mmap-off", "layers")
 
-CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("layers", *_CARD[:-1]),
     ("kv-cache-none", ANY): _CARD,
     ("kv-cache-short", ANY): _CARD,
@@ -31,6 +31,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("draft-collapse", ANY): ("draft-off",),
     ("unknown", ANY): ("draft-off", "flash-auto", "mmap-off"),
 }  # fmt: skip
+CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {

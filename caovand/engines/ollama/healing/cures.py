@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
+from caovand.core.healing.failure import FAILURES, Failure
 from caovand.core.healing.rung import ANY, Healing
 from caovand.engines.ollama.healing.rungs import RUNGS
 
 _CARD = ("cache", "parallel", "overhead", "context", "processor")
 _CRASH = ("flash-off", "overhead", "processor")
 
-CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("overhead", "cache", "parallel", "context", "processor"),
     ("kv-cache-none", ANY): _CARD,
     ("kv-cache-short", ANY): _CARD,
@@ -27,6 +27,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("hang", ANY): ("flash-off", "parallel"),
     ("unknown", ANY): ("flash-off",),
 }
+CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {

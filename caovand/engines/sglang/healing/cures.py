@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.healing.failure import Failure
+from caovand.core.healing.failure import FAILURES, Failure
 from caovand.core.healing.rung import ANY, Healing
 from caovand.engines.sglang.healing.rungs import RUNGS
 from caovand.engines.sglang.planning.options import DRAFTING, TYPES, option
@@ -12,7 +12,7 @@ from caovand.engines.sglang.planning.options import DRAFTING, TYPES, option
 _STEP = ("share", "requests", "step", "draft-off", "graphs-off")
 _CRASH = ("draft-off", "graphs-off", "attention")
 
-CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+_CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("draft-off", "share"),
     ("kv-cache-none", ANY): ("draft-off", "fill"),
     ("kv-cache-short", ANY): ("requests", "cache", "context"),
@@ -31,6 +31,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("hang", ANY): ("draft-off", "replicas-off", "graphs-off", "requests"),
     ("unknown", ANY): ("replicas-off", "draft-off", "graphs-off"),
 }
+CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Failures without a row of their own have no remedy here but waiting, or a person's."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {

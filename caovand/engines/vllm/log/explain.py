@@ -17,7 +17,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
 from caovand.core.plan import looks_up
-from caovand.core.secrets import hide_in
+from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
@@ -241,3 +241,8 @@ def _arguments(message: str) -> Mapping[str, Any]:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
     return hide_in(arguments, mark=HIDDEN) if isinstance(arguments, dict) else {}
+
+
+def _public(text: str) -> str:
+    """Text without anything that looks like a secret, or is named like one."""
+    return hide(text, mark=HIDDEN)
