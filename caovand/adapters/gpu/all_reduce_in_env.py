@@ -4,7 +4,7 @@
 
 TASK is JSON: `ranks`, one process each; `backend`, "nccl" or "gloo"; `custom`, Python that binds
 `custom` to an all-reduce of the engine's own, or to None if it would not be used; `ready_s` and
-`sums_s`, the seconds that starting and summing may take. Small whole numbers are summed, which
+`check_s`, the seconds that starting and summing may take. Small whole numbers are summed, which
 every type holds exactly, so that any difference from the plain sum on the host is wrong data.
 
 The answer's "verdict" is "right", "wrong", "hung" or "unclear", `by` what summed, `text` why, and
@@ -45,7 +45,7 @@ def addends(torch: Any, rank: int, count: int, turn: int) -> Any:
     return (torch.arange(count, dtype=torch.int32) * 7 + rank * 5 + turn * 3) % 29 - 14
 
 
-def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
+def check_all_reduce(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
     """Compare each all-reduce of this rank with the plain sum."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)  # else each rank computes on every core of the host
@@ -126,7 +126,7 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
         words = os.open(words_of(place, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(words, 1)
         os.dup2(words, 2)
-        check_sums(task, rank, place, tell)
+        check_all_reduce(task, rank, place, tell)
     except BaseException as error:
         tell(failed=f"{type(error).__name__}: {error}"[:500])
     finally:
@@ -219,7 +219,7 @@ def collect_reports(
             if all(rank and rank[-1].get("over") for rank in reports):
                 return reports, False
             if waiting and all(any(line.get("ready") for line in rank) for rank in reports):
-                waiting, deadline = False, time.monotonic() + task["sums_s"]
+                waiting, deadline = False, time.monotonic() + task["check_s"]
     return reports, False
 
 
@@ -252,7 +252,7 @@ def end(pids: list[int]) -> None:
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
     """Begin the ranks, watch them, end them."""
-    place, parent = tempfile.mkdtemp(prefix="caovan-sums-"), os.getpid()
+    place, parent = tempfile.mkdtemp(prefix="caovan-all-reduce-"), os.getpid()
     pids: list[int] = []
     pipes: list[int] = []
     try:
