@@ -1,4 +1,4 @@
-"""`python -m caovand.gateway`: serves clients until it is ended; the daemon starts it."""
+"""`python -m caovand.gateway`: serve clients until it is ended; the daemon starts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VICTIM = 300  # for the kernel's OOM killer: the engine and the daemon matter mo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve; the exit status."""
+    """Serve; return the exit status."""
     parser = server_main.parser(GATEWAY, __doc__)
     parser.add_argument("--max-body-mib", type=int, required=True, help="of one request")
     options = parser.parse_args(argv)

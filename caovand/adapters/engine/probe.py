@@ -1,8 +1,9 @@
 """Ask an engine's own Python what is installed there.
 
-The versions cost 0.2 s and are asked each time. The details need the engine imported (8 s and more,
-half a minute from a cold disk): they are kept in a file named by a fingerprint of the environment.
-A caller that cannot wait that long leaves it to a process of its own, which keeps the answers.
+The versions cost 0.2 s and are queried each time. The details require importing the engine (8 s and
+more, half a minute from a cold disk): they are kept in a file named by a fingerprint of the
+environment. For a caller that cannot wait that long, a background process asks and caches the
+answers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from caovand.core.problem import ProblemError
 # It may take a minute; without this a probe would outlive a daemon that is killed meanwhile.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL\n"
 TIMEOUT_S = 60.0
-REFUSED = 3  # exit status of the background process that prints a problem
+REFUSED = 3  # exit status of the background process if it prints a problem
 BACKGROUND = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -59,14 +60,14 @@ def probe_engine(
 ) -> EngineInfo:
     """Probe this Python for the engine; slow answers are cached in `cache_dir`, if set.
 
-    `named_by` is the file that names it: if another user could have, root asks as that user only.
-    Answers `also_kept_in` another's folder are read there; `before_details` is called where none
-    is kept. After `patience_s`, `flags` and all that comes with them are left empty, and a
-    background process continues to ask.
+    `named_by` is the file that names the Python: if another user could have written it, root probes
+    as that user only. Answers in another user's folder `also_kept_in` are read there;
+    `before_details` is called if none is cached. After `patience_s`, `flags` and everything that
+    comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
     environment = _Environment(asks, python, named_by, confinement)
-    found = environment.ask(asks.versions)
+    found = environment.run_probe(asks.versions)
     with environment.understood():
         lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
@@ -102,7 +103,7 @@ class _Environment:
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Parse the answers; raises EngineMissing if anything but an engine's Python answers."""
+        """Parse the answers; raises EngineMissing unless an engine's Python gave them."""
         try:
             yield
         except (LookupError, TypeError, ValueError, AttributeError) as problem:
@@ -115,15 +116,15 @@ class _Environment:
 
     def ask_and_keep(self, path: Path | None) -> dict[str, Any]:
         """The slow answers, kept in the file as far as that can be."""
-        fresh = self.ask(self.asks.details)
+        fresh = self.run_probe(self.asks.details)
         if path is not None:
-            with suppress(OSError):  # a cache that cannot be written costs time only
+            with suppress(OSError):  # an unwritable cache only costs time
                 path.parent.mkdir(parents=True, exist_ok=True)
                 state_file.write(path, fresh)
         return fresh
 
     def ask_in_background(self, path: Path, patience_s: float) -> dict[str, Any]:
-        """The slow answers if they come in time, else {}; a background process then continues."""
+        """The slow answers if they arrive in time, else {}; a background process then continues."""
         words = [sys.executable, "-I", "-c", BACKGROUND, HOME]
         words += [self.asks.module, self.python, str(path)]
         words += [str(self.named_by.absolute())] if self.named_by else []
@@ -151,7 +152,7 @@ class _Environment:
             "run `caovanctl inventory`, which waits for it",
         )
 
-    def ask(self, script: str) -> dict[str, Any]:
+    def run_probe(self, script: str) -> dict[str, Any]:
         """The answer of a script, run by this Python; raises EngineMissing."""
         asks, python = self.asks, self.python
         try:
@@ -163,7 +164,7 @@ class _Environment:
         env = {**inherited_environ(own.pop("env"), python), **asks.env}
         argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
         try:
-            os.stat(python)  # of a program that is missing, only its launch would know
+            os.stat(python)  # a missing program is reported only by its launch
             done = self._run(argv, env, own)
         except FileNotFoundError:
             raise EngineMissing(
@@ -225,15 +226,15 @@ def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
 
 
 def answer(module: str, python: str, path: str, *named_by: str) -> int:
-    """The background process: asks, caches the answer and prints it, or why there is none."""
+    """The background process: ask, cache the answer and print it, or why there is none."""
     asks: Probe = importlib.import_module(module).PROBE
     place, status = Path(path), 0
     environment = _Environment(asks, python, Path(named_by[0]) if named_by else None)
     try:
-        with suppress(OSError):  # then nothing is cached, and every such process asks
+        with suppress(OSError):  # nothing is cached then, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
             lock_file.take(place.with_suffix(".lock"))
-        # Who asked before us may have just kept it.
+        # An earlier process may have just cached it.
         found = _kept(asks, place) or environment.ask_and_keep(place)
         text = json.dumps(found)
     except lock_file.LockTaken:

@@ -1,4 +1,4 @@
-"""Fill an environment from files on disk alone: with venv, then pip or uv."""
+"""Fill an environment from local files alone: with venv, then pip or uv."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
 def make_venv(python: Path, path: Path, world: InstallWorld) -> None:
-    """Make an empty virtual environment in an existing folder."""
+    """Create a virtual environment in an existing empty folder."""
     command = [str(python), "-I", "-m", "venv", str(path)]
     _must(world, path, command, f"make {path}", f"check that {python} -m venv works")
 
 
 def clone(source: Path, target: Path) -> None:
-    """Fill `target`, which exists, with the environment `source`, in seconds; raises OSError.
+    """Fill `target`, which exists, from the environment `source` in seconds; raises OSError.
 
     Its files become hard links, which take almost no space. Neither pip nor Python's compiler
-    writes into a file that is there, both replace it, so what is changed in the copy does not
-    change the original. Files that hold the original's path are rewritten.
+    writes into an existing file: both replace it, so changes in the copy do not reach the
+    original. Files that contain the original's path are rewritten.
     """
     shutil.copytree(
         source,
@@ -56,7 +56,8 @@ def clone(source: Path, target: Path) -> None:
 
 
 def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
-    """Install caovan's plugin, a wheel or a source folder, with what the environment has."""
+    """Install caovan's plugin, a wheel or a source folder, using only packages of the
+    environment."""
     command = [
         *pip(path / "bin" / "python"),
         "install",
@@ -68,7 +69,7 @@ def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
     if plugin.is_dir():
         command.append("--no-build-isolation")
     what = f"add the plugin {plugin}"
-    _must(world, path, [*command, str(plugin)], what, "check that it is whole")
+    _must(world, path, [*command, str(plugin)], what, "check that it is complete")
 
 
 def plugin_identity(plugin: Path) -> str:
@@ -106,7 +107,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
     before, most = world.free_bytes(path), 0
 
     def tick() -> None:
-        nonlocal most  # what others free is no way back
+        nonlocal most  # cleaning up what others may free is not worth a failure
         most = max(most, min(before - world.free_bytes(path), total))
         world.progress(most, total, "unpacking")
 
@@ -119,7 +120,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
 
 
 def compile_bytecode(path: Path, site: Path, world: InstallWorld) -> None:
-    """Compile the unpacked Python files: a service of another user could not save the result."""
+    """Compile the unpacked Python files: a service of another user could not save the bytecode."""
     counted = path / "compiled.txt"
 
     def tick() -> None:
@@ -156,7 +157,7 @@ def _must(world: InstallWorld, path: Path, command: list[str], what: str, remedy
     if finished.code:
         _refuse_full_disk(world, path, what)
         last = (finished.output.strip() or "nothing").splitlines()[-1]
-        raise EngineError(what, f"it ended with status {finished.code} saying: {last}", remedy)
+        raise EngineError(what, f"it ended with status {finished.code} and printed: {last}", remedy)
 
 
 def _refuse_full_disk(world: InstallWorld, path: Path, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Texts that Ollama, its runners and their libraries print when they fail: one row a text.
+"""Texts that Ollama, its runners and their libraries print when they fail: one row per text.
 
 `tests/samples/ollama` has published lines for each row, and lines it must not match.
 
@@ -38,7 +38,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.ram.windows", "cause", "host-oom",
          r"paging file is too small|exit status 0xc00000(?:17|12d)\b"
          r"|model request too large for system"),
-    # While a model is loaded the OOM killer does that; later anything may
+    # While a model loads, the OOM killer does that; later anything may
     signature("ollama.ram.killed", "cause", "host-oom",
          r"llama[ -](?:runner|server) (?:process (?:has terminated|no longer running): |terminated"
          r".{0,40}\berror=\"?)(?P<silent>signal: kill)", {"serving": "engine-died"}),
@@ -60,7 +60,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
          r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
-    # Not without memory (2), which the load that follows reports
+    # Not without memory (2): the following load reports that
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
@@ -165,7 +165,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
-    signature("ollama.slow", "cause", "start-stall",
+    # The server itself ends a runner that takes too long, and the kernel one that takes too much
+    signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
+    signature("ollama.slow", "generic", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     *ggml.ENDS,
     signature("ollama.crash", "consequence", "engine-died",
@@ -230,8 +232,8 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
-         r"truncating input prompt|^input length exceeds (?:the )?context length"),
+         r"^input length exceeds (?:the )?context length"),
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip
-"""Texts after which Ollama serves anyway: on the processor, or a prompt cut short."""
+"""Texts after which Ollama serves anyway."""

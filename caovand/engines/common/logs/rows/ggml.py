@@ -1,4 +1,4 @@
-"""Texts of ggml, which llama.cpp and Ollama's runners share: rows for both tables."""
+"""Messages of ggml, which llama.cpp and Ollama's runners share: rows for both tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RAM = (
     r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
     r"|for (?:kv|rs) cache)|unable to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer"
 )
-"""A buffer in the machine's memory; pinned ones carry a card's name."""
+"""A buffer in host memory; pinned ones carry a card's name."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
@@ -48,6 +48,15 @@ ROWS = (
     signature("ggml.backend", "cause", "bad-arguments",
          r"failed to initialize backend from (?P<library>\S{1,300}): incompatible API version"
          r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
+    signature("ggml.backend.none", "cause", "engine-unusable",
+         r"no CPU backend found|no backends are loaded"),
+    signature("ggml.template", "cause", "bad-arguments",
+         r"(?P<lacks>(?:Value|Object) is not callable: null|Callee is not a function: got Undef\w*"
+         r"|Unknown (?:method|filter|test|\(built-in\) filter):? .{1,60}|Undefined filter: .{1,40}"
+         r"|Unknown argument .{1,40} for function \w{1,40})"),
+    signature("ggml.parser", "cause", "engine-died",
+         r"what\(\):  (?P<why>Invalid diff: .{1,80}"
+         r"|.{0,60}\bnot found at (?:start|end) of .{1,80})"),
     signature("ggml.context", "cause", "host-oom",
          r"GGML_ASSERT\((?:ctx->)?mem_buffer != NULL\)|GGML_ASSERT: \S{1,300}: ctx->mem_buffer !="
          r"|GGML_ASSERT.{0,300}\"failed to allocate buffer\""
@@ -58,6 +67,8 @@ ROWS = (
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
 ENDS = (
+    # The text of the exception that ended it
+    signature("ggml.what", "generic", "engine-died", r"^ {0,2}what\(\):  (?P<why>\S.{0,200})"),
     signature("ggml.exception", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|(?P<nameless>without))"
@@ -69,7 +80,7 @@ ENDS = (
          r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
          r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
 )  # fmt: skip
-"""A program that ended itself: what it says before is the reason, this is not."""
+"""A program that aborted: its earlier message is the reason, this one is not."""
 FILE = (
     signature("llama.file.cut", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"
