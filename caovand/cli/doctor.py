@@ -277,13 +277,21 @@ def gather(
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
         facts = replace(facts, **_port(port, own, elsewhere=elsewhere))
-    speed = chosen_engine(config).planning.speed(found.plan, inventory)
-    sums = None if saved else _sums(chosen_engine(config), found.plan, inventory, cache)
-    facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp, tokens_s=speed, sums=sums)
-    return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
+    engine = chosen_engine(config)
+    return replace(
+        facts,
+        dtype=str(dtype or ""),
+        mtp=found.plan.mtp,
+        tokens_s=engine.planning.speed(found.plan, inventory),
+        all_reduce=None if saved else _all_reduce(engine, found.plan, inventory, cache),
+        memory=found.memory,
+        plan_warnings=found.plan.warnings,
+    )
 
 
-def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllReduceResult | None:
+def _all_reduce(
+    engine: Engine, plan: Plan, inventory: Inventory, cache: Path
+) -> AllReduceResult | None:
     """The result of a start's all-reduce check for this plan."""
     task = engine.planning.all_reduce(plan, inventory)
     if task is None:
