@@ -216,6 +216,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
         "does not exist, a value out of range).",
     ),
+    "container.entry": (
+        "The container's command begins with the option {option}. If that is one of docker itself, "
+        "put it before the image's name; if it is the engine's, the image has no entrypoint: put "
+        "the program before it (`vllm serve MODEL`, `python3 -m sglang.launch_server`).",
+    ),
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",
     ),
@@ -305,6 +310,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "it.",
     ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.core": (
+        "The process crashed in native code ({signal}), and the first frames after this line name "
+        "the library: NCCL's point to the links between the cards (NCCL_DEBUG=INFO, another "
+        "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the release of the engine.",
+    ),
     "signal.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",

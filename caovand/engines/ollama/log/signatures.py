@@ -115,6 +115,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.capability", "cause", "bad-arguments",
          r"does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
          r"|insert|image|think)s?\b"),
+    signature("ollama.template", "cause", "bad-arguments",
+         r"template: .{0,60}:\d{1,6}: function \\?\"(?P<function>\w{1,40})\\?\" not defined"
+         r"|template: .{0,80}: executing .{0,200}error calling (?P<called>\w{1,40})"),
     signature("ollama.modelfile", "cause", "bad-arguments",
          r"no FROM line|command must be one of|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"

@@ -29,7 +29,8 @@ _RAW = re.compile(
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
-    r"| {0,8}\[\[ [A-Z]|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|Program terminated with signal | {0,8}\[\[ [A-Z]"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
@@ -87,6 +88,8 @@ ROWS = (
          r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
          r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
          r"|[Rr]ange of CPUs|[Nn]o such container|cannot allocate shm)"),
+    signature("container.entry", "cause", "bad-arguments",
+         r"exec: \"(?P<option>--?[\w-]{1,60})[^\"]{0,200}\": executable file not found"),
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
@@ -126,6 +129,8 @@ ROWS = (
          r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
          r"(?:segmentation fault|abort|bus error|killed)"
          r"|received SIG[A-Z]{2,5}\b|^Fatal signal \d"),
+    signature("signal.core", "consequence", "engine-died",
+         r"^Program terminated with signal (?P<signal>SIG\w{2,6})"),
     signature("unit.ended", "consequence", "engine-died",
          r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
          r"|exited, status=(?!0/|1/|2/)\d)"),

@@ -125,6 +125,8 @@ ROWS = (
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
+    signature("kernel.deepgemm", "cause", "backend-unsupported",
+         r"^(?!.{0,400}NVCC).{0,200}\bdeep_?gemm[\w./-]{0,200}:\d{1,5}\)"),
     signature("kernel.aiter", "cause", "backend-unsupported",
          r"One of GPU archs of (?P<cards>.{1,80}) is invalid or not supported"),
     signature("torch.operator", "cause", "backend-unsupported",
@@ -232,7 +234,7 @@ ANY_PROGRAM = (
     # Kernels are called after what they multiply and who wrote them
     signature("kernel.named", "generic", "backend-unsupported",
          r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
-         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|gemm|cutlass|wna16|machete|exllama"
+         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|\wgemm|gemm\w|cutlass|wna16|machete|exllama"
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"

@@ -203,6 +203,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "index there, hand a MIG slice to a container alone (docker --gpus 'device=0:0'), or "
         "install a newer release.",
     ),
+    "kernel.deepgemm": (
+        "DeepGEMM's kernels do not take this card or these sizes: do without them "
+        "(VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0), or install a newer release.",
+    ),
     "kernel.aiter": (
         "AMD's kernels of aiter do not know the card {cards}: do without them "
         "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0), or take a build of aiter for it.",
@@ -220,6 +224,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.absent": (
         "The engine's environment lacks something: {missing}. Install it into that environment.",
+    ),
+    "feature.card": (
+        "The engine has no kernels for that on this card, or this build has not: a newer release "
+        "may (for a new card), or another quantization, cache type or backend for the part that "
+        "the line names.",
     ),
     "feature.combination": (
         "The engine does not support this combination: leave out what the line names, or install "

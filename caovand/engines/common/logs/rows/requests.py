@@ -13,6 +13,10 @@ ROWS = (
          r"You set (?P<media>\w{1,20})=(?P<allowed>\d{1,4}).{0,60}--limit-mm-per-prompt"
          r"|[Aa]t most (?P<most>\d{1,4}) (?P<kind>\w{1,20})\(s\) may be provided"
          r"|(?P<items>\w{1,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt"),
+    signature("args.decode", "cause", "bad-arguments",
+         r"LibsndfileError: |cannot identify image file|UnidentifiedImageError|moov atom not found"
+         r"|Failed to (?:load|decode|open|fetch) (?:image|audio|video)s?\b"
+         r"|Invalid data found when processing input"),
     signature("args.roles", "cause", "bad-arguments",
          r"[Cc]onversation roles must alternate|[Ss]ystem role (?:is )?not supported"
          r"|[Oo]nly user(?:, tool)? and assistant roles are supported"
@@ -37,6 +41,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--limit-mm-per-prompt, or send fewer.",
         "A prompt holds more {items} items than --limit-mm-per-prompt allows: raise it, or send "
         "fewer.",
+    ),
+    "args.decode": (
+        "An image, audio or video of a request could not be read: it is damaged, in a format that "
+        "this server's libraries do not decode, or its URL gave something else (a page, an error, a "
+        "login). Send it as base64 in a usual format (PNG, JPEG, WAV, MP4), and let the server "
+        "reach the URL.",
     ),
     "args.roles": (
         "The model's chat template refuses the messages: it wants user and assistant in turn, and "
