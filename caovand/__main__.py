@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from caovand import __version__
-from caovand.adapters import engine_user, log
+from caovand.adapters import log
 from caovand.adapters.child import for_people
 from caovand.adapters.control import CannotBind, Control
 from caovand.adapters.files import config_file, directories, lock_file
+from caovand.adapters.privileges import engine_user
 from caovand.adapters.system import processes, short_slice, threads
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.engine_user import VARIABLE
+from caovand.adapters.privileges.engine_user import VARIABLE
 from caovand.adapters.system import processes
 
 DAEMON, ENGINE = "caovan-test", "caovan-test-engine"

@@ -31,16 +31,16 @@ IMPURE = frozenset({
     "tempfile", "threading", "time", "urllib", "uuid",
 })  # fmt: skip
 FOUNDATIONS = (
-    "caovand.adapters.call_filter",
-    "caovand.adapters.confinement",
-    "caovand.adapters.engine_helper",
-    "caovand.adapters.engine_program",
-    "caovand.adapters.engine_user",
-    "caovand.adapters.rights",
+    "caovand.adapters.confinement.call_filter",
+    "caovand.adapters.confinement.popen",
     "caovand.adapters.files.safe_files",
-    "caovand.adapters.spawner",
-    "caovand.adapters.spawner_link",
     "caovand.adapters.files.trust",
+    "caovand.adapters.privileges.capabilities",
+    "caovand.adapters.privileges.engine_user",
+    "caovand.adapters.privileges.helper",
+    "caovand.adapters.privileges.link",
+    "caovand.adapters.privileges.program",
+    "caovand.adapters.privileges.spawner",
 )
 IMPURE_BUILTINS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 

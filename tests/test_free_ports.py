@@ -1,30 +1,17 @@
-"""Ports of tests: no two tests get the same one, and the kernel gives it to nobody else."""
+"""Ports of tests: no two processes have the same ones, and the kernel gives them to nobody else."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 
 from tests import ports
-from tests.daemon_process import ROOT
-
-OTHER = "import sys; from tests.ports import free_port; print(free_port(), flush=True); input()"
 
 
-def test_a_port_of_another_process_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OTHER], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as other:  # fmt: skip
-        assert other.stdin is not None
-        assert other.stdout is not None
-        port = int(other.stdout.readline())
-        assert port < ports.first_of_the_kernel()
-        monkeypatch.setattr(ports, "FIRST", port)
-        monkeypatch.setattr(ports, "first_of_the_kernel", lambda: port + 1)
-        monkeypatch.setattr(ports, "MAX_TRIES", 1)
-        with pytest.raises(OSError, match="none of 1 ports"):
-            ports.free_port()
-        other.stdin.close()
+def test_a_block_of_ports_belongs_to_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = [ports.free_port() for _ in range(3)]
+    assert len(set(mine)) == 3
+    assert max(mine) < ports.first_of_the_kernel()
+    # Only the block that this process has is there to be claimed.
+    monkeypatch.setattr(ports, "FIRST", ports._block[0])
+    with pytest.raises(OSError, match="all 1 blocks"):
+        ports.claim_block(ports._block[-1] + 1)

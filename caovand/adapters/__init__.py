@@ -1,1 +1,1 @@
-"""The world turned into core types, one file each; an adapter imports core and no other adapter."""
+"""The world turned into core types: an adapter is a file, or a folder with one face."""

@@ -97,13 +97,17 @@ def starts() -> tuple[str, ...]:
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
-    if raised := python.raised_text(lines_of(text)):
-        text = f"{text.rstrip()}\n{raised}\n"
-    return _with_lead(_cut_short(_whole(text), text), text)
+    lines = lines_of(text)
+    if exception := python.raised_text(lines):
+        text = f"{text.rstrip()}
+{exception}
+"
+        lines = lines_of(text)
+    return _with_lead(_cut_short(_whole(text, lines), lines), lines)
 
 
 def _with_lead(
-    found: tuple[Writer, Explanation] | None, text: str
+    found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
     """An explanation without a cause, with the nearest line that sounds like one."""
     if found is None or found[1].reached == "serving":
@@ -112,7 +116,6 @@ def _with_lead(
     finding = explanation.finding
     if finding is not None and not _shows_an_end(writer.engine, finding):
         return found
-    lines = lines_of(text)
     end = finding.line - 1 if finding else len(lines)
     lead = next((n for n in range(end - 1, max(end - MAX_LEAD, 0) - 1, -1)
                  if _FLUSH.match(lines[n]) and is_alarming(lines[n])), None)  # fmt: skip
@@ -132,13 +135,12 @@ def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:
 
 
 def _cut_short(
-    found: tuple[Writer, Explanation] | None, text: str
+    found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
     """An engine's log in which nothing is found, but whose end cuts off a traceback, says so."""
     if found is None or found[1].finding is not None or found[1].reached == "serving":
         return found
     writer, explanation = found
-    lines = lines_of(text)
     last = python.cut_at(lines)
     if last is None or writer.engine is None:
         return found
@@ -147,13 +149,13 @@ def _cut_short(
     return writer, replace(explanation, finding=finding, advice=_advice_for_any(finding))
 
 
-def _whole(text: str) -> tuple[Writer, Explanation] | None:
-    """As explain_log, of a text without what other programs add to all of its lines."""
-    found = _explained(text)
+def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None:
+    """Explain a text, of these lines, as printed; else cut at the words that begin a message."""
+    found = _explained(text, lines)
     if (before := _certainty(found)) == _DECIDED:
         return found
     cut, numbers = pieces(text)
-    again = _explained(cut) if cut else None
+    again = _explained(cut, lines_of(cut)) if cut else None
     if _certainty(again) < _DECIDED:
         again = max(_as_errors(cut, found), again, key=_certainty)
     if again is None or _certainty(again) <= before:
@@ -196,8 +198,7 @@ def _certainty(found: tuple[Writer, Explanation] | None) -> int:
     return 1 if finding.failure in _CATCH_ALL else _DECIDED
 
 
-def _explained(text: str) -> tuple[Writer, Explanation] | None:
-    lines = lines_of(text)
+def _explained(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None:
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines, text.split("\n")) or _named_in(lines))
     if counts:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters import call_filter
+from caovand.adapters.confinement import call_filter
 
 OFFSETS = {
     call_filter.NR_OFFSET: "nr", call_filter.ARCH_OFFSET: "arch",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_calls, engine_user, rights, spawner
+from caovand.adapters.privileges import calls, capabilities, engine_user, spawner
 from caovand.adapters.system import processes
 from tests.adapters.test_spawner import AS_DAEMON, DAEMON, PYTHON, RIGHTS
 from tests.daemon_process import ROOT
@@ -24,9 +24,8 @@ ENGINE = "nobody"
 DAEMON_PROGRAM = """
 import json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from caovand.adapters import engine_helper, engine_program, engine_user
+from caovand.adapters.privileges import engine_user, helper, program, spawner
 from caovand.adapters.system import processes
-from caovand.adapters import spawner
 from caovand.adapters.files import emptying, stale_files
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[2]})
 user, found = engine_user.current(), {"why": engine_user.why_none()}
@@ -52,7 +51,7 @@ if user is not None:
     found["status"] = sleeper.wait()
     done = user.run(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], {}, nothing, 60)
     found["ran"] = [done.stdout, done.stderr, done.returncode]
-    engine_program.MAX_OUTPUT = 10
+    program.MAX_OUTPUT = 10
     done = user.run(["/bin/sh", "-c", "echo more than that"], {"PATH": "/bin"}, nothing, 60)
     found["kept"] = len(done.stdout)
     try:
@@ -75,7 +74,7 @@ if user is not None:
     caller.kill()
     caller.wait()
     found["again"] = engine_user.as_engine(emptying.empty, folder)
-    engine_helper.MARGIN_S = 0.1
+    helper.MARGIN_S = 0.1
     user.run(["/bin/kill", "-STOP", str(user._helper._running[1].pid)], {}, nothing, 60)
     found["again after a stop"] = engine_user.as_engine(emptying.empty, folder, limit_s=0)
     try:
@@ -143,8 +142,8 @@ def test_a_daemon_with_the_rights_passes_them_on_and_acts_by_the_spawner(place: 
 GONE_PROGRAM = """
 import fcntl, functools, json, os, select, signal, sys, termios, threading
 sys.path.insert(0, sys.argv[1])
-from caovand.adapters import engine_user
-from caovand.adapters.engine_program import Program
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.program import Program
 from caovand.adapters.system import processes
 answer_s = 0.2 if sys.argv[2] == "stopped" else 60.0
 engine_user.SpawnerLink = functools.partial(engine_user.SpawnerLink, answer_s=answer_s)
@@ -209,7 +208,7 @@ def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "mute.py").write_text("import os, signal; signal.pause()")
     monkeypatch.setattr(engine_user, "STARTS", tmp_path / "mute.py")
     monkeypatch.setattr(engine_user, "BEGIN_S", 0.01)
-    monkeypatch.setattr(rights, "capability_set", lambda _kind: spawner.SETUID_AND_SETGID)
+    monkeypatch.setattr(capabilities, "read_set", lambda _kind: spawner.SETUID_AND_SETGID)
     with pytest.raises(OSError, match=r"it did not answer for 0.01 s \(status -9\)"):
         engine_user._begun(ENGINE)
 
@@ -263,7 +262,7 @@ def test_the_daemon_begins_where_no_rights_can_be_dropped(
     def refused(*_: int) -> None:
         raise PermissionError(errno.EPERM, "cannot set capabilities")
 
-    monkeypatch.setattr(rights, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(capabilities, "STATUS", tmp_path / "status")
     monkeypatch.setattr(engine_user, "_own", engine_user._Own())
     monkeypatch.setattr(os, "getuid", lambda: DAEMON)
     monkeypatch.setattr(spawner, "capabilities", refused)
@@ -277,13 +276,13 @@ def test_the_rights_that_an_operator_adds_are_kept(
 ) -> None:
     """CAP_DAC_OVERRIDE of a drop-in, which is to read models of others."""
     had: list[tuple[int, ...]] = []
-    monkeypatch.setattr(rights, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(capabilities, "STATUS", tmp_path / "status")
     monkeypatch.setattr(os, "getuid", lambda: DAEMON)
     monkeypatch.setattr(spawner, "capabilities", lambda *sets: had.append(sets))
     for both, expected in ((0x2, []), (0xC2, [(0x2,) * 3])):
         lines = (f"{name}:\t{both:016x}\n" for name in ("CapInh", "CapPrm", "CapEff"))
         (tmp_path / "status").write_text("".join(lines))
-        rights.drop_overrides()
+        capabilities.drop_overrides()
         assert had == expected
 
 
@@ -294,8 +293,8 @@ def test_here_functions_are_called_in_this_process() -> None:
 
 def test_only_caovans_functions_are_called_and_errors_come_back() -> None:
     pids = f"{processes.__name__}:read_outputs"
-    assert engine_calls.call(pids, [0]) == {"result": []}
-    assert "error" in engine_calls.call("os:getpid", [])
-    assert "error" in engine_calls.call("caovand.adapters.system.processes:none", [])
+    assert calls.call(pids, [0]) == {"result": []}
+    assert "error" in calls.call("os:getpid", [])
+    assert "error" in calls.call("caovand.adapters.system.processes:none", [])
     made = "caovand.adapters.files.stale_files:make_folder"
-    assert engine_calls.call(made, ["/proc/none"]) == {"errno": errno.ENOENT}
+    assert calls.call(made, ["/proc/none"]) == {"errno": errno.ENOENT}

@@ -13,10 +13,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from caovand.adapters import engine_user
 from caovand.adapters.engine import evidence
 from caovand.adapters.files import trust
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.privileges import engine_user
 from caovand.adapters.system import processes
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import Case

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import call_filter, engine_user, launch
-from caovand.adapters.confinement import Confinement, popen_arguments
-from caovand.adapters.engine_helper import in_memory
+from caovand.adapters.confinement import call_filter, launch
+from caovand.adapters.confinement.popen import Confinement, popen_arguments
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.helper import in_memory
 
 KNOWN = platform.machine() in call_filter.MACHINES
 

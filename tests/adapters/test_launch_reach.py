@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import launch
-from caovand.adapters.confinement import Confinement, popen_arguments
+from caovand.adapters.confinement import launch
+from caovand.adapters.confinement.popen import Confinement, popen_arguments
 
 pytestmark = pytest.mark.skipif(launch.landlock_abi() < launch.MIN_ABI, reason="no Landlock")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import rights
 from caovand.adapters.node_facts import firewall, gather, host_name, interfaces, rdma
+from caovand.adapters.privileges import capabilities
 from caovand.core.facts.inventory import Inventory
 from tests.adapters.test_node_facts import ENGINE
 from tests.core.machines import ABSENT, HOST, named
@@ -190,7 +190,7 @@ def test_without_the_library_there_is_no_device(
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "limit", "found"),
+    ("effective", "limit", "found"),
     [
         ("0000000000000000", 8 << 20, 8),
         ("0000000000000000", resource.RLIM_INFINITY, None),
@@ -200,11 +200,11 @@ def test_without_the_library_there_is_no_device(
     ],
 )
 def test_the_memory_to_lock_has_a_limit_unless_a_capability_lifts_it(
-    capabilities: str, limit: int, found: int | None, tmp_path: Path,
+    effective: str, limit: int, found: int | None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    write(tmp_path / "status", f"Name:\tpython\nCapInh:\t0\nCapEff:\t{capabilities}\nCapBnd:\t0\n")
-    monkeypatch.setattr(rights, "STATUS", tmp_path / "status")
+    write(tmp_path / "status", f"Name:\tpython\nCapInh:\t0\nCapEff:\t{effective}\nCapBnd:\t0\n")
+    monkeypatch.setattr(capabilities, "STATUS", tmp_path / "status")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
     assert rdma.lockable_mib() == found
 

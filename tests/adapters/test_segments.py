@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import engine_user
 from caovand.adapters.files import segments, stale_files
+from caovand.adapters.privileges import engine_user
 
 IPC_CREAT, IPC_PRIVATE = 0o1000, 0
 MAKE = "import ctypes; print(ctypes.CDLL(None).shmget(0, 4096, 0o1600))"

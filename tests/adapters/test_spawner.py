@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.adapters import spawner
+from caovand.adapters.privileges import spawner
 from tests.examples import examples
 from tests.patience import PATIENCE_S, until
 

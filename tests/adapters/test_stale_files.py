@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import engine_user
 from caovand.adapters.files import emptying, stale_files
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.files.stale_files import MAX_FOLDER, SHARED, StaleFiles
+from caovand.adapters.privileges import engine_user
 from caovand.daemon.stale_files import places
 from tests.patience import eventually
 

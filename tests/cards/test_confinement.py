@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import launch
+from caovand.adapters.confinement import launch
 from caovand.adapters.system import processes
 from caovand.lab.core.bench import compare
 from caovand.lab.core.fieldtest.trials import FORCE

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import launch
+from caovand.adapters.confinement import launch
 from caovand.adapters.gpu.nvml import read_gpus
 from caovand.lab.core.fieldtest.trials import FORCE
 from tests.cards.conftest import (

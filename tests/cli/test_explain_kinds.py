@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from caovand.cli.main import main
+from caovand.engines import writer
+from caovand.engines.common.logs.whole_log import lines_of
 from caovand.engines.common.logs.wrapping import join_wrapped
 from caovand.engines.writer import explain_log
 
@@ -166,6 +168,20 @@ def test_a_variable_or_library_in_the_line_is_named() -> None:
     found = explain_log(line)
     assert found is not None
     assert "The line names VLLM_FROBNICATE, libfrob.so.3." in found[1].advice
+
+
+def test_a_log_without_a_failure_is_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "(EngineCore pid=7) INFO 11-20 09:00:00 [core.py:1] Starting to load model /m..."
+    split: list[str] = []
+
+    def counted(text: str) -> list[str]:
+        split.append(text)
+        return lines_of(text)
+
+    monkeypatch.setattr(writer, "lines_of", counted)
+    assert explain_log(text) is not None
+    assert split[0] == text
+    assert len(split) == len(set(split))
 
 
 def test_values_alone_on_the_next_line_belong_to_the_message() -> None:

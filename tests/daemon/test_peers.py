@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import engine_user
 from caovand.adapters.network import ports
 from caovand.adapters.network.http import Endpoint, Stranger, Unanswered, call
+from caovand.adapters.privileges import engine_user
 from caovand.core import limits
 from caovand.daemon.engine.peers import Peers
 from tests.patience import eventually

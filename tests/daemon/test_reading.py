@@ -122,9 +122,9 @@ def test_what_could_not_be_cleaned_in_time_is_not_kept_and_that_is_told(
 def test_the_report_is_kept_where_only_a_file_was_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = reading.confined.ask
+    whole = reading.parser_process.ask
     monkeypatch.setattr(
-        reading.confined, "ask", lambda *a, **b: (whole(*a, **b)[0][:2], "it took too long")
+        reading.parser_process, "ask", lambda *a, **b: (whole(*a, **b)[0][:2], "it took too long")
     )
     told, kept = record(tmp_path)
     assert told[0][1].endswith("it took too long")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import launch
+from caovand.adapters.confinement import launch
 from caovand.adapters.system.short_slice import SLICE_NS
 from tests import hostile_engine
 from tests.hostile_engine import DENIED, DID, NEEDED

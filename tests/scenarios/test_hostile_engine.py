@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import launch
-from caovand.adapters.confinement import popen_arguments
+from caovand.adapters.confinement import launch
+from caovand.adapters.confinement.popen import popen_arguments
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
 from caovand.daemon.start.confinement import of_a_server
@@ -122,7 +122,7 @@ def test_nor_on_kernels_whose_landlock_knows_less(abi: int, alone: bool, tmp_pat
     """Its daemon is a process of the test's, without sockets, and a process is the spawner."""
     attempt = (
         "import ctypes, sys, os, json; sys.path.insert(0, sys.argv[1]);"
-        "from caovand.adapters import launch;"
+        "from caovand.adapters.confinement import launch;"
         "launch.landlock_abi = lambda: int(sys.argv[2]);"
         "targets = {'daemon': os.getppid(), 'spawner': int(sys.argv[5])};"
         "launch.confine(ctypes.CDLL(None, use_errno=True), [sys.argv[3]], [], [],"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.spawner_link import ANSWER_S
+from caovand.adapters.privileges.link import ANSWER_S
 from caovand.adapters.system import processes
 from tests.daemon_process import ROOT, Daemon, daemon, lives
 from tests.patience import PATIENCE_S, until

@@ -19,13 +19,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from caovand.adapters import engine_user
 from caovand.adapters.child.engines import Engines, EngineTraces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
-from caovand.adapters.confinement import Confinement, popen_arguments
+from caovand.adapters.confinement.popen import Confinement, popen_arguments
 from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
-from caovand.adapters.engine_program import Program
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.program import Program
 from caovand.adapters.system import processes
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process

@@ -8,10 +8,10 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from caovand.adapters import engine_user
 from caovand.adapters.child.engines import Engines
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.files import state_file
+from caovand.adapters.privileges import engine_user
 from caovand.adapters.system import processes
 from caovand.core import limits
 from caovand.core.facts import ledger as ledgers

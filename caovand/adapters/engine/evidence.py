@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.engine_user import as_engine, current
 from caovand.adapters.files import trust
+from caovand.adapters.privileges.engine_user import as_engine, current
 from caovand.core.facts.ownership import Process
 
 MAX_THREADS = 64

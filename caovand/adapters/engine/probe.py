@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from caovand import HOME
-from caovand.adapters import engine_user
-from caovand.adapters.confinement import Confinement, popen_arguments
+from caovand.adapters.confinement.popen import Confinement, popen_arguments
 from caovand.adapters.files import lock_file, state_file, trust
+from caovand.adapters.privileges import engine_user
 from caovand.adapters.system.processes import inherited_environ
 from caovand.core.engine.probe import MARK, Probe
 from caovand.core.facts.inventory import EngineInfo

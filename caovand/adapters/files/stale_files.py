@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import engine_user
-from caovand.adapters.engine_user import as_engine
 from caovand.adapters.files import emptying, segments, state_file
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core import limits
 
 SHARED = Path("/dev/shm")

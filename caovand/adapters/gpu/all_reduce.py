@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Union
 
-from caovand.adapters import engine_user
-from caovand.adapters.confinement import popen_arguments
-from caovand.adapters.engine_program import Captured
+from caovand.adapters.confinement.popen import popen_arguments
 from caovand.adapters.files import state_file
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.program import Captured
 from caovand.adapters.system import wall_clock
 from caovand.core.facts import all_reduce
 from caovand.core.facts.all_reduce import AllReduce, AllReduceResult

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caovand.adapters import engine_user
 from caovand.adapters.network import sock_diag
+from caovand.adapters.privileges import engine_user
 from caovand.adapters.system import processes
 from caovand.core import limits
 

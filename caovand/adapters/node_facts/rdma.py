@@ -8,7 +8,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-from caovand.adapters import rights
+from caovand.adapters.privileges import capabilities
 
 SYS, DEV = Path("/sys/class"), Path("/dev/infiniband")
 ACTIVE = "4: ACTIVE"
@@ -31,7 +31,7 @@ def devices() -> dict[str, str]:
 def lockable_mib() -> int | None:
     """The memory that a process of ours may lock; None if unlimited."""
     with suppress(OSError, ValueError, IndexError):
-        if rights.capability_set("CapEff") >> IPC_LOCK & 1:
+        if capabilities.read_set("CapEff") >> IPC_LOCK & 1:
             return None
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit // MIB

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand import HOME
-from caovand.adapters.confinement import Confinement, popen_arguments
+from caovand.adapters.confinement.popen import Confinement, popen_arguments
 from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from caovand.adapters import engine_user
+from caovand.adapters.privileges import engine_user
 from caovand.core import limits
 from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (for others, too)
 from caovand.core.printable import one_line

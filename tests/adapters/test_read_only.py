@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters import launch
+from caovand.adapters.confinement import launch
 from caovand.engines.writer import explain_log
 from tests.daemon_process import ROOT
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from typing import Any, TypeVar
 
-from caovand.adapters import rights, spawner
-from caovand.adapters.engine_helper import Helper
-from caovand.adapters.engine_program import Captured, Program
-from caovand.adapters.spawner_link import SpawnerEnded as SpawnerEnded  # noqa: PLC0414
-from caovand.adapters.spawner_link import SpawnerLink
+from caovand.adapters.privileges import capabilities, spawner
+from caovand.adapters.privileges.helper import Helper
+from caovand.adapters.privileges.link import SpawnerEnded as SpawnerEnded  # noqa: PLC0414
+from caovand.adapters.privileges.link import SpawnerLink
+from caovand.adapters.privileges.program import Captured, Program
 
 NAME = "caovan-engine"
 VARIABLE = "CAOVAN_ENGINE_USER"
@@ -186,7 +186,7 @@ def begin(environ: Mapping[str, str]) -> None:
     except OSError as problem:
         _own.why_none = f"the spawner does not start: {problem}"
     finally:
-        rights.drop_overrides()
+        capabilities.drop_overrides()
 
 
 def end() -> None:
@@ -205,7 +205,7 @@ def _begun(name: str) -> EngineUser:
     except KeyError:
         raise _Alone(f"there is no user {name}") from None
     needed = spawner.SETUID_AND_SETGID
-    if rights.capability_set("CapPrm") & needed != needed:
+    if capabilities.read_set("CapPrm") & needed != needed:
         raise _Alone("the daemon has not the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)

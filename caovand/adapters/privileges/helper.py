@@ -1,4 +1,4 @@
-"""The helper that calls caovan's functions as the engine's user: `engine_calls`, kept running."""
+"""The helper that calls caovan's functions as the engine's user: `calls`, kept running."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from caovand import HOME
-from caovand.adapters.engine_program import Program
+from caovand.adapters.privileges.program import Program
 
-PROGRAM = Path(__file__).with_name("engine_calls.py")
+PROGRAM = Path(__file__).with_name("calls.py")
 ANSWER_S = 10.0
 MARGIN_S = 2.0
 """A call has ended by then; what has not answered was stopped."""

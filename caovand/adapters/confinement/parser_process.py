@@ -35,8 +35,8 @@ for limit, most in (resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds),
 sys.path.append(home)
 import importlib
 parser, *_ = map(importlib.import_module, modules)
-from caovand.adapters import reader
-reader.confine()
+from caovand.adapters.confinement import read_only
+read_only.confine()
 parser.main()
 """
 

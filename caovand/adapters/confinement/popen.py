@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters import engine_user
-from caovand.adapters.engine_helper import in_memory
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.helper import in_memory
 
 PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 
-from caovand.adapters import engine_user
-from caovand.adapters.engine_user import as_engine
 from caovand.adapters.model_folder import ModelProblem, folder_of
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core.facts.inventory import ModelCard
 
 READ = (".bin", ".gguf", ".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")

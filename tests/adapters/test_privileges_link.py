@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.spawner_link import SpawnerEnded, SpawnerLink
+from caovand.adapters.privileges.link import SpawnerEnded, SpawnerLink
 from tests.patience import eventually
 
 START = {"op": "start"}

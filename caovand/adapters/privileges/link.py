@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from caovand.adapters import spawner
+from caovand.adapters.privileges import spawner
 
 ANSWER_S = 5.0
 """It answers within milliseconds; the loop may wait for it once so long, and never again."""

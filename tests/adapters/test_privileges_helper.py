@@ -16,9 +16,10 @@ from typing import Any, cast
 
 import pytest
 
-from caovand.adapters import engine_helper, engine_user
-from caovand.adapters.engine_helper import Helper
-from caovand.adapters.engine_program import Program
+from caovand.adapters.privileges import engine_user
+from caovand.adapters.privileges import helper as helper_module
+from caovand.adapters.privileges.helper import Helper
+from caovand.adapters.privileges.program import Program
 from caovand.adapters.system import processes
 from tests.patience import LIMIT_S, soon, until
 
@@ -71,21 +72,21 @@ def test_a_stopped_one_keeps_a_loop_for_a_moment_once(
         await soon(works)
         stop()
         with monkeypatch.context() as patch:
-            patch.setattr(engine_helper, "LOOP_S", 0.05)
-            patch.setattr(engine_helper, "ANSWER_S", LIMIT_S)
+            patch.setattr(helper_module, "LOOP_S", 0.05)
+            patch.setattr(helper_module, "ANSWER_S", LIMIT_S)
             for why in ("it took too long", *["it owes an answer"] * 50):
                 with pytest.raises(TimeoutError, match=why):
                     outputs(helper)
             started[0].send_signal(signal.SIGCONT)
             patch.undo()
-            patch.setattr(engine_helper, "ANSWER_S", LIMIT_S)
+            patch.setattr(helper_module, "ANSWER_S", LIMIT_S)
             await soon(works)
             assert len(started) == 1, "one that answers late is kept"
             stop()
-            patch.setattr(engine_helper, "LOOP_S", 0.05)
+            patch.setattr(helper_module, "LOOP_S", 0.05)
             with pytest.raises(TimeoutError):
                 outputs(helper)
-            patch.setattr(engine_helper, "ANSWER_S", 0.0)
+            patch.setattr(helper_module, "ANSWER_S", 0.0)
             with contextlib.suppress(TimeoutError):
                 outputs(helper)
         assert len(started) == 2
@@ -98,7 +99,7 @@ def test_a_stopped_one_keeps_a_loop_for_a_moment_once(
 def test_a_loop_does_not_wait_for_who_waits_for_a_stopped_one(
     helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_helper, "LOOP_S", 0.01)
+    monkeypatch.setattr(helper_module, "LOOP_S", 0.01)
 
     async def test() -> None:
         with helper._lock, pytest.raises(TimeoutError, match="it is busy"):
@@ -141,7 +142,7 @@ def test_orphans_are_found_in_a_thread_where_another_user_is_asked(
     found: list[bool] = []
 
     def look(*_: object) -> tuple[processes.Process, ...]:
-        found.append(engine_helper._is_on_loop())
+        found.append(helper_module._is_on_loop())
         return ()
 
     monkeypatch.setattr(orphans, "orphans", look)

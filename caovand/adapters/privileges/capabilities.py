@@ -9,7 +9,7 @@ from pathlib import Path
 STATUS = Path("/proc/self/status")
 
 
-def capability_set(kind: str) -> int:
+def read_set(kind: str) -> int:
     """A set of this process's capabilities, by its name in /proc; 0 where that shows none; OSError.
 
     `kind` is such as "CapEff".
@@ -24,10 +24,10 @@ def drop_overrides() -> None:
     Others are the operator's, such as one to read models of other owners.
     """
     with contextlib.suppress(OSError):
-        if os.getuid() == 0 or not (permitted := capability_set("CapPrm")):
+        if os.getuid() == 0 or not (permitted := read_set("CapPrm")):
             return
-        from caovand.adapters import spawner  # noqa: PLC0415  (few processes have any)
+        from caovand.adapters.privileges import spawner  # noqa: PLC0415  (few processes have any)
 
         if permitted & (lent := spawner.SETUID_AND_SETGID):
-            kept = (capability_set(name) & ~lent for name in ("CapEff", "CapPrm", "CapInh"))
+            kept = (read_set(name) & ~lent for name in ("CapEff", "CapPrm", "CapInh"))
             spawner.capabilities(*kept)

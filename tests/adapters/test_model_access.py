@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters import engine_access, engine_user
-from caovand.adapters.engine_access import find_barrier, write_barrier
 from caovand.adapters.model_folder import ModelProblem
+from caovand.adapters.privileges import engine_user, model_access
+from caovand.adapters.privileges.model_access import find_barrier, write_barrier
 from tests.core.machines import inventory
 
 CARD = inventory().model
@@ -116,11 +116,11 @@ def test_a_start_is_refused_with_the_place_and_the_command(
 ) -> None:
     card = replace(CARD, path=str(place), folder=True)
     place.parent.chmod(0o700 if os.getuid() == 0 else 0o600)
-    engine_access.check(card, {})  # engines run as our own user
+    model_access.check(card, {})  # engines run as our own user
     monkeypatch.setattr(engine_user, "current", Named)
-    monkeypatch.setattr(engine_access, "as_engine", as_nobody)
+    monkeypatch.setattr(model_access, "as_engine", as_nobody)
     with pytest.raises(ModelProblem) as caught:
-        engine_access.check(card, {})
+        model_access.check(card, {})
     home = place.parent
     assert str(caught.value) == (
         f"cannot read {place}: engines run as caovan-engine, who may not enter {home};"
@@ -133,7 +133,7 @@ def test_the_group_that_is_allowed_in_is_named(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "stat", lambda _: SimpleNamespace(st_gid=1, st_mode=0o750))
-    found = engine_access.remedy("engine", place, str(place), "enter")
+    found = model_access.remedy("engine", place, str(place), "enter")
     name = grp.getgrgid(1).gr_name
     assert found == f"run `sudo usermod -aG {name} engine`, then restart the service"
 
@@ -144,27 +144,27 @@ def test_a_hubs_model_needs_a_cache_that_the_user_may_fill(
     card = replace(CARD, path="Qwen/Qwen3-0.6B", folder=False)
     place.chmod(0o555)
     monkeypatch.setattr(engine_user, "current", Named)
-    monkeypatch.setattr(engine_access, "as_engine", as_nobody)
-    engine_access.check(card, {})
+    monkeypatch.setattr(model_access, "as_engine", as_nobody)
+    model_access.check(card, {})
     with pytest.raises(ModelProblem, match=f"run `sudo chown -R caovan-engine {place}`"):
-        engine_access.check(card, {"HF_HOME": str(place / "hub")})
+        model_access.check(card, {"HF_HOME": str(place / "hub")})
 
     def slow(*_: Any) -> list[str]:
         raise OSError("it took too long")
 
-    monkeypatch.setattr(engine_access, "as_engine", slow)
-    engine_access.check(card, {"HF_HOME": str(place / "hub")})
+    monkeypatch.setattr(model_access, "as_engine", slow)
+    model_access.check(card, {"HF_HOME": str(place / "hub")})
 
 
 @pytest.mark.parametrize(
     ("verb", "command"),
     [
         ("read", "sudo setfacl -R -m u:engine:rX '/srv/a model'"),
-        (engine_access.READ_ONLY, "ReadWritePaths=/srv/a model"),
+        (model_access.READ_ONLY, "ReadWritePaths=/srv/a model"),
     ],
 )
 def test_each_barrier_has_its_remedy(verb: str, command: str) -> None:
-    found = engine_access.remedy("engine", Path("/srv/a model"), "/srv/a model/x.json", verb)
+    found = model_access.remedy("engine", Path("/srv/a model"), "/srv/a model/x.json", verb)
     assert command in found
 
 
@@ -172,7 +172,7 @@ def test_from_outside_the_modes_tell_and_an_acl_is_taken_as_open(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed() -> str:
-        return engine_access.closed_to("nobody", place)
+        return model_access.closed_to("nobody", place)
 
     assert closed() == ""
     (place / "notes.md").chmod(0o600)
@@ -183,4 +183,4 @@ def test_from_outside_the_modes_tell_and_an_acl_is_taken_as_open(
     assert closed() == str(place.parent)
     monkeypatch.setattr(os, "getxattr", lambda *_: b"acl")
     assert closed() == ""
-    assert engine_access.closed_to("no-such-user", place) == ""
+    assert model_access.closed_to("no-such-user", place) == ""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 
 from caovand import HOME
-from caovand.adapters import launch
+from caovand.adapters.confinement import launch
 
 PROGRAMS = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")
 

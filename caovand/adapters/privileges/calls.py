@@ -1,6 +1,6 @@
 """Calls functions of caovan as the engine's user: a program that the daemon starts as that user.
 
-    python3 -I -S engine_calls.py HOME < SOCKET
+    python3 -I -S calls.py HOME < SOCKET
 
 Each message has two descriptors: the function's name, arguments and seconds as JSON, and where to
 write the answer. Each call has a process of its own, since reading about a hung process may hang.
@@ -20,7 +20,7 @@ from typing import Any
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_DUMPABLE = 1, 15, 4
 OURS = "caovand."
 CALLED = (
-    "engine_access",
+    "privileges.model_access",
     "engine.evidence",
     "files.stale_files",
     "network.ports",

@@ -1,7 +1,7 @@
 """Becomes another program, such as an engine: joins its cgroup, confines itself, runs its command.
 
 A program of its own, run as a file by the daemon's isolated Python, so that the other's variables
-reach nothing else. Standard input is one document of JSON, as `confinement.popen_arguments`
+reach nothing else. Standard input is one document of JSON, as `popen.popen_arguments`
 makes it.
 
 A confined process cannot gain privileges (no_new_privs), use the system calls that `call_filter`
@@ -33,7 +33,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
-HOME = os.path.abspath(f"{__file__}/../../..")
+HOME = os.path.abspath(f"{__file__}/../../../..")
 """Where caovan lies, which an isolated Python does not find by itself."""
 CANNOT_RUN, NOT_FOUND = 126, 127
 """Exit statuses, those of a shell."""
@@ -144,7 +144,7 @@ def confine(
 
     It may not touch its parent and `keepers`; one that is `alone` signals no other process.
     """
-    from caovand.adapters import call_filter  # noqa: PLC0415  (before files are hidden)
+    from caovand.adapters.confinement import call_filter  # noqa: PLC0415  (before files are hidden)
 
     _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from caovand import HOME
-from caovand.adapters import confined, launch
+from caovand.adapters.confinement import launch, parser_process
 from caovand.adapters.system import processes
 from tests.patience import eventually
 
@@ -33,12 +33,12 @@ def main():
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "confined_work.py").write_text(WORK)
     (tmp_path / "caovand").symlink_to(Path(HOME) / "caovand")
-    monkeypatch.setattr(confined, "HOME", str(tmp_path))
+    monkeypatch.setattr(parser_process, "HOME", str(tmp_path))
     return "confined_work"
 
 
 def ask(work: str, do: str, limit_s: float = 60.0) -> tuple[list[Any], str]:
-    return confined.ask(work, {"do": do}, ["one\n", "\ud800", "中"], limit_s)
+    return parser_process.ask(work, {"do": do}, ["one\n", "\ud800", "中"], limit_s)
 
 
 @pytest.mark.skipif(launch.landlock_abi() < launch.MIN_ABI, reason="no Landlock")
@@ -68,7 +68,7 @@ def test_what_is_asked_comes_back(work: str) -> None:
 def test_what_came_before_it_went_wrong_counts(
     work: str, monkeypatch: pytest.MonkeyPatch, do: str, limit_s: float, why: str
 ) -> None:
-    monkeypatch.setattr(confined, "ANSWER_BYTES", 4000)
+    monkeypatch.setattr(parser_process, "ANSWER_BYTES", 4000)
     answers, told = ask(work, do.replace("\\\\n", "\\n"), limit_s)
     assert told == why
     assert answers[0][1] == ["one\n", "\ud800", "中"]
@@ -76,9 +76,9 @@ def test_what_came_before_it_went_wrong_counts(
 
 
 def test_the_time_that_other_programs_take_is_not_the_parsers(work: str) -> None:
-    answers, why = confined.ask(work, {"do": "time.sleep(3)"}, [], 600.0, 1.0)
+    answers, why = parser_process.ask(work, {"do": "time.sleep(3)"}, [], 600.0, 1.0)
     assert (len(answers), why) == (1, "")
-    answers, why = confined.ask(work, {"do": "while True: pass"}, [], 600.0, 1.0)
+    answers, why = parser_process.ask(work, {"do": "while True: pass"}, [], 600.0, 1.0)
     assert (len(answers), why) == (1, "it took too long")
 
 
@@ -135,9 +135,9 @@ def test_it_does_not_outlive_who_asks(work: str, tmp_path: Path) -> None:
     begin = f"import os\nopen({str(seen)!r}, 'w').write(str(os.getpid()))"
     (tmp_path / "confined_work.py").write_text(f"{begin}{WORK}")
     program = (
-        "from caovand.adapters import confined\n"
-        f"confined.HOME = {str(tmp_path)!r}\n"
-        "confined.ask('confined_work', {'do': 'time.sleep(600)'}, [], 600)"
+        "from caovand.adapters.confinement import parser_process\n"
+        f"parser_process.HOME = {str(tmp_path)!r}\n"
+        "parser_process.ask('confined_work', {'do': 'time.sleep(600)'}, [], 600)"
     )
     root = str(Path(__file__).parents[2])
     with subprocess.Popen([sys.executable, "-c", program], env={"PYTHONPATH": root}) as asking:
