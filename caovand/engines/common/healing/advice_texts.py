@@ -313,7 +313,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "signal.core": (
         "The process crashed in native code ({signal}), and the first frames after this line name "
         "the library: NCCL's point to the links between the cards (NCCL_DEBUG=INFO, another "
-        "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the release of the engine.",
+        "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the "
+        "release of the engine.",
     ),
     "signal.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "

@@ -44,8 +44,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "args.decode": (
         "An image, audio or video of a request could not be read: it is damaged, in a format that "
-        "this server's libraries do not decode, or its URL gave something else (a page, an error, a "
-        "login). Send it as base64 in a usual format (PNG, JPEG, WAV, MP4), and let the server "
+        "this server's libraries do not decode, or its URL gave something else (a page, an error, "
+        "a login). Send it as base64 in a usual format (PNG, JPEG, WAV, MP4), and let the server "
         "reach the URL.",
     ),
     "args.roles": (
