@@ -229,6 +229,18 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
     ),
+    "client.refused": (
+        "No server answers at {server}: start it (`ollama serve`, `sudo systemctl start ollama`), "
+        "and check its port. Inside a container localhost is the container itself: let the client "
+        "use http://host.docker.internal:PORT (on Linux with "
+        "--add-host=host.docker.internal:host-gateway), and let the server listen on all addresses "
+        "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server).",
+    ),
+    "nvml.unsupported": (
+        "NVML does not answer a question about the card, as under WSL2 in a forked process or on "
+        "vGPUs and Jetson: set VLLM_WORKER_MULTIPROC_METHOD=spawn, update driver and engine, and "
+        "leave out what asks for it (power, NVLink, peer access).",
+    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "

@@ -78,6 +78,8 @@ bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.connector vllm LMCache/LMCache#638
+bad-arguments args.context any vllm-project/vllm#42474 ogx-ai/ogx#4534
+bad-arguments args.context vllm vllm-project/vllm#20409 stepfun-ai/Step-Audio-R1#3
 bad-arguments args.decode any huggingface/transformers#39076
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.media any xorbitsai/inference#3054
@@ -168,6 +170,7 @@ bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32
 bad-arguments model.head any vllm-project/vllm#43062
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
+bad-arguments nccl.library vllm vllm-project/vllm#4257 vllm-project/vllm#3911
 bad-arguments ollama.address ollama ollama/ollama#14367
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
 bad-arguments ollama.family.import ollama ollama/ollama#13465
@@ -181,6 +184,7 @@ bad-arguments ollama.template ollama anomalyco/opencode#1647 ollama/ollama#11800
 bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments python.allocator vllm vllm-project/vllm#40812
+bad-arguments python.main any groundlight/r1_vlm#59
 bad-arguments python.preload any fzyzcjy/torch_memory_saver#33
 bad-arguments python.socket any LMCache/LMCache#3529
 bad-arguments python.triton any vllm-project/vllm#14605
@@ -243,11 +247,13 @@ engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198 ollama/ollama#11951
-engine-died ollama.library ollama ollama/ollama#5643
+engine-died ollama.library ollama ollama/ollama#5643 ollama/ollama#6804
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
+engine-died ollama.windows ollama ollama/ollama#4442 ollama/ollama#5504
 engine-died pod.ended any kubernetes/kubernetes#93014
 engine-died pod.unready any vllm-project/aibrix#1054
 engine-died ray.actor vllm vllm-project/vllm#38529
+engine-died sampling.nan any sgl-project/sglang#1764 meta-llama/llama#380
 engine-died sglang.crashed sglang sgl-project/sglang#15235 sgl-project/sglang#4673
 engine-died sglang.exception sglang sgl-project/sglang#29277 sgl-project/sglang#1023
 engine-died sglang.sigquit sglang sgl-project/sglang#3685 sgl-project/sglang#5491
@@ -288,6 +294,7 @@ gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-
 gpu-absent nvml.argument any vllm-project/vllm#9865
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#9938
 gpu-absent nvml.unknown ollama ollama/ollama#11373
+gpu-absent nvml.unsupported vllm vllm-project/vllm#32749
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
 gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33 likelovewant/ollama-for-amd#56
@@ -409,6 +416,7 @@ model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9 langchain-ai
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.missing sglang sgl-project/sglang#302
+network client.refused any open-webui/open-webui#10833 ollama/ollama#3200
 network hub.network any InternLM/lmdeploy#3245 meta-llama/llama-models#368
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16 vllm-project/vllm-omni#1063
 network hub.vocabulary any openai/harmony#46

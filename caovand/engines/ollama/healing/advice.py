@@ -101,6 +101,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "of the server be 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
     ),
+    "ollama.windows": (
+        "The runner crashed on Windows (0xc0000{code}), without a reason in this line: install a "
+        "newer Ollama first, as new models need it; then update the card's driver and Microsoft's "
+        "Visual C++ runtime, and lower num_ctx. Lines of the runner in server.log before this one "
+        "say more.",
+    ),
     "ollama.slow": (
         "The model was not loaded in time (5 minutes unless OLLAMA_LOAD_TIMEOUT is set): set "
         "OLLAMA_LOAD_TIMEOUT=30m for the server, keep the model on a faster disk, or use a smaller "

@@ -168,6 +168,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
+    signature("ollama.windows", "consequence", "engine-died",
+         r"exit status 0xc0000(?P<code>409|005|374|094|0fd)\b"),
     signature("ollama.slow", "cause", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     *ggml.ENDS,

@@ -37,6 +37,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
         "an environment of its own.",
     ),
+    "nccl.library": (
+        "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
+        "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "
+        "VLLM_NCCL_SO_PATH name its libnccl.so.2 where it lies elsewhere.",
+    ),
     "nccl.duplicate": (
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
     ),
@@ -202,6 +207,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "This release reads CUDA_VISIBLE_DEVICES as numbers, and it names {device}: set the card's "
         "index there, hand a MIG slice to a container alone (docker --gpus 'device=0:0'), or "
         "install a newer release.",
+    ),
+    "sampling.nan": (
+        "The model computed no numbers (NaN or infinity): compute in bfloat16 where it runs in "
+        "float16 (--dtype bfloat16), leave an 8-bit cache and a new quantization out, try another "
+        "attention backend and do without CUDA graphs; dummy prompts of a benchmark do it, too. If "
+        "it comes on one card alone, check its memory (nvidia-smi -q -d ECC).",
     ),
     "kernel.deepgemm": (
         "DeepGEMM's kernels do not take this card or these sizes: do without them "
