@@ -101,6 +101,7 @@ bad-arguments args.template vllm vllm-project/vllm#39279
 bad-arguments args.tools any agentscope-ai/QwenPaw#1449
 bad-arguments args.tools vllm langchain4j/langchain4j#3475
 bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
+bad-arguments args.value vllm vllm-project/vllm#20375
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
 bad-arguments container.entry any NVIDIA/nvidia-docker#1528 vllm-project/vllm-omni#3834
@@ -117,7 +118,7 @@ bad-arguments engine.loader sglang sgl-project/sglang#13948
 bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
 bad-arguments engine.mismatch llamacpp ggml-org/llama.cpp#14315
-bad-arguments engine.mismatch sglang sgl-project/sglang#565
+bad-arguments engine.mismatch sglang sgl-project/sglang#36478 sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
 bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglang#4607
@@ -195,6 +196,7 @@ bad-arguments raised.packages vllm odysseus-dev/odysseus#191
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
+bad-arguments sglang.args.unknown sglang areal-project/AReaL#428
 bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
@@ -350,6 +352,7 @@ jit-toolchain jit.major vllm vllm-project/vllm#31740
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.old any vllm-project/vllm#49051
+jit-toolchain jit.option any vllm-project/vllm#20523
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747

@@ -51,6 +51,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This SGLang does not know the architecture {architecture}: install a newer release, or set"
         ' [engine] kind = "vllm".',
     ),
+    "sglang.args.unknown": (
+        "This release of SGLang does not know {options}: releases add, rename and remove options "
+        "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
+        "or install a newer release.",
+    ),
     "sglang.attention": (
         "The attention backend does not take this model on this card: name one that the line lists "
         "as supported or required with --attention-backend, or leave the option out.",

@@ -15,7 +15,7 @@ ROWS = (
     signature("args.media", "consequence", "bad-arguments",
          r"You set (?P<media>\w{1,20})=(?P<allowed>\d{1,4}).{0,60}--limit-mm-per-prompt"
          r"|[Aa]t most (?P<most>\d{1,4}) (?P<kind>\w{1,20})\(s\) may be provided"
-         r"|(?P<items>\w{1,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt"),
+         r"|\b(?P<items>[a-z]{3,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt"),
     signature("args.context", "consequence", "bad-arguments",
          r"maximum context length is (?P<limit>\d{1,9}) tokens"
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
