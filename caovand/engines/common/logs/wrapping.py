@@ -132,9 +132,9 @@ def _with_rest(lines: list[str]) -> list[str]:
         for rest in range(n + 1, min(n + 1 + _MAX_REST, len(lines))):
             if not _OPEN.match(lines[n]) or not lines[rest] or _BEGINS.match(lines[rest]):
                 break
-            if not lines[n].endswith(":") and not _REST.match(lines[rest]):
+            if not lines[n].endswith(":") and not _REST.match(lines[rest].lstrip()):
                 break
-            lines[n] += f" {lines[rest].rstrip()}"
+            lines[n] += f" {lines[rest].strip()}"
             lines[rest] = ""
     return lines
 

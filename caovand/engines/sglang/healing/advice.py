@@ -50,6 +50,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "set"
         ' [engine] kind = "vllm".',
     ),
+    "sglang.args.unknown": (
+        "This release of SGLang does not know {options}: releases add, rename and remove options "
+        "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
+        "or install a newer release.",
+    ),
     "sglang.attention": (
         "The attention backend does not support this model on this card: choose one that the line "
         "lists as supported or required with --attention-backend, or omit the option."

@@ -16,7 +16,8 @@ _RAW = re.compile(
     r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
     r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
-    r"|Fatal error\. System\.|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+    r"|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]"
+    r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
@@ -34,7 +35,8 @@ ROWS = (
          _CODE + r"(?:(?P<silent>137|-9\b)|13[3-9]|-(?:5|6|7|8|11)\b|32212\d{5}|3765269347"
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
-         r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
+         r"|\[LMS\w{1,40}\].{0,200}Error loading model|\[WinError -\d{6,10}\]"
+         r"|Windows Error 0x[ce]\d"),
     signature("exit.managed", "consequence", "engine-died",
          r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),
     signature("exit.linked", "cause", "bad-arguments",

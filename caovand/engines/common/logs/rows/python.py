@@ -127,6 +127,10 @@ ROWS = (
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
+    signature("sampling.nan", "generic", "engine-died",
+         r"NaN in the probability|probability tensor contains either|Detected errors during sampl"),
+    signature("kernel.deepgemm", "cause", "backend-unsupported",
+         r"^(?!.{0,400}NVCC).{0,200}\bdeep_?gemm[\w./-]{0,200}:\d{1,5}\)"),
     signature("kernel.aiter", "cause", "backend-unsupported",
          r"One of GPU archs of (?P<cards>.{1,80}) is invalid or not supported"),
     signature("torch.operator", "cause", "backend-unsupported",
@@ -136,6 +140,8 @@ ROWS = (
          r"expected scalar type (?P<wanted>\w{1,20}) but found (?P<found>\w{1,20})"
          r"|^RuntimeError: Expected .{1,80}(?:scalar_type|dtype)\(\) == .{1,80} to be true, but got"
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
+    signature("nccl.library", "cause", "bad-arguments",
+         r"^NameError: name 'nccl\w{1,40}' is not defined"),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
@@ -235,7 +241,7 @@ ANY_PROGRAM = (
     # Kernels are called after what they multiply and who wrote them
     signature("kernel.named", "generic", "backend-unsupported",
          r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
-         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|gemm|cutlass|wna16|machete|exllama"
+         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|\wgemm|gemm\w|cutlass|wna16|machete|exllama"
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"

@@ -43,6 +43,9 @@ ROWS = (
     signature("jit.old", "cause", "jit-toolchain",
          r"NVCC version should be >= (?P<wanted>\d{1,3}(?:\.\d{1,3})?)"
          r"|nvcc version .{0,60}(?:too old|at least|required)"),
+    signature("jit.option", "cause", "jit-toolchain",
+         r"(?:c\+\+|g\+\+|gcc|cc|clang(?:\+\+)?): error: (?:unrecognized|unknown|unsupported) "
+         r"(?:command[- ]line )?(?:option|argument):? [‘'\"]?(?P<option>-[\w=.+-]{1,60})"),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
@@ -100,6 +103,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A kernel is compiled here, and the nvcc that was found is older than {wanted}: install a "
         "newer CUDA toolkit and set CUDA_HOME and PATH to it, or disable these kernels (for "
         "DeepGEMM VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0).",
+    ),
+    "jit.option": (
+        "The compiler does not know {option}: it is older than the source asks for, or the source "
+        "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
+        "newer compiler, or take the engine's build for this architecture.",
     ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
