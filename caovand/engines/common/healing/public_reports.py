@@ -115,7 +115,7 @@ bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
 bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
-bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 tilesprivacy/tiles#235
+bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 flagdizero/jenny-android-ai-agent#2
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sglang#8256

@@ -124,6 +124,47 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "
         "(--parallel), or let the client send less; Ollama: num_ctx.",
     ),
+    "llama.request.batch": (
+        "An input is longer than a step, and embeddings and reranking need it "
+        "in one: raise --ubatch-size and --batch-size to the longest input (such as 8192), or send "
+        "shorter pieces.",
+    ),
+    "llama.request.key": (
+        "The server was started with --api-key (or LLAMA_API_KEY): let the client send that key as "
+        "`Authorization: Bearer KEY`.",
+    ),
+    "llama.request.early": (
+        "The server was still loading the model when the request came: wait until /health answers "
+        "200; a large model takes minutes.",
+    ),
+    "llama.request.refused": (
+        "The server refused a request, and went on: {why}. Correct what the client sends.",
+    ),
+    "llama.threads.pool": (
+        "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit -u`, "
+        "docker --pids-limit), or lower --threads.",
+    ),
+    "llama.download.tls": (
+        "This build cannot download over HTTPS: build it with -DLLAMA_OPENSSL=ON (libssl-dev; "
+        "before b7000 -DLLAMA_CURL=ON), take a release's package, or download the file yourself "
+        "and name it with -m.",
+    ),
+    "llama.download.folder": (
+        "There is no folder for downloads: set HOME, LLAMA_CACHE or HF_HOME to one that the "
+        "engine's user can write.",
+    ),
+    "llama.download.other": (
+        "The download of the model failed: the line has the reason. Check network, proxy and the "
+        "name of the repository; for a private one set HF_TOKEN.",
+    ),
+    "llama.models": (
+        "The router does not reach or start the server of a model: its own lines, before this one, "
+        "say why; correct the preset file and --models-max.",
+    ),
+    "llama.mcp": (
+        "A tool server of the MCP configuration cannot be started: correct its command there, or "
+        "leave it out.",
+    ),
     "llama.template.request": (
         "The model's chat template refuses this request: the roles, their order or the tools. Let"
         " the client send one system message, first; or set another template"

@@ -38,7 +38,8 @@ _OF_REQUESTS = tuple(
     BY_ID[name]
     for name in (
         "ggml.template", "llama.request.context", "llama.request.image", "llama.request.grammar",
-        "llama.template.request",
+        "llama.template.request", "llama.request.batch", "llama.request.key",
+        "llama.request.refused",
     )
 )  # fmt: skip
 

@@ -126,6 +126,26 @@ SIGNATURES: tuple[Signature, ...] = (
          r"couldn't bind (?:HTTP )?(?:to )?server socket[,:] hostname[:=] ?"
          r"(?:(?P<host>0\.0\.0\.0|127\.[\d.]{1,11}|localhost|::1?)|(?P<address>[^\s,]{1,200})),? "
          r"port[:=] ?(?P<port>\d+)"),
+    signature("llama.threads.pool", "cause", "host-oom", r"threadpool create failed"),
+    signature("llama.download.tls", "cause", "bad-arguments", r"HTTPS is not supported"),
+    signature("llama.download.folder", "cause", "access-denied",
+         r"Failed to find \$HOME directory|Failed to determine HF cache directory"
+         r"|failed to create cache directory"),
+    signature("llama.models", "cause", "bad-arguments",
+         r"number of models to load on startup \(\d|failed to open server preset file"
+         r"|model name is missing from the request"
+         r"|failed to (?:spawn server instance|get a port number|load models on startup"
+         r"|initialize router models)|proxy error: "),
+    signature("llama.mcp", "generic", "bad-arguments",
+         r"failed to (?:open|parse) MCP config|MCP (?:'[^']{1,100}': failed|starting failed"
+         r"|warmup: f)"),
+    signature("llama.request.key", "cause", "access-denied", r"Invalid API Key"
+         r"|authentication_error"),
+    signature("llama.request.batch", "cause", "bad-arguments",
+         r"\((?P<tokens>\d{1,9}) tokens\) (?:is|are) too large to process"
+         r"|input is too large to process. increase the physical batch size"),
+    signature("llama.request.early", "generic", "start-stall",
+         r"\"message\": ?\"Loading model\""),
     signature("llama.download", "cause", "model-missing",
          r"(?:failed to (?:download|get|resolve)|[Dd]ownload(?: of)?) .{0,200}(?:404|not found)"
          r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"
@@ -152,7 +172,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Context size has been exceeded"
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
     signature("llama.template.request", "generic", "bad-arguments",
-         r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
+         r"While executing \w{1,40} at line \d|Jinja Exception: (?P<why>.{1,200})"
+         r"|[Uu]nable to generate parser for this template"
          r"|\brequires? --jinja\b|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
     signature("llama.request.grammar", "cause", "bad-arguments",
          r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
@@ -182,9 +203,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.load", "wrapper", "unknown",
          r"exiting due to (?:model loading error|HTTP server error)"
          r"|failed to initialize HTTP server"),
+    signature("llama.download.other", "generic", "network",
+         r"failed to download model: |[Dd]ownload failed: |Docker Model download failed"
+         r"|Failed to get Docker (?:manifest|registry token)|failed to resolve commit for"),
+    signature("llama.request.refused", "generic", "bad-arguments",
+         r"\"code\": ?4\d\d,.{0,20}\"message\": ?\"(?P<why>[^\"]{1,300})"),
     signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
-         r"error: unable to load model|failed to load model\b"),
+         r"error: unable to load model|failed to load model\b"
+         r"|failed to create[_ ]context with model"),
     *python.ANY_PROGRAM,
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}

@@ -44,9 +44,9 @@ def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) 
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
-        if cut is None and (found := _CUT.search(line[:MAX_TEXT])):
-            text, sizes = line.strip()[:MAX_TEXT], found.groupdict()
-            cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
+        if cut is None and (sizes := _CUT.search(line[:MAX_TEXT])):
+            text, read_of = line.strip()[:MAX_TEXT], sizes.groupdict()
+            cut = Finding("bad-arguments", text, "serving", read_of, "ollama.context-cut", number)
     return unused if hinted and unused is not None else cut
 
 
